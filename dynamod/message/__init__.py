@@ -1,0 +1,1 @@
+"""The words that rooms and processes exchange: frozen structs, one module per receiver."""

@@ -1,0 +1,78 @@
+"""What an ingress process receives from a worker: frames, each with the deltas of many streams.
+
+Offsets make loss and doubling visible: `Tokens.offset` counts tokens of the answer before this delta, `Text.offset`
+and `Items.offset` count deltas of the stream before it. A receiver drops what it has and treats a gap as an error.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """The actor behind the endpoint took the request (it is in its hands, not only in a queue)."""
+
+    stream: int
+
+
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """New token ids of a stream, packed int32. `finish`: None while it goes on, else OpenAI's finish reason."""
+
+    stream: int
+    offset: int
+    ids: bytes
+    finish: str | None = None
+
+
+class Text(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """New text of a text engine's stream. `tokens`: how many tokens it stands for; `prompt_tokens` comes with finish."""
+
+    stream: int
+    offset: int
+    text: str
+    tokens: int = 0
+    finish: str | None = None
+    prompt_tokens: int | None = None
+
+
+class Items(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Values a user's endpoint yielded, or OpenAI chunk dicts of a text engine; `finish` ends the stream."""
+
+    stream: int
+    offset: int
+    items: tuple[Any, ...]
+    finish: str | None = None
+
+
+class Logprobs(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """Log probabilities of the `Tokens` delta at the same offset, sent just before it.
+
+    `chosen`: one per token. `top`: per token, pairs (token id, log probability), best first.
+    """
+
+    stream: int
+    offset: int
+    chosen: tuple[float, ...]
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """The stream ends with an error: a class name of `message.errors.REQUEST_ERRORS` and its message.
+
+    `retry`: nothing was done for the request, another instance may take it.
+    """
+
+    stream: int
+    error: str
+    message: str
+    param: str | None = None
+    retry: bool = False
+
+
+Delta = Accepted | Tokens | Text | Items | Logprobs | Failed
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """All deltas of one engine step that go to one destination process."""
+
+    deltas: tuple[Delta, ...]

@@ -1,0 +1,110 @@
+"""What a worker receives: requests (two kinds, because engines come in two kinds) and control of their streams.
+
+`Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
+`Call` to the endpoints of a user's own components. `Open` wraps any of them with a stream number of the sender's
+choice; answers come back as `dynamod.message.ingress` deltas under that number.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Stops(msgspec.Struct, frozen=True, array_like=True):
+    """When generation ends. Field names are those of the original's `stop_conditions`."""
+
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    stop_token_ids_hidden: tuple[int, ...] = ()
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How the next token is chosen. None means: not said, the engine's default. `logprobs`: how many per token."""
+
+    n: int | None = None
+    best_of: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: dict[int, float] | None = None
+    logprobs: int | None = None
+
+
+class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
+    """One request to a token engine.
+
+    `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
+    the same answer; the engine continues behind them and counts them as output, not as prompt. `seconds_left`: time
+    budget at the moment of sending (clocks of two machines are never compared).
+    """
+
+    request_id: str
+    model: str
+    token_ids: bytes
+    stops: Stops = Stops()
+    sampling: Sampling = Sampling()
+    eos_token_ids: tuple[int, ...] = ()
+    mdc_sum: str = ""
+    annotations: tuple[str, ...] = ()
+    prior_output: bytes = b""
+    seconds_left: float | None = None
+
+
+class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
+    """One request to a text engine: the client's OpenAI request as JSON bytes.
+
+    `kind` says which route it came by. `max_tokens` and `stop` are repeated in clear because the caller enforces
+    them whatever the engine does.
+    """
+
+    request_id: str
+    model: str
+    kind: Literal["chat", "completion"]
+    body: bytes
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seconds_left: float | None = None
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+    """One request to an endpoint of a user's component: `payload` is any JSON-like value."""
+
+    request_id: str
+    payload: Any = None
+    seconds_left: float | None = None
+
+
+Request = Generate | Chat | Call
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """Start stream `stream` (unique per connection) at endpoint `endpoint` with `request`."""
+
+    stream: int
+    endpoint: str
+    request: Request
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """The reader of `stream` has left: free its slot."""
+
+    stream: int
+
+
+class Credit(msgspec.Struct, frozen=True, array_like=True, tag="credit"):
+    """The reader has processed `frames` more frames; the worker may send as many again."""
+
+    frames: int
+
+
+ToWorker = Open | Cancel | Credit
+"""Everything a worker's mail connection may carry toward it."""
