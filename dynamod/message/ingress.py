@@ -25,7 +25,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class Text(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """New text of a text engine's stream. `tokens`: how many tokens it stands for; `prompt_tokens` comes with finish."""
+    """New text of a text engine's stream, and how many `tokens` it stands for; `prompt_tokens` comes with finish."""
 
     stream: int
     offset: int

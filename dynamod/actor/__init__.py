@@ -1,0 +1,60 @@
+"""The actor kernel. It knows nothing of LLMs, mail between processes, or anything else of dynamod."""
+
+from .actor import Actor, control, handle
+from .cell import ActorStatistics, Cell, Context, Drain, Stop, Terminated
+from .errors import (
+    ActorError,
+    ActorUnreachable,
+    AskCycle,
+    Crashed,
+    DeadlineExceeded,
+    LeaseLost,
+    MailboxFull,
+    Normal,
+    Reason,
+    RestartLimit,
+    StreamClosed,
+    StreamGap,
+    Unreachable,
+    WrongMessage,
+)
+from .ref import Ref
+from .restart import Backoff, Policy
+from .stream import Stream, unseen
+from .supervisor import ChildStatistics, Spec, Supervisor
+from .system import System
+
+__all__ = [
+    "Actor",
+    "ActorError",
+    "ActorStatistics",
+    "ActorUnreachable",
+    "AskCycle",
+    "Backoff",
+    "Cell",
+    "ChildStatistics",
+    "Context",
+    "Crashed",
+    "DeadlineExceeded",
+    "Drain",
+    "LeaseLost",
+    "MailboxFull",
+    "Normal",
+    "Policy",
+    "Reason",
+    "Ref",
+    "RestartLimit",
+    "Spec",
+    "Stop",
+    "Stream",
+    "StreamClosed",
+    "StreamGap",
+    "Supervisor",
+    "System",
+    "Terminated",
+    "Unreachable",
+    "WrongMessage",
+    "control",
+    "handle",
+    "unseen",
+]

@@ -1,0 +1,86 @@
+"""The base class of actors, and the decorators that make a method the receiver of a message type."""
+
+import asyncio
+import types
+import typing
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin
+
+from .errors import Reason
+
+if TYPE_CHECKING:
+    from .cell import Context
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def handle(method: F) -> F:
+    """Mark a method `async def name(self, message: SomeType)` as the receiver of mail of that type (or union).
+
+    What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
+    failure is answered. Raising crashes the actor.
+    """
+    method.__actor_lane__ = "mail"  # type: ignore[attr-defined]
+    return method
+
+
+def control(method: F) -> F:
+    """Like `handle`, for messages that travel in the control lane: read before all mail, never refused as full."""
+    method.__actor_lane__ = "control"  # type: ignore[attr-defined]
+    return method
+
+
+def _message_types(method: Callable[..., Any]) -> tuple[type, ...]:
+    hints = typing.get_type_hints(method)
+    names = [name for name in hints if name != "return"]
+    if not names:
+        raise TypeError(f"{method.__qualname__}: annotate the message argument with its type")
+    annotation = hints[names[0]]
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(get_origin(part) or part for part in get_args(annotation))
+    return (get_origin(annotation) or annotation,)
+
+
+class Actor:
+    """State, a mailbox and one task. Subclass it, mark receivers with `@handle`, keep all else private.
+
+    Life: `started` -> Ready, one message at a time -> (Draining) -> `stopping`. An actor handles one message after
+    another; what must go on beside that is a helper task (`self.context.task`) which ends with the actor, and whose
+    exception crashes it.
+    """
+
+    mailbox_capacity: ClassVar[int] = 64
+    receivers: ClassVar[Mapping[type, Callable[..., Coroutine[Any, Any, Any]]]] = {}
+    control_types: ClassVar[frozenset[type]] = frozenset()
+
+    context: "Context"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        table = dict(cls.receivers)
+        lanes = set(cls.control_types)
+        for method in vars(cls).values():
+            lane = getattr(method, "__actor_lane__", None)
+            if lane is None:
+                continue
+            for kind in _message_types(method):
+                table[kind] = method
+                (lanes.add if lane == "control" else lanes.discard)(kind)
+        cls.receivers = types.MappingProxyType(table)
+        cls.control_types = frozenset(lanes)
+
+    async def started(self) -> None:
+        """Runs before the first message; the actor is Ready when it returns. An exception counts as a crash."""
+
+    async def drained(self) -> None:
+        """Runs when the actor drains, after its last mail: return when work that goes on beside the mailbox is done."""
+
+    async def stopping(self, reason: Reason) -> None:
+        """Runs once at the end whatever the reason, within the shutdown timeout. Free what `started` took."""
+
+    def inspection(self) -> dict[str, Any]:
+        """What `inspect` shows beside the kernel's own facts. Must not block, must not contain payloads."""
+        return {}
+
+
+Reply = asyncio.Future[Any]

@@ -1,0 +1,374 @@
+"""The cell: one incarnation of an actor while it runs. Mailbox, task, state, and the one way to die."""
+
+import asyncio
+import contextvars
+import logging
+import random as random_module
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from .actor import Actor
+from .errors import (
+    ActorUnreachable,
+    Crashed,
+    DeadlineExceeded,
+    MailboxFull,
+    Normal,
+    Reason,
+    WrongMessage,
+)
+from .mailbox import Mailbox, MailboxStatistics
+
+if TYPE_CHECKING:
+    from .ref import Ref
+    from .system import System
+
+log = logging.getLogger("dynamod.actor")
+
+ActorState = Literal["Starting", "Ready", "Draining", "Stopped"]
+
+asking: contextvars.ContextVar[tuple[str, ...]] = contextvars.ContextVar("asking", default=())
+"""Paths of the actors that wait for the current handler, outermost first: how ask cycles are seen."""
+
+deadline_now: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline_now", default=None)
+"""Deadline of the message being handled; an ask made by the handler never waits longer."""
+
+
+@dataclass(slots=True, eq=False)
+class Envelope:
+    """A message on its way: who waits for the reply, until when, and the chain of waiting actors."""
+
+    message: Any
+    reply: asyncio.Future[Any] | None = None
+    deadline: float | None = None
+    chain: tuple[str, ...] = ()
+    scope: asyncio.Timeout | None = None
+    abandoned: bool = False
+
+    def abandon(self) -> None:
+        """The asker no longer waits: skip the message, or interrupt the handler that works on it."""
+        self.abandoned = True
+        if self.scope is not None and not self.scope.expired():
+            self.scope.reschedule(asyncio.get_running_loop().time())
+
+    def answer(self, value: Any) -> None:
+        """Give the asker its reply; an exception instance is raised there."""
+        if self.reply is None or self.reply.done():
+            return
+        if isinstance(value, BaseException):
+            self.reply.set_exception(value)
+        else:
+            self.reply.set_result(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Control: end normally after the current message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Control: take no more mail, finish what is there, then end normally."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminated:
+    """Control, sent to watchers exactly once for each watched incarnation."""
+
+    ref: "Ref"
+    reason: Reason
+
+
+class ActorStatistics(msgspec.Struct, frozen=True):
+    """What every actor answers. Ages in seconds."""
+
+    path: str
+    incarnation: int
+    kind: str
+    state: ActorState
+    mailbox: MailboxStatistics
+    handled: int
+    abandoned: int
+    current: str | None
+    current_age: float | None
+    tasks: int
+    age: float
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """What an actor may use of its surroundings: its own reference, the system, and helper tasks."""
+
+    ref: "Ref"
+    system: "System"
+    cell: "Cell" = field(repr=False)
+
+    @property
+    def random(self) -> random_module.Random:
+        """The system's source of randomness."""
+        return self.system.random
+
+    def now(self) -> float:
+        """Monotonic seconds of the system's clock."""
+        return self.system.now()
+
+    def task(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
+        """Run `work` beside the mailbox as long as the actor lives; its exception crashes the actor."""
+        return self.cell.spawn(work, name)
+
+    def watch(self, ref: "Ref") -> None:
+        """Have `Terminated` delivered to this actor when the incarnation behind `ref` ends (at once if it has)."""
+        self.system.watch(ref, lambda notice: self.cell.mailbox.put_control(Envelope(notice)))
+
+    def stop(self) -> None:
+        """End this actor normally after the current message."""
+        self.cell.mailbox.put_control(Stop())
+
+
+class Cell:
+    """Runs one incarnation. `run` never raises: however the actor ends, `died` is told exactly once."""
+
+    def __init__(
+        self, system: "System", ref: "Ref", actor: Actor, died: Callable[["Cell", Reason], None], shutdown: float | None
+    ) -> None:
+        self.system = system
+        self.ref = ref
+        self.actor = actor
+        self.state: ActorState = "Starting"
+        self.mailbox: Mailbox[Envelope, Envelope | Stop | Drain] = Mailbox(actor.mailbox_capacity)
+        self.reason: Reason | None = None
+        self.ready = asyncio.Event()  # set when Ready, and when dead, so that nobody waits for a corpse
+        self.gone = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self._died = died
+        self._shutdown = shutdown
+        self._watchers: list[Callable[[Terminated], None]] = []
+        self._helpers: asyncio.TaskGroup | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._helper_error: BaseException | None = None
+        self._current: Envelope | None = None
+        self._current_since = 0.0
+        self._born = system.now()
+        self._handled = self._abandoned = 0
+        actor.context = Context(ref, system, self)
+
+    # Sending, called by references.
+
+    def check(self, message: Any) -> bool:
+        """Whether the message goes to the control lane. Raises WrongMessage for a type the actor does not take."""
+        kind = type(message)
+        if kind not in self.actor.receivers:
+            known = ", ".join(sorted(k.__name__ for k in self.actor.receivers)) or "none"
+            raise WrongMessage(f"{self.ref.path} does not take {kind.__name__}; it takes: {known}")
+        return kind in self.actor.control_types
+
+    async def put(self, envelope: Envelope) -> None:
+        """Deliver, waiting for a place. Raises ActorUnreachable when the actor is draining or dead."""
+        if self.check(envelope.message):
+            self._refuse_dead()
+            self.mailbox.put_control(envelope)
+            return
+        self._refuse_draining()
+        await self.mailbox.put(envelope)
+
+    def put_nowait(self, envelope: Envelope) -> None:
+        """Deliver or raise MailboxFull."""
+        if self.check(envelope.message):
+            self._refuse_dead()
+            self.mailbox.put_control(envelope)
+            return
+        self._refuse_draining()
+        try:
+            self.mailbox.put_nowait(envelope)
+        except MailboxFull as error:
+            raise MailboxFull(f"{self.ref.path}: {error}") from None
+
+    def _refuse_dead(self) -> None:
+        if self.state == "Stopped":
+            raise ActorUnreachable(f"{self.ref.path} has ended ({self.reason})")
+
+    def _refuse_draining(self) -> None:
+        self._refuse_dead()
+        if self.state == "Draining":
+            raise ActorUnreachable(f"{self.ref.path} is draining")
+
+    # Life.
+
+    async def run(self) -> None:
+        """Live from start to death. Cancelling the task that runs this is the kill: it still ends by `_announce`."""
+        reason: Reason = Normal()
+        try:
+            async with asyncio.TaskGroup() as self._helpers:
+                try:
+                    await self._live()
+                except asyncio.CancelledError:
+                    self._uncancel()
+                    reason = Crashed(self._helper_error or asyncio.CancelledError("killed"))
+                except Exception as error:  # the actor's own: everything it raises is a crash with that reason
+                    reason = Crashed(error)
+                await self._close(reason)
+        except asyncio.CancelledError:  # killed once more while helpers were ending; the group has waited for them
+            self._uncancel()
+        self._announce(reason)
+
+    async def _live(self) -> None:
+        await self.actor.started()
+        self.state = "Ready"
+        self.ready.set()
+        while True:
+            if self._draining() and not len(self.mailbox):
+                await self.actor.drained()
+                return
+            mail, control = await self.mailbox.get()
+            if isinstance(control, Stop):
+                return
+            if isinstance(control, Drain):
+                self.state = "Draining"
+            else:
+                envelope = mail or control
+                assert envelope is not None
+                if type(envelope.message) in self.actor.receivers:  # a death notice may come to who has no receiver
+                    await self._handle(envelope)
+
+    def _draining(self) -> bool:
+        return self.state == "Draining"
+
+    async def _handle(self, envelope: Envelope) -> None:
+        now = self.system.now()
+        if envelope.abandoned or (envelope.deadline is not None and envelope.deadline <= now):
+            self._abandoned += 1
+            return
+        receiver = self.actor.receivers[type(envelope.message)]
+        self._current, self._current_since = envelope, now
+        asking.set((*envelope.chain, self.ref.path))
+        deadline_now.set(envelope.deadline)
+        scope: asyncio.Timeout | None = None
+        try:
+            if envelope.reply is None:
+                await receiver(self.actor, envelope.message)
+            else:
+                async with asyncio.timeout_at(envelope.deadline) as scope:
+                    envelope.scope = scope
+                    envelope.answer(await receiver(self.actor, envelope.message))
+        except TimeoutError:
+            if scope is None or not scope.expired():
+                raise
+            self._abandoned += 1  # the asker left or its deadline passed; the handler was interrupted for it
+            envelope.answer(DeadlineExceeded(f"{self.ref.path} did not answer in time"))
+        except BaseException as error:
+            envelope.answer(ActorUnreachable(f"{self.ref.path} crashed: {Crashed(error)}"))
+            raise
+        finally:
+            envelope.scope = None
+            self._current = None
+            self._handled += 1
+
+    async def _close(self, reason: Reason) -> None:
+        """Refuse mail, run `stopping` within its bound, then end the helpers."""
+        self.state = "Stopped"
+        self.reason = reason
+        for envelope in self.mailbox.close():
+            self.system.dead_letter(self.ref, envelope.message, "the actor ended")
+            envelope.answer(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it read the message"))
+        try:
+            async with asyncio.timeout(self._shutdown):
+                await self.actor.stopping(reason)
+        except asyncio.CancelledError:
+            self._uncancel()
+            log.warning("stopping %s was cut short by its kill", self.ref.path)
+        except Exception as error:
+            log.warning("stopping %s failed: %s", self.ref.path, Crashed(error))
+        for task in self._tasks:
+            task.cancel()
+
+    def _announce(self, reason: Reason) -> None:
+        """The only place where a death becomes known: watchers and the supervisor hear of it once."""
+        self.state, self.reason = "Stopped", reason
+        self.ready.set()
+        self.gone.set()
+        notice = Terminated(self.ref, reason)
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            watcher(notice)
+        self._died(self, reason)
+
+    def adopt(self, task: asyncio.Task[None]) -> None:
+        """Take the task that runs `run`. One that is cancelled before its first step is announced here."""
+        self.task = task
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if not self.gone.is_set():
+                self.mailbox.close()
+                self._announce(Crashed(asyncio.CancelledError("killed before it started")))
+
+        task.add_done_callback(ended)
+
+    @staticmethod
+    def _uncancel() -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+
+    def watch(self, watcher: Callable[[Terminated], None]) -> None:
+        """Call `watcher` once when this incarnation is dead."""
+        if self.gone.is_set():
+            watcher(Terminated(self.ref, self.reason or Normal()))
+        else:
+            self._watchers.append(watcher)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the actor runs and may still start helpers."""
+        return self._helpers is not None and self.state != "Stopped"
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str = "") -> asyncio.Task[Any]:
+        """Start a helper task of this actor. Raises ActorUnreachable when the actor is not running."""
+        if self._helpers is None or not self.alive:
+            work.close()
+            raise ActorUnreachable(f"{self.ref.path} is not running")
+        context = contextvars.copy_context()
+        context.run(asking.set, ())  # a helper does not hold up the mailbox, so it cannot be part of a cycle
+        context.run(deadline_now.set, None)
+        label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
+        task = self._helpers.create_task(self._help(work), name=label, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step never awaited it
+        return task
+
+    async def _help(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        except Exception as error:
+            if self._helper_error is None and self.state != "Stopped":
+                self._helper_error = error
+                assert self.task is not None
+                self.task.cancel()  # the crash must not wait for the end of a long message
+            return None
+
+    # Looking inside.
+
+    def statistics(self) -> ActorStatistics:
+        """A snapshot of this actor."""
+        now = self.system.now()
+        current = self._current
+        return ActorStatistics(
+            path=self.ref.path,
+            incarnation=self.ref.incarnation or 0,
+            kind=type(self.actor).__name__,
+            state=self.state,
+            mailbox=self.mailbox.statistics(),
+            handled=self._handled,
+            abandoned=self._abandoned,
+            current=type(current.message).__name__ if current else None,
+            current_age=now - self._current_since if current else None,
+            tasks=len(self._tasks),
+            age=now - self._born,
+        )
+
+    def running_tasks(self) -> list[asyncio.Task[Any]]:
+        """The actor's own task and its helpers."""
+        return [task for task in (self.task, *self._tasks) if task is not None and not task.done()]

@@ -1,0 +1,98 @@
+"""References: how actors and others address an actor."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from .cell import Envelope, asking, deadline_now
+from .errors import ActorUnreachable, AskCycle, DeadlineExceeded, MailboxFull
+
+if TYPE_CHECKING:
+    from .cell import Cell
+    from .system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The address of an actor: its path, and the incarnation it means.
+
+    With an incarnation, mail to a later one is dropped and counted (its state is not what the sender knew). Without
+    (`current`), whoever lives under the path gets it.
+    """
+
+    path: str
+    incarnation: int | None
+    system: "System" = field(compare=False, repr=False)
+
+    @property
+    def current(self) -> "Ref":
+        """The same path, whichever incarnation lives there."""
+        return replace(self, incarnation=None)
+
+    async def send(self, message: Any, *, timeout: float | None = None) -> None:
+        """Deliver without waiting for an answer, at most once; waits while the mailbox is full.
+
+        A message to nobody is counted as a dead letter, not raised: the sender of a tell never learns more than
+        that it was sent. Raises WrongMessage, and DeadlineExceeded when no place came free in time.
+        """
+        cell = self._cell(message)
+        if cell is None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await cell.put(Envelope(message))
+        except TimeoutError:
+            raise DeadlineExceeded(f"{self.path} had no place for {type(message).__name__}") from None
+        except ActorUnreachable as error:
+            self.system.dead_letter(self, message, str(error))
+
+    def send_nowait(self, message: Any) -> None:
+        """Deliver without waiting. Raises MailboxFull when there is no place, WrongMessage for a wrong type."""
+        cell = self._cell(message)
+        if cell is None:
+            return
+        try:
+            cell.put_nowait(Envelope(message))
+        except ActorUnreachable as error:
+            self.system.dead_letter(self, message, str(error))
+        except MailboxFull:
+            self.system.full += 1
+            raise
+
+    async def ask(self, message: Any, *, timeout: float) -> Any:
+        """Deliver and wait for the reply, both within `timeout` seconds (and within the caller's own deadline).
+
+        Raises DeadlineExceeded (the receiver is told to stop working on it; so too when the caller is cancelled),
+        AskCycle, WrongMessage, ActorUnreachable, or the exception that the receiver returned as its reply.
+        """
+        chain = asking.get()
+        if self.path in chain:
+            raise AskCycle(f"{' -> '.join((*chain, self.path))} would wait for itself")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        inherited = deadline_now.get()
+        if inherited is not None:
+            deadline = min(deadline, inherited)
+        cell = self.system.cell(self)
+        if cell is None:
+            raise ActorUnreachable(f"nobody lives at {self.path}" + (" now" if self.incarnation else ""))
+        envelope = Envelope(message, loop.create_future(), deadline, chain)
+        assert envelope.reply is not None
+        try:
+            async with asyncio.timeout_at(deadline) as scope:
+                await cell.put(envelope)
+                return await envelope.reply
+        except TimeoutError:
+            envelope.abandon()
+            if not scope.expired():
+                raise
+            raise DeadlineExceeded(f"{self.path} did not answer {type(message).__name__} in time") from None
+        except asyncio.CancelledError:
+            envelope.abandon()
+            raise
+
+    def _cell(self, message: Any) -> "Cell | None":
+        cell = self.system.cell(self)
+        if cell is None:
+            self.system.dead_letter(self, message, "nobody lives there")
+        return cell

@@ -1,0 +1,182 @@
+"""The system: the root of a process's actors, and what is injected into all of them (clock, randomness)."""
+
+import asyncio
+import logging
+import random as random_module
+from collections import Counter, deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from .actor import Actor
+from .cell import Cell, Stop, Terminated
+from .errors import ActorUnreachable, Crashed, Reason, Unreachable
+from .ref import Ref
+from .restart import Backoff, Policy, Restart
+from .supervisor import Spec, Supervisor
+
+log = logging.getLogger("dynamod.actor")
+
+
+class SystemStatistics(msgspec.Struct, frozen=True):
+    """Counts over the life of the system."""
+
+    actors: int
+    dead_letters: dict[str, int]
+    full: int
+
+
+class System:
+    """`async with System() as system:` starts the root supervisor and, at the end, stops the whole tree.
+
+    The clock is the running loop's; tests run under a loop with virtual time (`dynamod.actor.testing`). `random` is
+    the only source of randomness of everything below.
+    """
+
+    def __init__(self, *, seed: int | None = None, policy: Policy = Policy()) -> None:
+        self.random = random_module.Random(seed)
+        self.full = 0  # sends refused because a mailbox had no place
+        self._policy = policy
+        self._cells: dict[str, Cell] = {}
+        self._incarnations: Counter[str] = Counter()
+        self._dead: Counter[str] = Counter()
+        self._recent_dead: deque[tuple[str, str, str]] = deque(maxlen=64)
+        self._group: asyncio.TaskGroup | None = None
+        self._root: Cell | None = None
+        self.failure: Reason | None = None  # why the root ended, when it was not told to
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._group = asyncio.TaskGroup()
+        await self._group.__aenter__()
+        ref = self.next_incarnation("")
+        self._root = Cell(self, ref, Supervisor(policy=self._policy), self._root_died, None)
+        self.register(self._root)
+        self._root.adopt(self._group.create_task(self._root.run(), name="root"))
+        await self._root.ready.wait()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._group is not None
+        assert self._root is not None
+        self._root.mailbox.put_control(Stop())
+        try:
+            await self._root.gone.wait()
+        finally:
+            await self._group.__aexit__(None, None, None)  # an error of the body stays as it is
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._loop.time()
+
+    @property
+    def root(self) -> Supervisor:
+        """The root supervisor."""
+        assert self._root is not None
+        actor = self._root.actor
+        assert isinstance(actor, Supervisor)
+        return actor
+
+    async def wait(self) -> Reason | None:
+        """Wait until the root supervisor has ended (it gave up, or somebody stopped it); returns why."""
+        assert self._root is not None
+        await self._root.gone.wait()
+        return self.failure
+
+    def start(
+        self,
+        name: str,
+        factory: Callable[[], Actor],
+        *,
+        under: Supervisor | None = None,
+        restart: Restart = "permanent",
+        backoff: Backoff = Backoff(),
+        shutdown: float = 5.0,
+    ) -> Ref:
+        """Start an actor below `under` (default: the root). Returns at once; use `ready` to wait."""
+        supervisor = under if under is not None else self.root
+        return supervisor.start_child(Spec(name, factory, restart, backoff, shutdown))
+
+    async def ready(self, ref: Ref, *, timeout: float) -> None:
+        """Wait until the actor is Ready. Raises ActorUnreachable when it is dead, TimeoutError after `timeout`."""
+        cell = self.cell(ref)
+        if cell is None:
+            raise ActorUnreachable(f"nobody lives at {ref.path}")
+        async with asyncio.timeout(timeout):
+            await cell.ready.wait()
+        if cell.state == "Stopped":
+            raise ActorUnreachable(f"{ref.path} ended while it started: {cell.reason}")
+
+    async def ended(self, ref: Ref) -> Reason:
+        """Wait until the incarnation behind `ref` has ended."""
+        done: asyncio.Future[Reason] = self._loop.create_future()
+
+        def tell(notice: Terminated) -> None:
+            if not done.done():
+                done.set_result(notice.reason)
+
+        self.watch(ref, tell)
+        return await done
+
+    def ref(self, path: str) -> Ref:
+        """A reference to whoever lives at `path`, now or later."""
+        return Ref(path, None, self)
+
+    def watch(self, ref: Ref, watcher: Callable[[Terminated], None]) -> None:
+        """Call `watcher` exactly once when the incarnation behind `ref` ends; at once when it is not there."""
+        cell = self.cell(ref)
+        if cell is None:
+            watcher(Terminated(ref, Unreachable("not running")))
+        else:
+            cell.watch(watcher)
+
+    # Used by the kernel.
+
+    def cell(self, ref: Ref) -> Cell | None:
+        """The live cell that `ref` means."""
+        cell = self._cells.get(ref.path)
+        if cell is None or (ref.incarnation is not None and cell.ref.incarnation != ref.incarnation):
+            return None
+        return cell
+
+    def next_incarnation(self, path: str) -> Ref:
+        """The reference of a new incarnation at `path`."""
+        self._incarnations[path] += 1
+        return Ref(path, self._incarnations[path], self)
+
+    def register(self, cell: Cell) -> None:
+        """Make a new incarnation reachable."""
+        self._cells[cell.ref.path] = cell
+
+    def unregister(self, cell: Cell) -> None:
+        """Forget a dead incarnation (unless a later one has taken the path)."""
+        if self._cells.get(cell.ref.path) is cell:
+            del self._cells[cell.ref.path]
+
+    def dead_letter(self, ref: Ref, message: Any, why: str) -> None:
+        """Count mail that nobody reads. Payloads are not kept."""
+        kind = type(message).__name__
+        self._dead[kind] += 1
+        self._recent_dead.append((ref.path, kind, why))
+
+    def statistics(self) -> SystemStatistics:
+        """A snapshot of the whole system."""
+        return SystemStatistics(len(self._cells), dict(self._dead), self.full)
+
+    def cells(self) -> list[Cell]:
+        """All live actors, by path."""
+        return [self._cells[path] for path in sorted(self._cells)]
+
+    def recent_dead_letters(self) -> list[tuple[str, str, str]]:
+        """The last dead letters: path, type, reason."""
+        return list(self._recent_dead)
+
+    def _root_died(self, cell: Cell, reason: Reason) -> None:
+        self.unregister(cell)
+        if isinstance(reason, Crashed):
+            self.failure = reason
+            log.error("the root supervisor gave up: %s", reason)
