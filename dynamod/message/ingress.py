@@ -1,7 +1,7 @@
 """What an ingress process receives from a worker: frames, each with the deltas of many streams.
 
 Offsets make loss and doubling visible: `Tokens.offset` counts tokens of the answer before this delta, `Text.offset`
-and `Items.offset` count deltas of the stream before it. A receiver drops what it has and treats a gap as an error.
+characters, `Items.offset` items. A receiver drops what it has and treats a gap as an error.
 """
 
 from typing import Any

@@ -1,0 +1,91 @@
+"""What every engine implements.
+
+Token engines take `Generate` (ids in, ids out); text engines take `Chat` (the client's request in, text out). An engine
+answers through the `Reply` it is given: `tokens`, `text` or `items` once per step, the last with a finish reason, or
+`failed`. It watches `reply.cancelled` (or `on_cancel`) and frees the slot then.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from dynamod.message.registry import Capabilities, EngineKind, ModelCard
+from dynamod.message.worker import Chat, Generate, Request
+from dynamod.post.base import Reply
+
+Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+"""Starts a task that belongs to the worker actor (its exception crashes the worker)."""
+
+
+class EngineStatistics(msgspec.Struct, frozen=True):
+    """Load now and totals. `in_step_since`: monotonic seconds since the current step began, None between steps."""
+
+    running: int = 0
+    waiting: int = 0
+    tokens: int = 0
+    steps: int = 0
+    in_step_for: float | None = None
+    step_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys)."""
+
+    name: str = ""
+    path: Path | None = None
+    config_path: Path | None = None
+    context_length: int | None = None
+    kv_cache_block_size: int = 16
+    migration_limit: int = 3
+    tensor_parallel_size: int = 1
+    base_gpu_id: int = 0
+    num_nodes: int = 1
+    node_rank: int = 0
+    leader_addr: str = ""
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+class Engine(ABC):
+    """One loaded model. Made in its own process; `start` may take long and must not block the event loop."""
+
+    name: ClassVar[str]
+    kind: ClassVar[EngineKind]
+    needs_model: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        self.options = options
+        self.spawn = spawn
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Load. Raises UserError for what a user can mend, anything else is a crash."""
+
+    @abstractmethod
+    def card(self) -> ModelCard:
+        """The card to publish, valid after `start`."""
+
+    @abstractmethod
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        """Begin to work on a request. Must not block; what goes wrong later is told by `reply.failed`."""
+
+    @abstractmethod
+    def statistics(self) -> EngineStatistics:
+        """Load and totals."""
+
+    async def close(self) -> None:
+        """Free everything. Streams that are open have been cancelled or finished before."""
+        return
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A worker's mail: a request and where its answer goes."""
+
+    request: Request
+    reply: Reply

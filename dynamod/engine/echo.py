@@ -1,0 +1,208 @@
+"""The echo engines: they answer with the prompt, at a set pace. For tests, benchmarks and a first look.
+
+`echo_core` sits behind the preprocessor and returns the prompt's token ids; `echo_full` takes the request as it came
+and returns the last user message character by character. `DYN_TOKEN_ECHO_DELAY_MS` (default 10) is the time between
+tokens; 0 means as fast as the loop turns. Every step serves all running streams, as a batching engine does.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dynamod.message import tokens
+from dynamod.message.errors import UserError
+from dynamod.message.openai import Message
+from dynamod.message.registry import Capabilities, ModelCard
+from dynamod.message.worker import Chat, Generate
+from dynamod.post.base import Reply
+
+from .base import Engine, EngineOptions, EngineStatistics, Spawn
+
+DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
+
+
+@dataclass(slots=True)
+class _Stream:
+    reply: Reply
+    pieces: Sequence[Any]  # token ids, or characters
+    position: int
+    end: int
+    finish: str
+    prompt: int
+
+
+class _Echo(Engine):
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self._streams: list[_Stream] = []
+        self._work = asyncio.Event()
+        self._tokens = self._steps = 0
+        self._since: float | None = None
+
+    async def start(self) -> None:
+        """Read the pace and begin to step."""
+        text = os.environ.get(DELAY, "10")
+        try:
+            self._delay = float(text) / 1000
+        except ValueError:
+            raise UserError(f"{DELAY}={text} is no number", "give milliseconds, for example 1") from None
+        if not 0 <= self._delay < 1e6:
+            raise UserError(f"{DELAY}={text} is out of range", "give milliseconds from 0 upwards")
+        self.spawn(self._run(), "steps")
+
+    def statistics(self) -> EngineStatistics:
+        """See Engine."""
+        since = self._since
+        return EngineStatistics(
+            running=len(self._streams),
+            tokens=self._tokens,
+            steps=self._steps,
+            in_step_for=time.monotonic() - since if since is not None else None,
+            step_tokens=len(self._streams) if since is not None else 0,
+        )
+
+    def _add(self, stream: _Stream) -> None:
+        self._streams.append(stream)
+        self._work.set()
+
+    async def _run(self) -> None:
+        due = time.monotonic()
+        while True:
+            if not self._streams:
+                self._work.clear()
+                await self._work.wait()
+                due = time.monotonic()
+            due += self._delay
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self._since = time.monotonic()
+            self._steps += 1
+            self._streams = [stream for stream in self._streams if self._step(stream)]
+            self._since = None
+
+    def _step(self, stream: _Stream) -> bool:
+        if stream.reply.cancelled:
+            return False
+        position = stream.position
+        stream.position += 1
+        finish = stream.finish if stream.position >= stream.end else None
+        self._emit(stream, position, finish)
+        self._tokens += 1
+        return finish is None
+
+    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
+        raise NotImplementedError
+
+
+class EchoCore(_Echo):
+    """Echoes token ids."""
+
+    name = "echo_core"
+    kind = "tokens"
+    capabilities = Capabilities(exact_continuation=True, seed=True, min_tokens=True)
+
+    async def start(self) -> None:
+        """Read the model's card; weights are not needed."""
+        from dynamod.preprocess.card import read_card
+
+        options = self.options
+        assert options.path is not None
+        card = await asyncio.to_thread(
+            read_card,
+            options.path,
+            name=options.name,
+            config=options.config_path,
+            context_length=options.context_length,
+            kv_cache_block_size=options.kv_cache_block_size,
+        )
+        self._card = msgspec.structs.replace(
+            card, engine=self.name, capabilities=self.capabilities, migration_limit=options.migration_limit
+        )
+        await super().start()
+
+    def card(self) -> ModelCard:
+        """See Engine."""
+        return self._card
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        """Echo the prompt, from where another instance stopped, up to max_tokens."""
+        assert isinstance(request, Generate)
+        ids = tokens.unpack(request.token_ids)
+        limit = request.stops.max_tokens
+        end = len(ids) if limit is None else min(limit, len(ids))
+        done = tokens.count(request.prior_output)
+        finish = "stop" if end == len(ids) else "length"
+        if done >= end:
+            reply.tokens(b"", 0, finish)
+        else:
+            self._add(_Stream(reply, ids, done, end, finish, len(ids)))
+
+    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
+        stream.reply.tokens(tokens.pack(stream.pieces[position : position + 1]), 1, finish)
+
+
+class EchoFull(_Echo):
+    """Echoes text, one character per token; needs no model."""
+
+    name = "echo_full"
+    kind = "text"
+    needs_model = False
+
+    def card(self) -> ModelCard:
+        """See Engine."""
+        return ModelCard(
+            name=self.options.name or self.name,
+            kind="text",
+            engine=self.name,
+            created=int(time.time()),
+            context_length=self.options.context_length or 0,
+            user_data=None,
+        )
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        """Echo the last user message (chat) or the prompt (completion)."""
+        assert isinstance(request, Chat)
+        text = _last_user_text(request)
+        if text is None:
+            reply.failed("BadRequest", "echo_full needs text to echo", param=_field(request))
+            return
+        end = len(text) if request.max_tokens is None else min(request.max_tokens, len(text))
+        finish = "stop" if end == len(text) else "length"
+        if end == 0:
+            reply.text("", 0, finish, len(text))
+        else:
+            self._add(_Stream(reply, text, 0, end, finish, len(text)))
+
+    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
+        prompt = stream.prompt if finish else None
+        stream.reply.text(stream.pieces[position], 1, finish, prompt)
+
+
+def _field(request: Chat) -> str:
+    return "messages" if request.kind == "chat" else "prompt"
+
+
+def _last_user_text(request: Chat) -> str | None:
+    if request.kind == "completion":
+        prompt = msgspec.json.decode(request.body, type=_Prompt).prompt
+        return prompt if isinstance(prompt, str) else None
+    messages = msgspec.json.decode(request.body, type=_Messages).messages
+    users = [message for message in messages if message.role == "user"] or messages
+    if not users:
+        return None
+    content = users[-1].content
+    if isinstance(content, list):
+        return "".join(part.text or "" for part in content)
+    return content
+
+
+class _Messages(msgspec.Struct):
+    messages: list[Message]
+
+
+class _Prompt(msgspec.Struct):
+    prompt: Any

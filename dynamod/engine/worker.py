@@ -1,0 +1,103 @@
+"""The worker actor: owns one engine, takes requests from its mailbox, publishes the model."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dynamod.actor import Actor, Reason, handle
+from dynamod.message.registry import ModelCard
+from dynamod.message.worker import Chat, Generate
+from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
+
+log = logging.getLogger("dynamod.engine")
+
+Make = Callable[[EngineOptions, Spawn], Engine]
+
+
+class WorkerStatistics(msgspec.Struct, frozen=True):
+    """Requests taken, open now, cancelled by their readers, refused; and the engine's own."""
+
+    accepted: int
+    open: int
+    cancelled: int
+    refused: int
+    engine: EngineStatistics
+
+
+class Worker(Actor):
+    """`publish(card)` is called when the engine is loaded, `withdraw()` when the worker drains or ends."""
+
+    mailbox_capacity = 1024
+
+    def __init__(
+        self,
+        make: Make,
+        options: EngineOptions,
+        publish: Callable[[ModelCard], None],
+        withdraw: Callable[[], None],
+    ) -> None:
+        self._make = make
+        self._options = options
+        self._publish = publish
+        self._withdraw = withdraw
+        self._engine: Engine | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._accepted = self._open = self._cancelled = self._refused = 0
+
+    async def started(self) -> None:
+        """Load the engine, then tell the world."""
+        self._engine = self._make(self._options, self.context.task)
+        await self._engine.start()
+        card = self._engine.card()
+        log.info("engine %s serves model %s", self._engine.name, card.name)
+        self._publish(card)
+
+    async def drained(self) -> None:
+        """Nobody finds this worker any more; wait for the streams that are open."""
+        self._withdraw()
+        await self._idle.wait()
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry and free the engine."""
+        self._withdraw()
+        if self._engine is not None:
+            await self._engine.close()
+
+    @handle
+    async def job(self, message: Job) -> None:
+        """Hand a request to the engine."""
+        assert self._engine is not None
+        request, reply = message.request, message.reply
+        if reply.cancelled:
+            return
+        wanted = Generate if self._engine.kind == "tokens" else Chat
+        if not isinstance(request, Generate | Chat) or not isinstance(request, wanted):
+            self._refused += 1
+            reply.failed("BadRequest", f"this endpoint takes {wanted.__name__}, not {type(request).__name__}")
+            return
+        self._accepted += 1
+        self._open += 1
+        self._idle.clear()
+        reply.on_end(self._ended)
+        reply.accepted()
+        self._engine.submit(request, reply)
+
+    def _ended(self, cancelled: bool) -> None:
+        self._open -= 1
+        self._cancelled += cancelled
+        if not self._open:
+            self._idle.set()
+
+    def statistics(self) -> WorkerStatistics:
+        """A snapshot of the worker."""
+        engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
+        return WorkerStatistics(self._accepted, self._open, self._cancelled, self._refused, engine)
+
+    def inspection(self) -> dict[str, Any]:
+        """The worker's statistics."""
+        facts: dict[str, Any] = msgspec.to_builtins(self.statistics())
+        return facts

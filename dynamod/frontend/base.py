@@ -1,0 +1,81 @@
+"""Between HTTP and the rest: what the front door needs from whoever serves models, and what that one calls back.
+
+The HTTP side builds an `Outlet` per request and hands it over with the `Job`. From then on the backend calls the
+outlet directly, from the event loop, once per engine step and stream: no queue and no task switch per token.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from dynamod.message.errors import RequestError
+from dynamod.message.openai import ChatRequest, CompletionRequest
+from dynamod.message.registry import ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged)."""
+
+    id: str
+    kind: Literal["chat", "completion"]
+    request: ChatRequest | CompletionRequest
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token of an answer with its log probability and the best alternatives as (token text, bytes, value)."""
+
+    token: str
+    token_bytes: bytes
+    value: float
+    top: tuple[tuple[str, bytes, float], ...] = ()
+
+
+class Outlet(Protocol):
+    """Where an answer goes. All calls come from the event loop; none may block or raise.
+
+    Order: `started` once, then per choice any `logprobs`/`text`/`chunk`, then `finish` once per choice; or `fail` once
+    at any moment instead of the rest. `index` is the choice: for completions with several prompts it is
+    `prompt number * n + sample number`.
+    """
+
+    def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
+        """The request is in an engine's hands. `prompt_tokens` may be 0 here for text engines (see `finish`)."""
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """New text standing for `tokens` new tokens; `text` may be empty while a character is incomplete."""
+
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """Log probabilities of the text that follows."""
+
+    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
+        """An OpenAI chunk made by a text engine itself (tool calls and the like); `choices` and ids are rewritten."""
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        """The choice is complete. `reason`: stop, length, tool_calls, content_filter."""
+
+    def fail(self, error: RequestError) -> None:
+        """The request ends here with an error."""
+
+
+class Run(Protocol):
+    """A request that is being worked on."""
+
+    def cancel(self) -> None:
+        """The client has left: free everything, call the outlet no more."""
+
+
+class Backend(Protocol):
+    """Whoever serves models. In the house this is the Processor actor; tests use a small one of their own."""
+
+    def models(self) -> Mapping[str, ModelCard]:
+        """Models that can be asked for now, by name."""
+
+    def health(self) -> Mapping[str, Any]:
+        """`endpoints` (dyn:// addresses) and `instances` (JSON-like rows) that are alive now."""
+
+    async def start(self, job: Job, outlet: Outlet) -> Run:
+        """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
+        ...

@@ -1,0 +1,85 @@
+"""The ingress's side of a connection: frames are cut up and each stream's sink is called directly."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from dynamod.message.ingress import Delta, Failed, Frame
+from dynamod.message.worker import Cancel, Credit, Open, Request
+
+from .base import Sink
+from .outbox import WINDOW
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Frame)
+
+
+class InboxStatistics(msgspec.Struct, frozen=True):
+    """Frames and deltas received, deltas for streams that had ended, streams open."""
+
+    frames: int
+    deltas: int
+    late: int
+    streams: int
+
+
+class Inbox:
+    """The streams that one ingress has open at one worker process. `write` sends a payload to the worker."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+        self._sinks: dict[int, Sink] = {}
+        self._next = 0
+        self._uncredited = 0
+        self._frames = self._deltas = self._late = 0
+
+    def open(self, endpoint: str, request: Request, sink: Sink) -> int:
+        """Start a stream; returns its number."""
+        self._next += 1
+        stream = self._next
+        self._sinks[stream] = sink
+        self._write(_encoder.encode(Open(stream, endpoint, request)))
+        return stream
+
+    def cancel(self, stream: int) -> None:
+        """Forget a stream and tell the worker. Unknown and ended streams pass."""
+        if self._sinks.pop(stream, None) is not None:
+            self._write(_encoder.encode(Cancel(stream)))
+
+    def frame(self, payload: bytes) -> None:
+        """Take one frame. Raises msgspec.ValidationError or DecodeError for what is no frame."""
+        frame = _decoder.decode(payload)
+        sinks = self._sinks
+        self._frames += 1
+        self._deltas += len(frame.deltas)
+        for delta in frame.deltas:
+            sink = sinks.get(delta.stream)
+            if sink is None:
+                self._late += 1  # cancelled here while the delta was on its way
+                continue
+            if ends(delta):
+                del sinks[delta.stream]
+            sink.delta(delta)
+        self._uncredited += 1
+        if self._uncredited >= WINDOW // 4:
+            credit, self._uncredited = self._uncredited, 0
+            self._write(_encoder.encode(Credit(credit)))
+
+    def lost(self, why: str) -> None:
+        """The connection is gone: tell every open sink."""
+        sinks, self._sinks = self._sinks, {}
+        for sink in sinks.values():
+            sink.lost(why)
+
+    def __len__(self) -> int:
+        return len(self._sinks)
+
+    def statistics(self) -> InboxStatistics:
+        """A snapshot of this connection."""
+        return InboxStatistics(self._frames, self._deltas, self._late, len(self._sinks))
+
+
+def ends(delta: Delta) -> Any:
+    """Whether this is the last delta of its stream."""
+    return type(delta) is Failed or getattr(delta, "finish", None) is not None

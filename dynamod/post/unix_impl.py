@@ -1,0 +1,238 @@
+"""The post inside a node: one unix socket per worker process, one connection per pair of processes."""
+
+import asyncio
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
+
+from .base import Outbound, Receive, Sink
+from .framing import MAGIC, FrameError, Unframer, pack
+from .inbox import Inbox, InboxStatistics
+from .outbox import Outbox, OutboxStatistics
+
+log = logging.getLogger("dynamod.post")
+
+CONNECT_TIMEOUT = 2.0
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+
+
+class WorkerEnd(asyncio.Protocol):
+    """A worker's end of a connection to one ingress process."""
+
+    def __init__(self, receive: Receive, connections: "set[WorkerEnd]") -> None:
+        self._receive = receive
+        self._connections = connections
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self.outbox = Outbox(self._send)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+        transport.write(MAGIC)
+
+    def data_received(self, data: bytes) -> None:
+        """Take requests, cancels and credits; anything else closes the connection."""
+        try:
+            for payload in self._unframer.feed(data):
+                self._take(_to_worker.decode(payload))
+        except (FrameError, msgspec.MsgspecError) as error:
+            log.warning("closed a mail connection: %s", error)
+            self.close()
+
+    def _take(self, message: ToWorker) -> None:
+        match message:
+            case Open(stream, endpoint, request):
+                self._receive(endpoint, request, self.outbox.reply(stream))
+            case Cancel(stream):
+                reply = self.outbox.streams.get(stream)
+                if reply is not None:
+                    reply.cancel()
+            case Credit(frames):
+                self.outbox.credit(frames)
+
+    def pause_writing(self) -> None:
+        """The socket is full: hold frames back."""
+        self.outbox.block(True)
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self.outbox.block(False)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The ingress is gone: all its streams are cancelled."""
+        self._connections.discard(self)
+        self._transport = None
+        self.outbox.close()
+
+    def close(self) -> None:
+        """Close the connection after what is written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _send(self, payload: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(payload))
+
+
+class Office:
+    """The worker side: listens on `path` (mode 0600) and hands each new stream to `receive`."""
+
+    def __init__(self, path: str, receive: Receive) -> None:
+        self.path = path
+        self._receive = receive
+        self._server: asyncio.Server | None = None
+        self._connections: set[WorkerEnd] = set()
+
+    async def start(self) -> None:
+        """Begin to listen. A socket file that nobody listens on any more is replaced."""
+        remove_stale(self.path)
+        loop = asyncio.get_running_loop()
+        old = os.umask(0o177)
+        try:
+            self._server = await loop.create_unix_server(lambda: WorkerEnd(self._receive, self._connections), self.path)
+        finally:
+            os.umask(old)
+
+    def flush(self) -> None:
+        """Send what the current engine step has produced without waiting for the end of the loop's turn."""
+        for connection in self._connections:
+            connection.outbox.flush()
+
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        return sum(len(connection.outbox.streams) for connection in self._connections)
+
+    def statistics(self) -> list[OutboxStatistics]:
+        """A snapshot of each destination."""
+        return [connection.outbox.statistics() for connection in self._connections]
+
+    async def close(self) -> None:
+        """Stop listening, close all connections and remove the socket file."""
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self._connections):
+                connection.close()
+            try:
+                async with asyncio.timeout(1.0):
+                    await self._server.wait_closed()
+            except TimeoutError:
+                log.warning("mail connections did not close in time")
+        Path(self.path).unlink(missing_ok=True)
+
+
+def remove_stale(path: str) -> None:
+    """Remove a socket file of ours that is in the way; anything that is no socket stays and fails the bind."""
+    try:
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+class IngressEnd(asyncio.Protocol):
+    """An ingress's end of a connection to one worker process. Streams opened before it is up wait in order."""
+
+    def __init__(self) -> None:
+        self.inbox = Inbox(self._send)
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._early: list[bytes] = []
+        self.dead = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet, and send what waited."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.write(b"".join([MAGIC, *self._early]))
+        self._early.clear()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand deltas to their sinks. A corrupt frame ends the connection, and so every stream on it."""
+        try:
+            for payload in self._unframer.feed(data):
+                self.inbox.frame(payload)
+        except (FrameError, msgspec.MsgspecError) as error:
+            self.fail(f"corrupt frame: {error}")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The worker is gone."""
+        self.fail("connection to the worker lost")
+
+    def fail(self, why: str) -> None:
+        """End the connection and tell every sink once."""
+        self.dead = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+        self.inbox.lost(why)
+
+    def _send(self, payload: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(payload))
+        elif not self.dead:
+            self._early.append(pack(payload))
+
+
+class _Stream:
+    __slots__ = ("_end", "_number")
+
+    def __init__(self, end: IngressEnd, number: int) -> None:
+        self._end, self._number = end, number
+
+    def cancel(self) -> None:
+        """See base.Outbound."""
+        self._end.inbox.cancel(self._number)
+
+
+class UnixPost:
+    """The ingress side: connects to each worker's socket on first use and keeps the connection."""
+
+    name = "unix"
+
+    def __init__(self, spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> None:
+        """`spawn` starts a task that belongs to an actor (`context.task`)."""
+        self._spawn = spawn
+        self._ends: dict[str, IngressEnd] = {}
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
+        """See base.Post."""
+        path = instance.transport["unix"]
+        end = self._ends.get(path)
+        if end is None or end.dead:
+            end = self._ends[path] = IngressEnd()
+            self._spawn(self._connect(path, end), f"connect {path}")
+        return _Stream(end, end.inbox.open(instance.path, request, sink))
+
+    async def _connect(self, path: str, end: IngressEnd) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT):
+                await asyncio.get_running_loop().create_unix_connection(lambda: end, path)
+        except (OSError, TimeoutError) as error:
+            end.fail(f"cannot connect to the worker: {error or 'timed out'}")
+
+    def forget(self, path: str) -> None:
+        """The instance behind `path` is gone: end its connection, which tells every open sink at once."""
+        end = self._ends.pop(path, None)
+        if end is not None:
+            end.fail("the worker is gone")
+
+    def statistics(self) -> dict[str, InboxStatistics]:
+        """A snapshot of each connection, by socket path."""
+        return {path: end.inbox.statistics() for path, end in self._ends.items()}
+
+    async def close(self) -> None:
+        """See base.Post."""
+        for path in list(self._ends):
+            self.forget(path)

@@ -1,0 +1,1 @@
+"""Who is alive: addresses, leases, instances and the model cards they publish."""

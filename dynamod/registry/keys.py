@@ -1,0 +1,54 @@
+"""Addresses and keys: `dyn://namespace.component.endpoint` and where things stand in the registry."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from dynamod.message.errors import UserError
+from dynamod.message.registry import Instance
+
+INSTANCES = "v1/instances/"
+CARDS = "v1/mdc/"
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An endpoint's address. `str()` gives `namespace.component.endpoint`."""
+
+    namespace: str = "dynamo"
+    component: str = "backend"
+    endpoint: str = "generate"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.component}.{self.endpoint}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `dyn://ns.component.endpoint`; missing parts get the defaults, so `dyn://test` is namespace `test`.
+
+        Raises UserError for empty or illegal parts, or more than three.
+        """
+        path = text.removeprefix("dyn://")
+        parts = path.split(".")
+        if not path or len(parts) > 3 or not all(_NAME.fullmatch(part) for part in parts):
+            raise UserError(
+                f"'{text}' is no address", "write dyn://namespace.component.endpoint with letters, digits, '_' and '-'"
+            )
+        return cls(*parts)
+
+
+def instance_key(instance: Instance) -> str:
+    """Key of an instance: `v1/instances/{namespace}/{component}/{endpoint}/{id in hex}`."""
+    return f"{INSTANCES}{_place(instance)}"
+
+
+def card_key(instance: Instance) -> str:
+    """Key of the model card that an instance published."""
+    return f"{CARDS}{_place(instance)}"
+
+
+def _place(instance: Instance) -> str:
+    endpoint = instance.endpoint.replace("/", "%2F")  # the original has an endpoint called chat/completions
+    return f"{instance.namespace}/{instance.component}/{endpoint}/{instance.instance_id:x}"

@@ -1,0 +1,106 @@
+"""The live instances and models, as an ingress sees them: a view kept by watching the registry."""
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from dynamod.message.registry import Instance, ModelCard
+
+from .base import Registry
+from .keys import CARDS, INSTANCES
+
+log = logging.getLogger("dynamod.registry")
+
+_instance = msgspec.json.Decoder(Instance)
+_card = msgspec.json.Decoder(ModelCard)
+
+ModelWatcher = Callable[[str, ModelCard | None], None]
+
+
+class View:
+    """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._instances: dict[str, dict[int, Instance]] = {}
+        self._by_key: dict[str, Instance] = {}
+        self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
+        self._models: dict[str, dict[str, ModelCard]] = {}
+        self._on_model: list[ModelWatcher] = []
+        self._on_gone: list[Callable[[Instance], None]] = []
+        registry.watch(INSTANCES, self._instance_changed)
+        registry.watch(CARDS, self._card_changed)
+
+    def on_model(self, watcher: ModelWatcher) -> None:
+        """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes."""
+        self._on_model.append(watcher)
+
+    def on_gone(self, watcher: Callable[[Instance], None]) -> None:
+        """Call `watcher` with each instance that goes."""
+        self._on_gone.append(watcher)
+
+    def instances(self, path: str) -> Mapping[int, Instance]:
+        """Live instances of `namespace.component.endpoint`, by id."""
+        return MappingProxyType(self._instances.get(path, {}))
+
+    def all_instances(self) -> list[Instance]:
+        """All live instances, by key."""
+        return [self._by_key[key] for key in sorted(self._by_key)]
+
+    def models(self) -> dict[str, ModelCard]:
+        """One card per model that has a live instance."""
+        return {name: next(iter(places.values())) for name, places in sorted(self._models.items()) if places}
+
+    def card(self, name: str) -> ModelCard | None:
+        """The card of a model, None when nobody serves it."""
+        places = self._models.get(name)
+        return next(iter(places.values())) if places else None
+
+    def serving(self, name: str) -> list[Instance]:
+        """Ready instances that serve the model."""
+        found = []
+        for place in self._models.get(name, ()):
+            instance = self._by_key.get(INSTANCES + place)
+            if instance is not None and instance.state == "ready":
+                found.append(instance)
+        return found
+
+    def _instance_changed(self, key: str, value: bytes | None) -> None:
+        old = self._by_key.pop(key, None)
+        if value is not None:
+            try:
+                new = _instance.decode(value)
+            except msgspec.MsgspecError as error:
+                log.warning("ignored a broken instance record at %s: %s", key, error)
+                return
+            self._by_key[key] = new
+            self._instances.setdefault(new.path, {})[new.instance_id] = new
+        elif old is not None:
+            self._instances[old.path].pop(old.instance_id, None)
+            for watcher in self._on_gone:
+                watcher(old)
+
+    def _card_changed(self, key: str, value: bytes | None) -> None:
+        place = key.removeprefix(CARDS)
+        old = self._cards.pop(place, None)
+        new: ModelCard | None = None
+        if value is not None:
+            try:
+                new = _card.decode(value)
+            except msgspec.MsgspecError as error:
+                log.warning("ignored a broken model card at %s: %s", key, error)
+        before = set(self.models())
+        if old is not None:
+            self._models[old.name].pop(place, None)
+        if new is not None:
+            self._cards[place] = new
+            self._models.setdefault(new.name, {})[place] = new
+        after = self.models()
+        for name in after.keys() - before:
+            for watcher in self._on_model:
+                watcher(name, after[name])
+        for name in before - after.keys():
+            self._models.pop(name, None)
+            for watcher in self._on_model:
+                watcher(name, None)

@@ -1,0 +1,152 @@
+"""Framing and merging against naive models; every word survives the wire."""
+
+from collections import defaultdict
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamod.message import tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Text, Tokens
+from dynamod.message.worker import Call, Cancel, Chat, Credit, Generate, Open, Sampling, Stops, ToWorker
+from dynamod.post.framing import LIMIT, MAGIC, FrameError, Unframer, pack
+from dynamod.post.outbox import merge
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=8)
+
+
+@given(ids)
+def test_token_ids_survive_packing(values: list[int]) -> None:
+    packed = tokens.pack(values)
+    assert len(packed) == 4 * len(values)
+    assert tokens.count(packed) == len(values)
+    assert list(tokens.unpack(packed)) == values
+
+
+def test_token_ids_outside_int32_are_refused() -> None:
+    with pytest.raises(OverflowError):
+        tokens.pack([2**31])
+    with pytest.raises(ValueError):
+        tokens.unpack(b"abc")
+
+
+@given(st.lists(st.binary(max_size=50), max_size=10), st.lists(st.integers(1, 40), max_size=40))
+def test_any_cut_of_the_byte_stream_gives_the_same_payloads(payloads: list[bytes], cuts: list[int]) -> None:
+    data = MAGIC + b"".join(pack(payload) for payload in payloads)
+    unframer, got, position = Unframer(), [], 0
+    for cut in [*cuts, len(data)]:
+        got += list(unframer.feed(data[position : position + cut]))
+        position += cut
+    got += list(unframer.feed(data[position:]))
+    assert got == payloads
+
+
+@given(st.binary(min_size=1, max_size=64))
+def test_what_does_not_begin_with_our_greeting_is_refused(data: bytes) -> None:
+    unframer = Unframer()
+    if MAGIC.startswith(data[: len(MAGIC)]) and len(data) < len(MAGIC):
+        assert list(unframer.feed(data)) == []
+    elif not data.startswith(MAGIC):
+        with pytest.raises(FrameError):
+            list(unframer.feed(data))
+
+
+def test_an_impossible_length_is_refused() -> None:
+    with pytest.raises(FrameError, match="above the limit"):
+        list(Unframer(magic=False).feed((LIMIT + 1).to_bytes(4, "little")))
+
+
+requests = st.one_of(
+    st.builds(
+        Generate,
+        request_id=st.text(),
+        model=st.text(),
+        token_ids=ids.map(tokens.pack),
+        prior_output=ids.map(tokens.pack),
+        stops=st.builds(Stops, max_tokens=st.none() | st.integers(0, 100), stop=st.none() | st.tuples(st.text())),
+        sampling=st.builds(Sampling, temperature=st.none() | st.floats(0, 2), logit_bias=st.none() | st.just({3: 1.0})),
+    ),
+    st.builds(Chat, request_id=st.text(), model=st.text(), kind=st.just("chat"), body=st.binary()),
+    st.builds(Call, request_id=st.text(), payload=st.none() | st.text() | st.lists(st.integers(0, 9))),
+)
+
+
+@given(
+    st.one_of(
+        st.builds(Open, st.integers(0, 9), st.text(), requests),
+        st.builds(Cancel, st.integers(0, 9)),
+        st.builds(Credit, st.integers(0, 9)),
+    )
+)
+def test_words_to_a_worker_survive_the_wire(message: Any) -> None:
+    decoder = msgspec.msgpack.Decoder(ToWorker)
+    assert decoder.decode(msgspec.msgpack.encode(message)) == message
+
+
+finish = st.none() | st.just("stop")
+
+
+@st.composite
+def delta_lists(draw: st.DrawFn) -> list[Delta]:
+    """What outboxes hold: deltas of some streams with right offsets, nothing after an end."""
+    result: list[Delta] = []
+    offsets: dict[int, int] = defaultdict(int)
+    kinds: dict[int, str] = {}
+    ended: set[int] = set()
+    for stream in draw(st.lists(st.integers(0, 3), max_size=30)):
+        if stream in ended:
+            continue
+        kind = kinds.setdefault(stream, draw(st.sampled_from(["tokens", "text", "items"])))
+        end = draw(finish)
+        if kind == "tokens":
+            new = draw(ids)
+            result.append(Tokens(stream, offsets[stream], tokens.pack(new), end))
+            offsets[stream] += len(new)
+        elif kind == "text":
+            word = draw(st.text(max_size=4))
+            result.append(Text(stream, offsets[stream], word, 1, end))
+            offsets[stream] += len(word)
+        else:
+            things = tuple(draw(ids))
+            result.append(Items(stream, offsets[stream], things, end))
+            offsets[stream] += len(things)
+        if draw(st.booleans()) and draw(st.booleans()):
+            result.append(Accepted(stream))
+        if end is not None:
+            ended.add(stream)
+        elif draw(st.integers(0, 9)) == 0:
+            result.append(Failed(stream, "EngineFailed", "x"))
+            ended.add(stream)
+    return result
+
+
+def content(deltas: list[Delta]) -> dict[int, list[Any]]:
+    """What each reader sees: the order of kinds without the cuts between pieces."""
+    seen: dict[int, list[Any]] = defaultdict(list)
+    for delta in deltas:
+        match delta:
+            case Tokens(stream, offset, packed, end):
+                seen[stream] += [("token", offset + i, t) for i, t in enumerate(tokens.unpack(packed))]
+                seen[stream] += [("end", end)] if end else []
+            case Text(stream, offset, text, _, end):
+                seen[stream] += [("char", offset + i, c) for i, c in enumerate(text)]
+                seen[stream] += [("end", end)] if end else []
+            case Items(stream, offset, items, end):
+                seen[stream] += [("item", offset + i, item) for i, item in enumerate(items)]
+                seen[stream] += [("end", end)] if end else []
+            case _:
+                seen[delta.stream].append(delta)
+    return {stream: things for stream, things in seen.items() if things}
+
+
+@given(delta_lists())
+def test_merging_changes_nothing_a_reader_can_see(deltas: list[Delta]) -> None:
+    merged = merge(deltas)
+    assert content(merged) == content(deltas)
+    assert len(merged) <= len(deltas)
+    assert merge(merged) == merged
+    assert sum(d.tokens for d in merged if isinstance(d, Text)) == sum(d.tokens for d in deltas if isinstance(d, Text))
+    decoder = msgspec.msgpack.Decoder(Frame)
+    assert decoder.decode(msgspec.msgpack.encode(Frame(tuple(merged)))).deltas == tuple(merged)
