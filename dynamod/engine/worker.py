@@ -10,6 +10,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat, Generate
+
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 
 log = logging.getLogger("dynamod.engine")
