@@ -50,7 +50,7 @@ class Reply(Protocol):
         """Whether the reader has left."""
         ...
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when the reader leaves (at once if it has)."""
 
     def on_end(self, callback: Callable[[bool], None]) -> None:

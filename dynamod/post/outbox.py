@@ -134,12 +134,12 @@ class StreamReply:
         self._outbox = outbox
         self._stream = stream
         self._offset = 0
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self._endings: list[Callable[[bool], None]] = []
         self.cancelled = False
         self.ended = False
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], object]) -> None:
         """See base.Reply."""
         if self.cancelled:
             callback()

@@ -1,0 +1,1 @@
+"""dynamod itself: processes under supervision, leases, the control socket."""

@@ -1,0 +1,202 @@
+"""A component process: `python -m dynamod.daemon.host FD`, started by the daemon with a lifeline at FD.
+
+Kept light at import: what a component needs is imported when the plan names it.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from dynamod import __version__
+from dynamod.actor import Actor, Crashed, Reason, System, Terminated
+from dynamod.actor.inspect import inspect_system
+from dynamod.message.errors import UserError
+from dynamod.message.node import Answer, Ask, Beat, FromNode, Hello, State
+from dynamod.post.local_impl import LocalPost
+from dynamod.post.unix_impl import Office, UnixPost
+from dynamod.registry.link_impl import LinkRegistry
+
+from .exchange import Exchange
+from .lifeline import Lifeline, die_with_parent, receive_plan
+from .plan import HostPlan, decode
+from .site import Mail, Site, Surroundings
+
+log = logging.getLogger("dynamod.host")
+
+BEAT = 0.5
+EXIT_USER_ERROR = 78
+"""Exit code of a process whose configuration cannot work: starting it again would not help."""
+
+
+class Host:
+    """Runs the components of one plan until it is told to stop, the daemon is gone, or a component ends."""
+
+    def __init__(self, plan: HostPlan, sock: socket.socket) -> None:
+        self._plan = plan
+        self._sock = sock
+        self._stop = asyncio.Event()
+        self._code = 0
+        self._lifeline = Lifeline(self._asked, self._stop.set, upper=False)
+
+    async def run(self) -> int:
+        """Live; returns the exit code."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        die_with_parent(self._sock, lambda: loop.call_soon_threadsafe(self._stop.set))
+        async with System() as system:
+            self._system = system
+            host = system.start("host", lambda: _Root(self._lifeline, self._sock), restart="temporary", shutdown=1)
+            await system.ready(host, timeout=10)
+            around = await self._surroundings(system)
+            cell = system.cell(host)
+            assert cell is not None
+            cell.actor.context.task(self._start_all(around), "start components")
+            await self._stop.wait()
+            await self._end(around)
+        return self._code
+
+    async def _surroundings(self, system: System) -> Surroundings:
+        plan = self._plan
+        hello = Hello(plan.name, os.getpid(), version=__version__)
+        registry = LinkRegistry(plan.link, hello, self._from_node)
+        ref = system.start("registry", lambda: registry, restart="temporary")
+        await system.ready(ref, timeout=10)
+        exchange = Exchange()
+        office = Office(plan.office, exchange.receive)
+        await office.start()
+        cell = system.cell(ref)
+        assert cell is not None
+        unix = UnixPost(cell.actor.context.task)
+        mail = Mail(plan.office, LocalPost(exchange.receive), unix)
+        return Surroundings(plan, system, registry, exchange, office, unix, mail)
+
+    async def _start_all(self, around: Surroundings) -> None:
+        for service in self._plan.services:  # in order: each finds those before it in its process
+            site = Site(around, service)
+            self._say(service.name, "Starting")
+            ref = around.system.start(service.name, _maker(site), restart="temporary", shutdown=3.0)
+            around.components[service.name] = ref
+            cell = around.system.cell(ref)
+            assert cell is not None
+            around.system.watch(ref, self._watcher(service.name))
+            await cell.ready.wait()
+            if cell.state == "Stopped":
+                return
+            self._say(service.name, "Ready")
+
+    def _watcher(self, name: str) -> Callable[[Terminated], None]:
+        return lambda notice: self._component_ended(name, notice.reason)
+
+    def _component_ended(self, name: str, reason: Reason) -> None:
+        """A component that crashes takes its process with it: the daemon starts a clean one."""
+        if self._stop.is_set():
+            return
+        if isinstance(reason, Crashed):
+            error = reason.error
+            self._code = EXIT_USER_ERROR if isinstance(error, UserError) else 1
+            detail = error.line() if isinstance(error, UserError) else str(reason)
+            log.error("%s crashed: %s", name, detail, exc_info=None if isinstance(error, UserError) else error)
+            self._say(name, "Stopped", detail)
+        self._stop.set()
+
+    async def _end(self, around: Surroundings) -> None:
+        self._stop.set()
+        for service in reversed(self._plan.services):
+            await around.system.root.stop_child(service.name)
+        await around.mail.close()
+        await around.office.close()
+
+    def _say(self, component: str, state: str, detail: str = "") -> None:
+        self._lifeline.say(State(component, state, detail))
+
+    def _asked(self, ask: Ask) -> None:
+        cell = self._system.cell(self._system.ref("/host"))
+        if cell is not None:
+            cell.actor.context.task(self._answer(ask), f"answer {ask.verb}")
+
+    async def _answer(self, ask: Ask) -> None:
+        try:
+            match ask.verb:
+                case "inspect":
+                    value: Any = inspect_system(self._system, ask.arguments.get("actor", ""))
+                case "drain":
+                    value = None
+                    cell = self._system.cell(self._system.ref("/host"))
+                    assert cell is not None
+                    cell.actor.context.task(self._drain(float(ask.arguments.get("timeout", 600))), "drain")
+                case _:
+                    raise UserError(f"unknown verb {ask.verb}")
+        except Exception as error:
+            self._lifeline.say(Answer(ask.ask, None, str(error)))
+        else:
+            self._lifeline.say(Answer(ask.ask, value))
+
+    async def _drain(self, timeout: float) -> None:
+        for service in reversed(self._plan.services):
+            self._say(service.name, "Draining")
+            await self._system.root.stop_child(service.name, drain=True, timeout=timeout)
+            self._say(service.name, "Stopped")
+        self._stop.set()
+
+    def _from_node(self, message: FromNode) -> None:
+        log.debug("unexpected word from the daemon: %s", type(message).__name__)
+
+
+class _Root(Actor):
+    """Keeps the lifeline and its heartbeat."""
+
+    def __init__(self, lifeline: Lifeline, sock: socket.socket) -> None:
+        self._lifeline, self._sock = lifeline, sock
+
+    async def started(self) -> None:
+        self.context.task(self._lifeline.run(self._sock), "lifeline")
+        self.context.task(self._beat(), "beat")
+
+    async def _beat(self) -> None:
+        while True:
+            self._lifeline.say(Beat(self.context.now()))
+            await asyncio.sleep(BEAT)
+
+
+def _maker(site: Site) -> Callable[[], Actor]:
+    return lambda: _component(site)
+
+
+def _component(site: Site) -> Actor:
+    if site.service.actor:
+        module, _, name = site.service.actor.partition(":")
+        component: Actor = getattr(importlib.import_module(module), name)(site)
+        return component
+    from .service_host import host_class
+
+    return host_class(site)(site)
+
+
+def main() -> None:
+    """Entry point of the process."""
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    os.set_inheritable(sock.fileno(), False)
+    plan = decode(receive_plan(sock))
+    sock.setblocking(False)
+    os.environ.update(plan.env)
+    from dynamod.observe.logs import configure
+
+    configure(component=plan.name)
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if importlib.util.find_spec("uvloop") is not None:
+        factory = importlib.import_module("uvloop").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        code = runner.run(Host(plan, sock).run())
+    os._exit(code) if code else sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

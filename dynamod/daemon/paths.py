@@ -1,0 +1,94 @@
+"""Where the control socket is, and the private folder of a running daemon beside it."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+
+SOCKET_VARIABLE = "DYNAMOD_SOCKET"
+_LONGEST = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS
+
+
+def socket_candidates(explicit: str | None = None, environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where a control socket may be, in the order in which clients try them."""
+    chosen = explicit or environ.get(SOCKET_VARIABLE)
+    if chosen:
+        return [Path(chosen)]
+    folders = [environ.get("RUNTIME_DIRECTORY", "").split(":")[0], environ.get("XDG_RUNTIME_DIR", ""), "/run/dynamod"]
+    found = [Path(folder) / "dynamod.sock" for folder in folders if folder]
+    return [*found, private_socket()]
+
+
+def private_socket() -> Path:
+    """The fallback of a user who may write none of the usual places."""
+    return Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}" / "dynamod.sock"
+
+
+def choose_socket(explicit: str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The first place where this process may create a socket. Raises UserError when there is none."""
+    tried: list[str] = []
+    for path in socket_candidates(explicit, environ):
+        if len(os.fsencode(path)) > _LONGEST:
+            raise UserError(f"the socket path {path} is too long", f"use --socket with at most {_LONGEST} bytes")
+        try:
+            private = path == private_socket()
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o755)
+            if private and path.parent.stat().st_uid != os.getuid():
+                raise PermissionError(f"{path.parent} belongs to another user")
+            if os.access(path.parent, os.W_OK | os.X_OK):
+                return path
+            tried.append(f"{path.parent}: not writable")
+        except OSError as error:
+            tried.append(f"{path.parent}: {error.strerror or error}")
+    raise UserError(f"no place for the control socket ({'; '.join(tried)})", "name one with --socket")
+
+
+def link_path(socket: Path) -> Path:
+    """The node link's socket beside the control socket."""
+    return socket.with_name(socket.name + ".link")
+
+
+def lock_path(socket: Path) -> Path:
+    """The lock that says who holds the node."""
+    return socket.with_name(socket.name + ".lock")
+
+
+class RunFolder:
+    """A private folder for worker sockets and logs, named by the process that owns it and removed with it."""
+
+    def __init__(self, socket: Path) -> None:
+        parent = socket.with_name(socket.name + ".d")
+        if len(os.fsencode(parent)) > _LONGEST - 30:  # room for /PID/Component-12.sock
+            parent = Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}"
+        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep(parent)
+        self.path = parent / str(os.getpid())
+        self.path.mkdir(mode=0o700, exist_ok=True)
+
+    def remove(self) -> None:
+        """Remove the folder, and its parent when it was the last."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        try:
+            self.path.parent.rmdir()
+        except OSError:
+            pass  # another process's folder is in it
+
+
+def _sweep(parent: Path) -> None:
+    """Remove folders whose process was killed."""
+    for folder in parent.iterdir():
+        if folder.name.isdigit() and not _lives(int(folder.name)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,35 @@
+"""What a component process is told by the daemon that starts it."""
+
+from typing import Any
+
+import msgspec
+
+
+class ServicePlan(msgspec.Struct, frozen=True):
+    """One service in a process. `actor`: `module:Class` of a component that is an actor itself, else `spec` is loaded.
+
+    `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as inherited file descriptors.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    actor: str = ""
+    sockets: dict[str, int] = {}
+
+
+class HostPlan(msgspec.Struct, frozen=True):
+    """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas."""
+
+    graph: str
+    name: str
+    index: int
+    services: tuple[ServicePlan, ...]
+    link: str
+    office: str
+    config: dict[str, Any] = {}
+    log_level: str = ""
+    env: dict[str, str] = {}
+
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(HostPlan).decode

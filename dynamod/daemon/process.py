@@ -1,0 +1,219 @@
+"""An OS process as an actor: it crashes when the process ends, so supervisors restart it like any other child."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from dynamod.actor import Actor, Reason
+from dynamod.message.errors import DynamodError
+from dynamod.message.node import Answer, Ask, Beat, State
+from dynamod.post.framing import pack
+
+from .lifeline import Lifeline
+from .plan import HostPlan, encode
+
+log = logging.getLogger("dynamod.daemon")
+
+Output = Callable[[str, str, bytes], None]
+"""Takes process name, stream ("out" or "err") and one line."""
+
+
+class ProcessEnded(DynamodError):
+    """A component process ended by itself."""
+
+
+class ProcessFacts(msgspec.Struct, frozen=True):
+    """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat."""
+
+    name: str
+    pid: int
+    components: dict[str, str]
+    detail: str
+    beat_age: float | None
+    uptime: float
+
+
+class Process(Actor):
+    """Starts `python -m dynamod.daemon.host`, hands it the plan, and is Ready when all its components are.
+
+    Stop: SIGTERM, then SIGKILL to the whole group after `grace` seconds. Whatever the child started dies with it.
+    """
+
+    def __init__(
+        self,
+        plan: HostPlan,
+        *,
+        output: Output,
+        changed: Callable[[], None],
+        environ: Mapping[str, str],
+        fds: Sequence[int] = (),
+        grace: float = 3.0,
+    ) -> None:
+        self.plan = plan
+        self._output = output
+        self._changed = changed
+        self._environ = environ
+        self._fds = fds
+        self._grace = grace
+        self._child: asyncio.subprocess.Process | None = None
+        self._lifeline = Lifeline(self._take, lambda: None, upper=True)
+        self._states: dict[str, str] = {service.name: "Starting" for service in plan.services}
+        self._detail = ""
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._asks: dict[int, asyncio.Future[Any]] = {}
+        self._next_ask = 0
+        self._beat: float | None = None
+        self._last_line = b""
+        self._draining = False
+
+    async def started(self) -> None:
+        """Spawn the child and wait until its components are Ready."""
+        self._born = self.context.now()
+        ours, theirs = socket.socketpair()
+        try:
+            os.set_inheritable(theirs.fileno(), True)
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "dynamod.daemon.host",
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=dict(self._environ),
+                pass_fds=[theirs.fileno(), *self._fds],
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.sendall(pack(encode(self.plan)))
+        ours.setblocking(False)
+        self._changed()
+        readers = [
+            self.context.task(self._read(self._child.stdout, "out"), "stdout"),
+            self.context.task(self._read(self._child.stderr, "err"), "stderr"),
+        ]
+        self.context.task(self._lifeline.run(ours), "lifeline")
+        self.context.task(self._wait(readers), "wait")
+        await self._ready.wait()
+
+    async def drained(self) -> None:
+        """Tell the child to drain and wait until it has ended."""
+        self._draining = True
+        await self.ask("drain", {}, timeout=5.0)
+        await self._ended.wait()
+
+    async def stopping(self, reason: Reason) -> None:
+        """End the child and all it started."""
+        child = self._child
+        if child is None:
+            return
+        self._draining = True
+        if child.returncode is None:
+            _signal(child.pid, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self._grace):
+                    await self._ended.wait()
+            except (TimeoutError, asyncio.CancelledError):
+                log.warning("%s did not end within %g s and is killed", self.plan.name, self._grace)
+        _kill_group(child.pid)
+        if child.returncode is None:
+            await child.wait()
+        self._changed()
+
+    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+        """Ask the child something. Raises TimeoutError, or DynamodError with the child's own message."""
+        self._next_ask += 1
+        number = self._next_ask
+        future = self._asks[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._lifeline.say(Ask(number, verb, arguments))
+            async with asyncio.timeout(timeout):
+                return await future
+        finally:
+            del self._asks[number]
+
+    def facts(self) -> ProcessFacts:
+        """A snapshot of the process."""
+        now = self.context.now()
+        return ProcessFacts(
+            name=self.plan.name,
+            pid=self._child.pid if self._child is not None else 0,
+            components=dict(self._states),
+            detail=self._detail,
+            beat_age=now - self._beat if self._beat is not None else None,
+            uptime=now - self._born,
+        )
+
+    def inspection(self) -> dict[str, Any]:
+        """The process's facts."""
+        facts: dict[str, Any] = msgspec.to_builtins(self.facts())
+        return facts
+
+    def _take(self, message: State | Answer | Beat) -> None:
+        match message:
+            case State(component, state, detail):
+                self._states[component] = state
+                self._detail = detail
+                if all(value == "Ready" for value in self._states.values()):
+                    self._ready.set()
+                self._changed()
+            case Answer(number, value, error):
+                future = self._asks.get(number)
+                if future is not None and not future.done():
+                    if error:
+                        future.set_exception(DynamodError(error))
+                    else:
+                        future.set_result(value)
+            case Beat():
+                self._beat = self.context.now()
+
+    async def _read(self, stream: asyncio.StreamReader | None, which: str) -> None:
+        assert stream is not None
+        while True:
+            try:
+                line = await stream.readline()
+            except ValueError:  # a line above the reader's limit: what is buffered was dropped
+                continue
+            if not line:
+                return
+            if which == "err" and line.strip():
+                self._last_line = line
+            self._output(self.plan.name, which, line)
+
+    async def _wait(self, readers: Sequence[asyncio.Task[Any]]) -> None:
+        assert self._child is not None
+        code = await self._child.wait()
+        await asyncio.wait(readers, timeout=0.5)  # its last words come before the news of its end
+        self._ended.set()
+        if self._draining:
+            return
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        detail = self._detail if code not in (0, -signal.SIGKILL) else ""
+        raise ProcessEnded(f"{how}{': ' + detail if detail else ''}")
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _kill_group(pid: int) -> None:
+    """Kill what is left of the child's process group (it is its own session, so the group has its pid)."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass

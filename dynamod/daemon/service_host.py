@@ -1,0 +1,128 @@
+"""A user's service class as an actor: every endpoint is a message type of its mailbox."""
+
+import inspect
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dynamod.actor import Actor, Reason
+from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
+from dynamod.graph.graph import ServiceSpec
+from dynamod.graph.hooks import hooks
+from dynamod.graph.load import load_service
+from dynamod.message.errors import RequestError
+from dynamod.message.worker import Call, Request
+from dynamod.post.base import Reply
+
+from .client import ServiceClient, plain
+from .site import Site
+
+log = logging.getLogger("dynamod.service")
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """Base of the message types that `host_class` makes, one per endpoint."""
+
+    request: Request
+    reply: Reply
+
+
+class ServiceHost(Actor):
+    """Owns the instance of a user's class. Requests run beside each other, each ends with its reader."""
+
+    mailbox_capacity = 1024
+    invokes: ClassVar[Mapping[str, type[Invoke]]] = {}
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._instance: Any = None
+        self._endpoints: dict[str, EndpointSpec] = {}
+        self._open: set[Any] = set()
+        self._calls = 0
+        self._http: Any = None
+
+    async def started(self) -> None:
+        """Make the instance, run its start hooks, serve its endpoints."""
+        site = self._site
+        spec = ServiceSpec.from_dict(site.service.spec)
+        service = load_service(spec)
+        clients = {name: ServiceClient(site.around, info) for name, info in site.service.spec["depends"].items()}
+        self._instance = service.create(clients, spec.config)
+        self._hooks = hooks(service)
+        for name in self._hooks.on_start:
+            await _maybe(getattr(self._instance, name)())
+        self._endpoints = dict(service.endpoints)
+        await site.around.registry.leased(timeout=30)
+        routes = []
+        for name, endpoint in self._endpoints.items():
+            if DynamoTransport.DEFAULT in endpoint.transports:
+                site.serve(name, self.context.ref, self.invokes[name])
+                site.publish(name)
+            if DynamoTransport.HTTP in endpoint.transports:
+                routes.append(endpoint)
+        if routes:
+            from .service_http import ServiceHttp
+
+            self._http = ServiceHttp(self._instance, routes, site)
+            await self._http.start()
+
+    async def drained(self) -> None:
+        """Leave the registry and wait for the calls that run."""
+        self._site.withdraw()
+        for task in list(self._open):
+            await task
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry, close the HTTP side, run the shutdown hooks."""
+        self._site.withdraw()
+        if self._http is not None:
+            await self._http.stop()
+        if self._instance is not None:
+            for name in self._hooks.on_shutdown:
+                await _maybe(getattr(self._instance, name)())
+
+    async def invoke(self, message: Invoke) -> None:
+        """Start a call of an endpoint."""
+        name = type(message).__name__
+        task = self.context.task(self._call(self._endpoints[name], message), f"call {name}")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        message.reply.on_cancel(task.cancel)
+
+    async def _call(self, endpoint: EndpointSpec, message: Invoke) -> None:
+        reply = message.reply
+        if not isinstance(message.request, Call):
+            reply.failed("BadRequest", f"{endpoint.name} takes calls, not {type(message.request).__name__}")
+            return
+        reply.accepted()
+        self._calls += 1
+        try:
+            async with aclosing(endpoint.stream(self._instance, message.request.payload)) as items:
+                async for item in items:
+                    reply.items((plain(item),))
+            reply.items((), "stop")
+        except RequestError as error:
+            reply.failed(type(error).__name__, str(error), param=error.param)
+        except Exception as error:  # the user's code: the caller gets the error, the log the traceback
+            log.exception("%s.%s failed", self._site.name, endpoint.name)
+            reply.failed("EngineFailed", f"{self._site.name}.{endpoint.name}: {type(error).__name__}: {error}")
+
+    def inspection(self) -> dict[str, Any]:
+        """Calls so far and now."""
+        return {"endpoints": sorted(self._endpoints), "calls": self._calls, "running": len(self._open)}
+
+
+def host_class(site: Site) -> type[ServiceHost]:
+    """A host for one service, with a message type of its own for each endpoint."""
+    names = list(site.service.spec.get("endpoints", {}))
+    invokes = {name: type(name, (Invoke,), {}) for name in names}
+    receivers = {**ServiceHost.receivers, **dict.fromkeys(invokes.values(), ServiceHost.invoke)}
+    return type(f"{site.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
+
+
+async def _maybe(value: Any) -> None:
+    if inspect.isawaitable(value):
+        await value

@@ -1,0 +1,201 @@
+"""The configuration of a graph: where it comes from and what each service gets of it.
+
+Later wins: the YAML file, then overrides of the command line; env DYN_DEPLOYMENT_CONFIG, when set, replaces both.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from dynamod.graph.document import Document, Path, read_document
+from dynamod.graph.graph import Graph
+from dynamod.graph.options import Placement, check_envs, check_placement, check_resources, check_workers
+from dynamod.graph.overrides import deep_merge, parse_overrides, parse_value
+from dynamod.graph.service_config import (
+    COMMON,
+    COMMON_CONFIGS,
+    ENV,
+    SERVICE_ARGS,
+    MissingConfig,
+    ServiceConfig,
+    find_key,
+    merge_common,
+)
+from dynamod.graph.typed import validate
+from dynamod.graph.words import kind, known_hint, names
+from dynamod.message.errors import UserError
+
+__all__ = [
+    "Document",
+    "MissingConfig",
+    "ServiceArgs",
+    "ServiceConfig",
+    "component_config",
+    "dry_run_text",
+    "parse_overrides",
+    "parse_value",
+    "read_config",
+    "read_document",
+    "service_args",
+]
+
+DEPLOYMENT_ENV = "DYN_DEPLOYMENT_CONFIG"
+GRAPH = "graph"
+ARGS_KEYS = ("workers", "resources", "envs", "placement")
+
+log = logging.getLogger("dynamod.graph")
+
+
+@dataclass(frozen=True)
+class ServiceArgs:
+    """What `ServiceArgs` says about the process. None: not said; the decorator's word holds."""
+
+    workers: int | None = None
+    resources: dict[str, str | int] | None = None
+    envs: dict[str, str] | None = None
+    placement: Placement | None = None
+
+
+def read_config(text: str, source: str, overrides: Sequence[str], environ: Mapping[str, str]) -> Document:
+    """Everything above in one document. Raises UserError."""
+    if deployment := environ.get(DEPLOYMENT_ENV):
+        ignored = [what for what, there in ((source, source), ("the command line", overrides)) if there]
+        if ignored:
+            log.warning("%s overrides %s", DEPLOYMENT_ENV, " and ".join(ignored))
+        document = read_document(deployment, DEPLOYMENT_ENV, environ)
+        below = read_document(text, source, environ) if text else document
+        if (
+            GRAPH not in document.data and GRAPH in below.data
+        ):  # it configures services; which graph is still the file's
+            moved = {path: origin for path, origin in below.origins.items() if path[:1] == (GRAPH,)}
+            data = {GRAPH: below.data[GRAPH], **document.data}
+            document = replace(document, data=data, origins={**document.origins, **moved})
+        return _normal_envs(document)
+    document = _normal_envs(read_document(text, source, environ))
+    over = _respelled(parse_overrides(overrides), document.data)
+    origins = dict(document.origins)
+    for path in _paths(over, ()):
+        origins[path] = "command line"
+        for length in range(1, len(path)):  # a section that only the command line knows
+            origins.setdefault(path[:length], "command line")
+    return Document(deep_merge(document.data, over), origins, source)
+
+
+def check_sections(document: Document, known: Collection[str]) -> None:
+    """Every section is a mapping and belongs to a service of the graph, or is Common, `graph` or `x-...`."""
+    for name, section in document.data.items():
+        if name == GRAPH or name.startswith("x-"):
+            continue
+        if name != COMMON and name not in known:
+            raise document.error(
+                (name,), "no such service in the graph", known_hint(name, [*known, COMMON], "sections known")
+            )
+        if section is not None and not isinstance(section, dict):
+            raise document.error((name,), f"expected a mapping, got {kind(section)}")
+
+
+def service_args(document: Document, name: str) -> ServiceArgs:
+    """The checked `ServiceArgs` of one service."""
+    section = _section(document, name)
+    raw: object = section.get(SERVICE_ARGS) or {}
+    path = (name, SERVICE_ARGS)
+    if not isinstance(raw, dict):
+        raise document.error(path, f"expected a mapping, got {kind(raw)}", f"known keys: {names(ARGS_KEYS)}")
+    args = cast("dict[str, Any]", raw)
+    for key in args:
+        if key not in ARGS_KEYS:
+            raise document.error((*path, key), "unknown key", known_hint(key, ARGS_KEYS))
+    checks = {"workers": check_workers, "resources": check_resources, "envs": check_envs, "placement": check_placement}
+    given: dict[str, Any] = {}
+    for key, check in checks.items():
+        if args.get(key) is None:
+            continue
+        try:
+            given[key] = check(args[key])
+        except UserError as error:
+            head, _, problem = str(error).partition(": ")  # "resources.gpu: ...": its key becomes part of the path
+            inner = tuple(head.split(".")) if head.split(".")[0] == key else (key,)
+            problem = problem if head.split(".")[0] == key else str(error)
+            raise document.error((*path, *inner), problem, error.hint or f"known keys: {names(ARGS_KEYS)}") from None
+    return ServiceArgs(**given)
+
+
+def component_config(document: Document, name: str, model: type | None) -> dict[str, Any]:
+    """What reaches the component: common keys merged in, checked when the service declares a model.
+
+    Keys and values stay as written: the process that uses them makes the model (`Service.parse_config`).
+    """
+    section, common = _section(document, name), _section(document, COMMON)
+    listed: object = section.get(COMMON_CONFIGS) or []
+    path = (name, COMMON_CONFIGS)
+    if not isinstance(listed, list) or not all(isinstance(key, str) for key in cast("list[object]", listed)):
+        raise document.error(
+            path, f"expected a list of Common keys, got {kind(listed)}", f"known keys: {names(common)}"
+        )
+    for key in cast("list[str]", listed):
+        if find_key(common, key) is None:
+            raise document.error(path, f"'{key}' is not in Common", known_hint(key, common, "keys of Common"))
+    merged = merge_common(common, section)
+    if model is not None:
+
+        def fail(inner: Path, problem: str, hint: str) -> UserError:
+            key = find_key(section, inner[0]) if inner else None
+            shared = find_key(common, inner[0]) if inner and key is None else None
+            if inner and shared is not None:
+                return document.error((COMMON, shared, *inner[1:]), f"{problem} (used by {name})", hint)
+            return document.error((name, *((key or inner[0], *inner[1:]) if inner else ())), problem, hint)
+
+        validate(model, merged, name, fail)
+    return merged
+
+
+def dry_run_text(graph: Graph) -> str:
+    """What `--dry-run` prints: the configuration, readable, and as children get it."""
+    return (
+        f"Service Configuration:\n{json.dumps(graph.config, indent=2)}\n\n"
+        f"Environment Variable that would be set:\n{ENV}={json.dumps(graph.config)}"
+    )
+
+
+def _section(document: Document, name: str) -> dict[str, Any]:
+    return cast("dict[str, Any]", document.data.get(name) or {})
+
+
+def _normal_envs(document: Document) -> Document:
+    """`envs` lists as mappings, so that `--S.ServiceArgs.envs.KEY=value` merges over them."""
+    data = dict(document.data)
+    for name, section in document.data.items():
+        args: object = cast("dict[str, Any]", section).get(SERVICE_ARGS) if isinstance(section, dict) else None
+        if isinstance(args, dict) and isinstance(args.get("envs"), list):
+            try:
+                envs = check_envs(args["envs"])
+            except UserError as error:
+                raise document.error(
+                    (name, SERVICE_ARGS, "envs"), str(error).removeprefix("envs: "), error.hint
+                ) from None
+            data[name] = {**section, SERVICE_ARGS: {**args, "envs": envs}}
+    return replace(document, data=data)
+
+
+def _respelled(over: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides with `-` and `_` as the file has them, so that `--W.block_size=1` replaces its `block-size`."""
+    result: dict[str, Any] = {}
+    for name, section in over.items():
+        if not isinstance(section, dict) or not isinstance(below.get(name), dict) or name in (SERVICE_ARGS, GRAPH):
+            result[name] = section
+            continue
+        here = cast("dict[str, Any]", below[name])
+        keys = {find_key(here, key) or key: value for key, value in cast("dict[str, Any]", section).items()}
+        result[name] = _respelled(keys, here)
+    return result
+
+
+def _paths(data: Mapping[str, Any], path: Path) -> list[Path]:
+    """Paths of the leaves."""
+    found: list[Path] = []
+    for key, value in data.items():
+        inner = (*path, key)
+        found += _paths(cast("dict[str, Any]", value), inner) if isinstance(value, dict) and value else [inner]
+    return found

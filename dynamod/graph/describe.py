@@ -1,0 +1,102 @@
+"""From a topology and a configuration to the finished description.
+
+What holds, weakest first: the decorator, the service's entry in a YAML graph, `ServiceArgs` of its section.
+"""
+
+import hashlib
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dynamod.graph.build import Node, Topology
+from dynamod.graph.config import check_sections, component_config, service_args
+from dynamod.graph.document import Document
+from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.options import default_placement
+from dynamod.graph.service import Service
+from dynamod.message.errors import UserError
+
+
+def describe(
+    shape: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...], target: str
+) -> Graph:
+    """Apply a configuration to a topology."""
+    check_sections(document, shape.known)
+    specs = {node.name: _spec(node, shape, document, namespace, sys_path) for node in shape.nodes.values()}
+    spaces = {spec.namespace: spec.name for spec in specs.values()}
+    if len(spaces) > 1:
+        found = ", ".join(f"{name} in '{space}'" for space, name in sorted(spaces.items()))
+        raise UserError(
+            f"all services of a graph must be in one namespace: {found}", 'use one dynamo={"namespace": ...}'
+        )
+    config = {name: part for name, part in document.data.items() if name != "graph" and not name.startswith("x-")}
+    return Graph(shape.root, specs, next(iter(spaces)), shape.edges, target, document.source, config)
+
+
+def _spec(
+    node: Node, shape: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...]
+) -> ServiceSpec:
+    service, said = node.service, node.settings
+    args = service_args(document, node.name)
+    resources = {**service.resources, **said.get("resources", {}), **(args.resources or {})}
+    chosen = args.placement or said.get("placement")
+    if chosen is None and resources == service.resources:
+        chosen = service.placement
+    path, file, code = _origin(service)
+    lease = service.dynamo.custom_lease
+    return ServiceSpec(
+        name=node.name,
+        path=path,
+        file=file,
+        sys_path=sys_path,
+        code=code,
+        namespace=namespace or service.namespace,
+        component=_component(node),
+        component_type=service.dynamo.component_type,
+        enabled=service.dynamo.enabled,
+        lease_ttl=lease.ttl if lease else None,
+        endpoints={
+            name: EndpointInfo(
+                name, info.function, tuple(str(way) for way in info.transports), info.http_method, info.streams
+            )
+            for name, info in service.endpoints.items()
+        },
+        depends={
+            attribute: DependsInfo(
+                other.name, namespace or other.service.namespace, _component(other), tuple(other.service.endpoints)
+            )
+            for attribute, other in shape.depends[node.name].items()
+        },
+        workers=args.workers if args.workers is not None else said.get("workers", service.workers),
+        resources=resources,
+        envs={**service.envs, **said.get("envs", {}), **(args.envs or {})},
+        placement=chosen or default_placement(resources, service.dynamo.component_type),
+        image=service.image,
+        config=component_config(document, node.name, service.config_model),
+        service_args={key: value for key, value in asdict(args).items() if value is not None},
+    )
+
+
+def _component(node: Node) -> str:
+    return node.settings.get("component") or node.service.dynamo.name or node.name
+
+
+def _origin(service: Service[Any]) -> tuple[str, str, str]:
+    """`(module:Class, file, hash of the file)`: how another process finds it."""
+    module = sys.modules.get(service.inner.__module__)
+    if module is None:
+        raise UserError(f"service {service.name}: its module {service.inner.__module__} is not loaded")
+    qualname: str | None = service.inner.__qualname__
+    found: Any = module
+    for part in service.inner.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is not service:  # `Worker = service(...)(_Worker)`: another name leads to it
+        qualname = next((name for name, value in vars(module).items() if value is service), None)
+    file = os.path.abspath(module.__file__) if getattr(module, "__file__", None) and module.__file__ else ""
+    try:
+        code = hashlib.sha1(Path(file).read_bytes(), usedforsecurity=False).hexdigest()[:12] if file else ""
+    except OSError:
+        code = ""
+    return f"{module.__name__}:{qualname or service.inner.__qualname__}", file, code

@@ -1,0 +1,157 @@
+"""A YAML file as data that still knows the line of every value, with `${ENV}` filled in.
+
+Differences from plain `yaml.safe_load`: a key written twice is an error; dates stay strings and `1e-3` is a number
+(a config must survive JSON on its way to a child); `${NAME}` and `${NAME:-default}` in strings are replaced, `$${`
+writes a literal `${`. An unquoted scalar is typed after replacement, so `port: ${PORT:-8000}` is an integer.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from dynamod.graph.words import kind
+from dynamod.message.errors import UserError
+
+Path = tuple[str, ...]
+_VARIABLE = re.compile(r"\$?\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})?")
+
+
+@dataclass(frozen=True)
+class Document:
+    """`data`: the merged configuration. `origins`: for each YAML path, where it was written, for messages."""
+
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    origins: dict[Path, str] = field(default_factory=dict[Path, str])
+    source: str = ""
+
+    def where(self, path: Path) -> str:
+        """`file:line` of the value at `path`, or of the nearest thing around it."""
+        for length in range(len(path), -1, -1):
+            if origin := self.origins.get(path[:length]):
+                return origin
+        return self.source or "config"
+
+    def error(self, path: Path, problem: str, hint: str = "") -> UserError:
+        """The one error of a wrong config: file and line, YAML path, problem."""
+        place = f"{self.where(path)}: {'.'.join(path)}: " if path else f"{self.where(path)}: "
+        return UserError(place + problem, hint)
+
+
+def read_document(text: str, source: str, environ: Mapping[str, str]) -> Document:
+    """Parse `text`, named `source` in messages. Raises UserError with file and line."""
+    import yaml
+
+    loader = _loader_class()(text)
+    try:
+        root = loader.get_single_node()
+        origins: dict[Path, str] = {}
+        if root is not None:
+            _walk(loader, root, (), origins, source, environ, set())
+        data: object = {} if root is None else loader.construct_document(root)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
+    finally:
+        loader.dispose()
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise UserError(f"{source}: expected a mapping of services, got {kind(data)}")
+    return Document(cast("dict[str, Any]", data), {**origins, (): source}, source)
+
+
+def _walk(
+    loader: Any,
+    node: Any,
+    path: Path,
+    origins: dict[Path, str],
+    source: str,
+    environ: Mapping[str, str],
+    inside: set[int],
+) -> None:
+    """Note lines, refuse doubled keys, fill in variables; an alias is visited once per place it is used."""
+    import yaml
+
+    origins.setdefault(path, f"{source}:{node.start_mark.line + 1}")
+    if id(node) in inside:
+        raise UserError(f"{origins[path]}: {'.'.join(path)}: an alias contains itself")
+    first_visit = not getattr(node, "visited", False)  # an aliased node is one object in several places
+    node.visited = True
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            name = str(key.value)
+            line = f"{source}:{key.start_mark.line + 1}"
+            if not isinstance(key, yaml.ScalarNode):
+                raise UserError(f"{line}: {'.'.join(path)}: a key must be text")
+            if name in seen and first_visit:
+                raise UserError(f"{line}: {'.'.join((*path, name))}: written twice")
+            seen.add(name)
+            key.tag = "tag:yaml.org,2002:str"  # JSON has only text keys, so `8000:` is "8000"
+            origins[(*path, name)] = line
+        loader.flatten_mapping(node)  # `<<: *base`, as the loader itself would do later
+    for name, child in _children(node):
+        _walk(loader, child, (*path, name), origins, source, environ, inside | {id(node)})
+    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str" and "${" in node.value and first_visit:
+        node.value = _fill(node.value, environ, origins[path], path)
+        if node.style is None:
+            node.tag = loader.resolve(yaml.ScalarNode, node.value, (True, False))
+
+
+def _children(node: Any) -> Iterator[tuple[str, Any]]:
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        yield from ((str(key.value), value) for key, value in node.value)
+    elif isinstance(node, yaml.SequenceNode):
+        yield from ((str(index), value) for index, value in enumerate(node.value))
+
+
+def _fill(text: str, environ: Mapping[str, str], origin: str, path: Path) -> str:
+    def one(match: re.Match[str]) -> str:
+        name, has_default, default = match.groups()
+        if match[0].startswith("$$"):
+            return match[0][1:]
+        if name is None:
+            raise UserError(
+                f"{origin}: {'.'.join(path)}: bad variable in '{text}'", "write ${NAME} or ${NAME:-default}"
+            )
+        value = environ.get(name)
+        if value is None or (value == "" and has_default):  # `:-` also replaces an empty variable, as in a shell
+            if not has_default:
+                raise UserError(
+                    f"{origin}: {'.'.join(path)}: environment variable {name} is not set",
+                    f"set it or write ${{{name}:-default}}",
+                )
+            return default
+        return value
+
+    return _VARIABLE.sub(one, text)
+
+
+_class: Any = None
+
+
+def _loader_class() -> Any:
+    """The safe loader with our scalar types, built on first use because importing yaml takes a while."""
+    global _class
+    if _class is None:
+        import yaml
+
+        class Loader(yaml.SafeLoader):
+            pass
+
+        Loader.yaml_implicit_resolvers = {
+            first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
+            for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+        Loader.add_implicit_resolver(
+            "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
+        )
+        _class = Loader
+    return _class

@@ -1,0 +1,207 @@
+"""`@endpoint`: a method of a service that others call by name."""
+
+import enum
+import inspect
+import json
+import re
+import typing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
+
+from dynamod.graph.words import kind
+from dynamod.message.errors import BadRequest, UserError
+
+F = TypeVar("F", bound=Callable[..., Any])
+_MARK = "__dynamo_endpoint__"
+_ABSTRACT = "__dynamo_abstract_endpoint__"
+
+
+class DynamoTransport(enum.StrEnum):
+    """How an endpoint is reached: by the mail between services, or as a route of the front door."""
+
+    DEFAULT = "default"
+    HTTP = "http"
+
+
+class EndpointSpec:
+    """One endpoint of a class.
+
+    `name`: on the wire, any text without '.', such as `chat/completions`. `function`: the method's name.
+    `streams`: it is an async generator; otherwise a coroutine function whose one value is the whole answer.
+    `parameter`: name of the request argument, None when the method takes none.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], name: str, transports: tuple[DynamoTransport, ...], http_method: str | None
+    ) -> None:
+        self.function = function.__name__
+        self.name = name
+        self.transports = transports
+        self.http_method = http_method
+        self._function = function
+        plain = inspect.unwrap(function)
+        self.streams = inspect.isasyncgenfunction(plain)
+        self.parameter, self._resolved = _request_parameter(plain), False
+        self._type: Any = None
+
+    @property
+    def request_type(self) -> Any:
+        """Type of the request argument; None when it is not annotated. Resolved late, for forward references."""
+        if not self._resolved and self.parameter is not None:
+            plain = inspect.unwrap(self._function)
+            raw = getattr(plain, "__annotations__", {}).get(self.parameter)
+            try:
+                self._type = typing.get_type_hints(plain).get(self.parameter)
+            except (NameError, TypeError):
+                # another annotation may be broken (a name only imported for type checking); ours may still be fine
+                self._type = None if isinstance(raw, str) else raw
+        self._resolved = True
+        return self._type
+
+    def parse(self, payload: Any) -> Any:
+        """The payload as the method wants it: validated into its pydantic model or msgspec struct, if it names one.
+
+        Raises BadRequest naming the field. Instances of the type and requests of other types pass unchanged.
+        """
+        wanted = self.request_type
+        if not isinstance(wanted, type) or isinstance(payload, wanted):
+            return payload
+        if hasattr(wanted, "model_validate"):
+            return _pydantic(wanted, _decoded(payload))
+        if hasattr(wanted, "__struct_fields__") or hasattr(wanted, "__dataclass_fields__"):
+            return _msgspec(wanted, _decoded(payload))
+        return payload
+
+    async def stream(self, instance: object, payload: Any = None) -> AsyncGenerator[Any, None]:
+        """Call the endpoint and yield its answer, one value for a coroutine function.
+
+        Closing this generator closes the method's own, so that its `finally` frees what it holds.
+        """
+        method = getattr(instance, self.function)
+        answer = method(self.parse(payload)) if self.parameter is not None else method()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if not hasattr(answer, "__aiter__"):
+            yield answer
+        elif hasattr(answer, "aclose"):
+            async with aclosing(answer) as items:
+                async for item in items:
+                    yield item
+        else:
+            async for item in answer:
+                yield item
+
+
+def endpoint(
+    name: str | None = None,
+    transports: Sequence[DynamoTransport] | None = None,
+    http_method: str | None = None,
+) -> Callable[[F], F]:
+    """Mark a method as an endpoint. The method itself stays as it is and can be called in tests.
+
+    Raises ValueError for `http_method` without the HTTP transport; with it the default method is POST.
+    """
+    if callable(name):
+        raise UserError("@endpoint needs parentheses", "write @endpoint()")
+    ways = tuple(DynamoTransport(way) for way in (transports or (DynamoTransport.DEFAULT,)))
+    if http_method is not None and DynamoTransport.HTTP not in ways:
+        raise ValueError("http_method needs the HTTP transport: transports=[DynamoTransport.HTTP]")
+    method = (http_method or "POST").upper() if DynamoTransport.HTTP in ways else None
+
+    def mark(function: F) -> F:
+        plain = inspect.unwrap(function)
+        if not (inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain)):
+            raise UserError(
+                f"endpoint {plain.__qualname__} must be async", "write 'async def' and yield (or return) the answer"
+            )
+        wire = name or function.__name__
+        if not re.fullmatch(r"[^\s.]+", wire):
+            raise UserError(f"endpoint name '{wire}' may not hold '.' or spaces")
+        setattr(function, _MARK, EndpointSpec(function, wire, ways, method))
+        return function
+
+    return mark
+
+
+dynamo_endpoint = endpoint
+
+
+def api(function: Callable[..., Any] | None = None, *, name: str | None = None, http_method: str | None = None) -> Any:
+    """An HTTP endpoint only: `@api` or `@api(name=...)`."""
+    mark = endpoint(name, [DynamoTransport.HTTP], http_method)
+    return mark(function) if function is not None else mark
+
+
+def abstract_endpoint(function: F) -> F:
+    """A method that a concrete service must implement, and as an endpoint."""
+    setattr(function, _ABSTRACT, True)
+    function.__isabstractmethod__ = True  # type: ignore[attr-defined]  # what abc.abstractmethod sets
+    return function
+
+
+def endpoints(owner: type) -> dict[str, EndpointSpec]:
+    """Endpoints of a class by wire name, in the order of definition, base classes first."""
+    found: dict[str, EndpointSpec] = {}
+    for attribute in dict.fromkeys(name for base in reversed(owner.__mro__) for name in vars(base)):
+        spec = getattr(getattr(owner, attribute, None), _MARK, None)
+        if not isinstance(spec, EndpointSpec):
+            continue
+        if spec.name in found:
+            raise UserError(f"{owner.__name__} has two endpoints named '{spec.name}'")
+        found[spec.name] = spec
+    return found
+
+
+def unmarked_endpoints(owner: type) -> list[str]:
+    """Methods that implement an abstract endpoint without being an endpoint: a call would never reach them."""
+    wanted = {name for base in owner.__mro__ for name, value in vars(base).items() if hasattr(value, _ABSTRACT)}
+    return sorted(
+        name
+        for name in wanted
+        if not hasattr(getattr(owner, name), _MARK) and not hasattr(getattr(owner, name), _ABSTRACT)
+    )
+
+
+def _request_parameter(function: Callable[..., Any]) -> str | None:
+    """The first annotated argument, or the first one at all, after `self`."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    rest = [p for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
+    annotated = [p for p in rest if p.annotation is not inspect.Parameter.empty]
+    return (annotated or rest)[0].name if rest else None
+
+
+def _decoded(payload: Any) -> Any:
+    """JSON text for a typed endpoint is the value it stands for."""
+    if not isinstance(payload, str | bytes):
+        return payload
+    try:
+        return json.loads(payload)
+    except ValueError as error:
+        raise BadRequest(f"the request is not JSON: {error}") from None
+
+
+def _pydantic(wanted: Any, payload: Any) -> Any:
+    from pydantic import ValidationError
+
+    try:
+        return wanted.model_validate(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise BadRequest(f"{field or 'request'}: {first['msg']}", param=field or None) from None
+
+
+def _msgspec(wanted: Any, payload: Any) -> Any:
+    import msgspec
+
+    try:
+        return msgspec.convert(payload, wanted)
+    except msgspec.ValidationError as error:
+        text, _, place = str(error).partition(" - at `$")
+        # a missing field is named in the text, a wrong one in the path
+        missing = re.search(r"missing required field `([^`]+)`", text)
+        field = ".".join(part for part in (place.strip("`").lstrip("."), missing and missing[1]) if part)
+        raise BadRequest(f"{field or 'request'}: {text}", param=field or None) from None
+    except TypeError:
+        raise BadRequest(f"request: expected a mapping, got {kind(cast('object', payload))}") from None

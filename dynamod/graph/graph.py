@@ -1,0 +1,146 @@
+"""The description of a graph: plain frozen data that travels to other processes as JSON.
+
+Nothing here refers to a class or module object; `load.load_service(spec)` turns a spec into a service where it runs.
+The dicts inside are not to be changed; two graphs may share them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EndpointInfo:
+    """One endpoint. `streams`: many answers, not one. `http_method`: set when it is a route of the front door."""
+
+    name: str
+    function: str
+    transports: tuple[str, ...] = ("default",)
+    http_method: str | None = None
+    streams: bool = True
+
+
+@dataclass(frozen=True)
+class DependsInfo:
+    """Where a dependency leads. `service` is a name in the graph (or was, before `--service-name` cut it down)."""
+
+    service: str
+    namespace: str
+    component: str
+    endpoints: tuple[str, ...] = ()
+
+    def address(self, endpoint: str) -> str:
+        """`namespace.component.endpoint`, under which instances are found."""
+        return f"{self.namespace}.{self.component}.{endpoint}"
+
+
+@dataclass(frozen=True)
+class ServiceSpec:
+    """One service of a graph, all settings applied.
+
+    `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
+    import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
+    keys merged in, without `ServiceArgs`; `service_args`: that part as written. `depends`: by attribute name, pruned.
+    """
+
+    name: str
+    path: str
+    namespace: str
+    component: str
+    file: str = ""
+    sys_path: tuple[str, ...] = ()
+    code: str = ""
+    component_type: str | None = None
+    enabled: bool = True
+    lease_ttl: int | None = None
+    endpoints: dict[str, EndpointInfo] = field(default_factory=dict[str, EndpointInfo])
+    depends: dict[str, DependsInfo] = field(default_factory=dict[str, DependsInfo])
+    workers: int = 1
+    resources: dict[str, str | int] = field(default_factory=dict[str, str | int])
+    envs: dict[str, str] = field(default_factory=dict[str, str])
+    placement: str = "ingress"
+    image: str | None = None
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    service_args: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def gpus(self) -> int:
+        """GPUs per worker."""
+        return int(self.resources.get("gpu", 0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "ServiceSpec":
+        """Inverse of `to_dict`, also after a trip through JSON."""
+        return cls(
+            **{
+                **data,
+                "sys_path": tuple(data["sys_path"]),
+                "endpoints": {
+                    name: EndpointInfo(**{**info, "transports": tuple(info["transports"])})
+                    for name, info in data["endpoints"].items()
+                },
+                "depends": {
+                    name: DependsInfo(**{**info, "endpoints": tuple(info["endpoints"])})
+                    for name, info in data["depends"].items()
+                },
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Services that work together in one namespace.
+
+    `root`: the service named in the target. `services`: by name, in the order they are met from the root. `edges`:
+    the links among them. `target` and `source`: what was asked for and the config file, for messages. `config`: the
+    whole merged configuration, what children get as DYNAMO_SERVICE_CONFIG.
+    """
+
+    root: str
+    services: dict[str, ServiceSpec]
+    namespace: str
+    edges: tuple[tuple[str, str], ...] = ()
+    target: str = ""
+    source: str = ""
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def start_order(self) -> list[ServiceSpec]:
+        """Services with those they depend on first, so the front door opens last. Cycles start in any order."""
+        order: dict[str, ServiceSpec] = {}
+        seen: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in seen or name not in self.services:
+                return
+            seen.add(name)
+            spec = self.services[name]
+            for target in [info.service for info in spec.depends.values()] + [b for a, b in self.edges if a == name]:
+                visit(target)
+            order[name] = spec
+
+        for name in self.services:
+            visit(name)
+        return list(order.values())
+
+    def only(self, name: str) -> "Graph":
+        """The graph reduced to one service. Its depends stay: they are found through discovery."""
+        return Graph(name, {name: self.services[name]}, self.namespace, (), self.target, self.source, self.config)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Graph":
+        """Inverse of `to_dict`, also after a trip through JSON."""
+        return cls(
+            **{
+                **data,
+                "services": {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()},
+                "edges": tuple((a, b) for a, b in data["edges"]),
+            }
+        )

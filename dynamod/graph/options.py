@@ -1,0 +1,144 @@
+"""Checks of what `@service(...)` and `ServiceArgs` say about a process: resources, environment, placement.
+
+Each function takes a value as a user wrote it and returns it in one normal form, or raises `UserError`; the caller
+puts file and path in front.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Literal, cast
+
+from dynamod.graph.words import kind, known_hint
+from dynamod.message.errors import UserError
+
+Placement = Literal["ingress", "own"]
+PLACEMENTS: tuple[Placement, ...] = ("ingress", "own")
+
+RESOURCE_KEYS = ("cpu", "memory", "gpu")
+DYNAMO_KEYS = ("enabled", "name", "namespace", "custom_lease", "component_type")
+ENGINE_TYPES = frozenset({"worker", "prefill", "decode", "planner"})
+"""Component types that get a process of their own even when they ask for no GPU."""
+
+_FORMS = {
+    "cpu": (re.compile(r"\d+m?"), "digits, or digits and 'm' for thousandths"),
+    "memory": (re.compile(r"\d+(Ki|Mi|Gi|Ti|Pi|Ei|K|M|G|T|P|E)?"), "digits and one of Ki Mi Gi Ti Pi Ei K M G T P E"),
+    "gpu": (re.compile(r"\d+"), "digits"),
+}
+
+
+@dataclass(frozen=True)
+class LeaseConfig:
+    """A lease of the service's own. `ttl`: seconds."""
+
+    ttl: int = 1
+
+
+@dataclass(frozen=True)
+class DynamoOptions:
+    """The `dynamo={...}` part of `@service`. `name`: the component name on the wire, when it is not the class name."""
+
+    enabled: bool = True
+    name: str | None = None
+    namespace: str = "dynamo"
+    custom_lease: LeaseConfig | None = None
+    component_type: str | None = None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """A plain dict of a mapping, a pydantic model or a dataclass: all three are written in seed-era code."""
+    if isinstance(value, Mapping):
+        return {str(key): item for key, item in cast("Mapping[object, Any]", value).items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return cast("dict[str, Any]", dump())
+    raise UserError(f"expected a mapping, got {kind(value)}")
+
+
+def check_dynamo(value: object) -> DynamoOptions:
+    """The `dynamo` mapping of `@service`; unknown keys are errors that list the known ones."""
+    given = {key: item for key, item in mapping(value or {}).items() if item is not None}
+    for key in given:
+        if key not in DYNAMO_KEYS:
+            raise UserError(f"unknown key '{key}'", known_hint(key, DYNAMO_KEYS))
+    for key, expected in (("enabled", bool), ("name", str), ("namespace", str), ("component_type", str)):
+        if key in given and not isinstance(given[key], expected):
+            raise UserError(f"{key}: expected {kind(expected())}, got {kind(given[key])}")
+    for key in ("name", "namespace"):
+        if key in given and not re.fullmatch(r"[A-Za-z0-9_-]+", given[key]):
+            # both become parts of `namespace.component.endpoint`
+            raise UserError(f"{key}: '{given[key]}' may hold only letters, digits, '_' and '-'")
+    if "custom_lease" in given:
+        lease = mapping(given["custom_lease"])
+        for key in lease:
+            if key != "ttl":
+                raise UserError(f"custom_lease: unknown key '{key}'", known_hint(key, ("ttl",)))
+        if not isinstance(lease.get("ttl", 1), int):
+            raise UserError("custom_lease.ttl: expected an integer (seconds)")
+        given["custom_lease"] = LeaseConfig(**lease)
+    return DynamoOptions(**given)
+
+
+def check_resources(value: object) -> dict[str, str | int]:
+    """`{"cpu": "10", "memory": "20Gi", "gpu": 1}`; cpu and memory come back as strings, gpu as a count."""
+    checked: dict[str, str | int] = {}
+    for key, item in mapping(value or {}).items():
+        if key not in RESOURCE_KEYS:
+            raise UserError(f"resources: unknown key '{key}'", known_hint(key, RESOURCE_KEYS))
+        if item is None:
+            continue
+        pattern, form = _FORMS[key]
+        if isinstance(item, bool) or not isinstance(item, str | int) or not pattern.fullmatch(str(item)):
+            raise UserError(f"resources.{key}: '{item}' is not {form}")
+        checked[key] = int(item) if key == "gpu" else str(item)
+    return checked
+
+
+def check_workers(value: object) -> int:
+    """A number of processes; 0 keeps a service in the graph without starting it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise UserError(f"workers: expected an integer, got {kind(value)} ({value!r})")
+    if value < 0:
+        raise UserError(f"workers: expected 0 or more, got {value}")
+    return value
+
+
+def check_envs(value: object) -> dict[str, str]:
+    """Environment as `[{name, value}, ...]` or as a mapping. Values become text: the environment knows nothing else."""
+    if not value:
+        return {}
+    if not isinstance(value, list | tuple):
+        try:
+            return {key: env_text(item) for key, item in mapping(value).items()}
+        except UserError as error:
+            raise UserError(f"envs: {error}") from None
+    envs: dict[str, str] = {}
+    for entry in cast("Iterable[object]", value):
+        item = mapping(entry)
+        if set(item) != {"name", "value"} or not isinstance(item["name"], str):
+            raise UserError("envs: each entry needs exactly 'name' and 'value'", "known keys: name, value")
+        envs[item["name"]] = env_text(item["value"])
+    return envs
+
+
+def env_text(value: object) -> str:
+    """Text of one environment value, booleans as YAML writes them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def check_placement(value: object) -> Placement | None:
+    """None leaves the choice to `default_placement`."""
+    if value is None:
+        return None
+    if value not in PLACEMENTS:
+        raise UserError(f"placement: '{value}' is unknown", known_hint(str(value), PLACEMENTS, "known placements"))
+    return value
+
+
+def default_placement(resources: Mapping[str, str | int], component_type: str | None) -> Placement:
+    """Who holds an accelerator or runs an engine lives alone; the others share the ingress process of their graph."""
+    return "own" if resources.get("gpu") or component_type in ENGINE_TYPES else "ingress"

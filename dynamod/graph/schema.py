@@ -1,0 +1,125 @@
+"""The JSON schema of config files, for editors: `# yaml-language-server: $schema=...` at the top of a YAML file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from dynamod.graph.graph import Graph
+from dynamod.graph.importing import Importer, shipped_root
+from dynamod.graph.load import load_service
+from dynamod.graph.options import PLACEMENTS
+from dynamod.graph.yamlgraph import GRAPH_KEYS, SERVICE_KEYS
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_TARGET = {"type": "string", "pattern": r"^\S+:\S+$", "description": "module.path:Class or path/to/file.py:Class"}
+_COUNT = {"type": "integer", "minimum": 0}
+_RESOURCES = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "cpu": {"type": ["string", "integer"], "pattern": r"^\d+m?$"},
+        "memory": {"type": ["string", "integer"], "pattern": r"^\d+([KMGTPE]i?)?$"},
+        "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
+    },
+}
+_ENVS = {
+    "oneOf": [
+        {"type": "object"},
+        {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"name": {"type": "string"}, "value": {}},
+                "required": ["name", "value"],
+                "additionalProperties": False,
+            },
+        },
+    ]
+}
+_PROCESS = {
+    "workers": {**_COUNT, "description": "processes of this service"},
+    "resources": _RESOURCES,
+    "envs": _ENVS,
+    "placement": {"enum": list(PLACEMENTS), "description": "the shared ingress process, or one of its own"},
+}
+
+
+def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
+    """Schema of a config file, with typed sections for the services of `graphs` that declare a model."""
+    defs: dict[str, Any] = {"ServiceArgs": {"type": "object", "properties": _PROCESS, "additionalProperties": False}}
+    properties: dict[str, Any] = {
+        "graph": {"oneOf": [_TARGET, _graph()]},
+        "Common": {"type": "object", "description": "values that services take by naming them in common-configs"},
+    }
+    typed: dict[str, list[Any]] = {}
+    for graph in graphs or ():
+        for name, model in _models(graph).items():
+            section = _section(name, model, defs)
+            if section not in typed.setdefault(name, []):
+                typed[name].append(section)
+    for name, sections in typed.items():
+        properties[name] = sections[0] if len(sections) == 1 else {"anyOf": sections}
+    return {
+        "$schema": DRAFT,
+        "title": "dynamod config",
+        "type": "object",
+        "properties": properties,
+        "patternProperties": {"^x-": {}},
+        "additionalProperties": {"type": ["object", "null"], "properties": _section_keys()},
+        "$defs": defs,
+    }
+
+
+def _graph() -> dict[str, Any]:
+    entry = {
+        "type": "object",
+        "properties": {"class": _TARGET, "component": {"type": "string"}, **_PROCESS},
+        "required": ["class"],
+        "additionalProperties": False,
+    }
+    link = {
+        "oneOf": [{"type": "string", "pattern": "->"}, {"type": "array", "items": {"type": "string"}, "minItems": 2}]
+    }
+    properties: dict[str, Any] = {
+        "services": {"type": "object", "minProperties": 1, "additionalProperties": {"oneOf": [_TARGET, entry]}},
+        "links": {"oneOf": [{"type": "string"}, {"type": "array", "items": link}]},
+        "root": {"type": "string"},
+        "namespace": {"type": "string"},
+    }
+    assert set(properties) == set(GRAPH_KEYS)
+    assert set(cast("dict[str, Any]", entry["properties"])) == set(SERVICE_KEYS)
+    return {"type": "object", "properties": properties, "required": ["services"], "additionalProperties": False}
+
+
+def _section_keys() -> dict[str, Any]:
+    return {
+        "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
+        "common-configs": {"type": "array", "items": {"type": "string"}},
+    }
+
+
+def _models(graph: Graph) -> dict[str, Any]:
+    """The config model per service, None for a service without one."""
+    places = {shipped_root(), *(Path(entry) for spec in graph.services.values() for entry in spec.sys_path)}
+    with Importer(places):
+        return {name: load_service(spec).config_model for name, spec in graph.services.items()}
+
+
+def _section(name: str, model: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    if model is None:
+        return {"type": ["object", "null"], "properties": _section_keys()}
+    body = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
+    for inner, definition in body.pop("$defs", {}).items():
+        defs[f"{name}.{inner}"] = definition
+    own: dict[str, Any] = {}
+    for key, value in body.get("properties", {}).items():
+        own[key] = value
+        own.setdefault(key.replace("_", "-"), value)  # both spellings are read
+    return {
+        "type": ["object", "null"],
+        "title": body.get("title", name),
+        **({"description": body["description"]} if "description" in body else {}),
+        "properties": {**own, **_section_keys()},
+        # nothing is required here: a value may come from Common or the command line
+        "additionalProperties": body.get("additionalProperties") is True,
+    }

@@ -1,0 +1,245 @@
+"""`@service`: a class that a graph can start, with all it says about itself. The one module a graph file imports.
+
+    @service(dynamo={"namespace": "dynamo"}, resources={"gpu": 1}, workers=2)
+    class Worker:
+        @endpoint()
+        async def generate(self, request: Request):
+            yield ...
+
+The decorated name is a `Service`, not the class: `Worker.inner` is the class, `Worker(...)` makes an instance (for
+tests), `Worker.link(Other)` adds an edge to the graph being loaded, and attributes of the class shine through.
+"""
+
+import abc
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast, overload
+
+from dynamod.graph.depends import Dependency, NotLinked, bind_dependencies, dependencies, depends
+from dynamod.graph.endpoint import (
+    DynamoTransport,
+    EndpointSpec,
+    abstract_endpoint,
+    api,
+    dynamo_endpoint,
+    endpoint,
+    endpoints,
+    unmarked_endpoints,
+)
+from dynamod.graph.hooks import Hooks, async_on_start, hooks, liveness, on_shutdown, readiness
+from dynamod.graph.link import current_links
+from dynamod.graph.options import (
+    DynamoOptions,
+    LeaseConfig,
+    Placement,
+    check_dynamo,
+    check_envs,
+    check_placement,
+    check_resources,
+    check_workers,
+    default_placement,
+)
+from dynamod.graph.words import near
+from dynamod.message.errors import UserError
+
+__all__ = [
+    "AbstractService",
+    "Dependency",
+    "DynamoOptions",
+    "DynamoTransport",
+    "EndpointSpec",
+    "Hooks",
+    "LeaseConfig",
+    "NotLinked",
+    "Service",
+    "abstract_endpoint",
+    "api",
+    "async_on_start",
+    "bind_dependencies",
+    "depends",
+    "dynamo_endpoint",
+    "endpoint",
+    "hooks",
+    "liveness",
+    "on_shutdown",
+    "readiness",
+    "service",
+]
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Service[Any]")
+_KNOWN = ("dynamo", "resources", "workers", "image", "envs", "app", "system_app", "config", "placement")
+
+
+class AbstractService(abc.ABC):  # noqa: B024  # the methods are those of its subclasses
+    """Base of an interface: `depends(Interface)` is served by whichever concrete subclass a graph links."""
+
+
+class Service(Generic[T]):
+    """A decorated class. Built by `@service`, see there; raises UserError for options that make no sense."""
+
+    __name__: str
+    __qualname__: str
+
+    def __init__(
+        self,
+        inner: type[T],
+        *,
+        dynamo: object = None,
+        resources: object = None,
+        workers: int = 1,
+        image: str | None = None,
+        envs: object = None,
+        app: Any = None,
+        system_app: Any = None,
+        config: type | None = None,
+        placement: Placement | None = None,
+        **options: Any,
+    ) -> None:
+        functools.update_wrapper(self, inner, updated=())
+        self.inner = inner
+        self.name = inner.__name__
+        with _named(self.name):
+            for key in options:
+                if hint := near(key, _KNOWN):  # other options are kept for whoever reads them; a slip of the pen is not
+                    raise UserError(f"unknown option '{key}'", hint.strip())
+            self.dynamo = check_dynamo(dynamo)
+            self.resources = check_resources(resources)
+            self.workers = check_workers(workers)
+            self.envs = check_envs(envs)
+            self.placement: Placement = check_placement(placement) or default_placement(
+                self.resources, self.dynamo.component_type
+            )
+            self.endpoints = endpoints(inner)
+            if missing := unmarked_endpoints(inner):
+                raise UserError(f"{', '.join(missing)} must be an endpoint", "put @endpoint() on it")
+            self.config_model = _config_model(inner, config)
+        self.dependencies = dependencies(inner)
+        self.image = image or os.environ.get("DYNAMO_IMAGE")
+        self.app, self.system_app, self.options = app, system_app, options
+
+    @property
+    def namespace(self) -> str:
+        """First part of the address of its endpoints."""
+        return self.dynamo.namespace
+
+    @property
+    def component(self) -> str:
+        """Second part of the address: the class name unless `dynamo={"name": ...}` says otherwise."""
+        return self.dynamo.name or self.name
+
+    @property
+    def abstract(self) -> bool:
+        """It has abstract methods left and cannot be served itself."""
+        return inspect.isabstract(self.inner) or bool(getattr(self.inner, "__abstractmethods__", None))
+
+    def dynamo_address(self) -> tuple[str, str]:
+        """`(namespace, component)`."""
+        return self.namespace, self.component
+
+    def link(self, other: S) -> S:
+        """Add the edge self -> other to the graph being loaded; returns `other`, so that chains read left to right."""
+        if not isinstance(other, Service):
+            raise UserError(f"{self.name}.link({other!r}): expected a service", "decorate the class with @service")
+        current_links().add(self, other)
+        return other
+
+    def create(self, clients: Mapping[str, object] | None = None, config: Mapping[str, Any] | None = None) -> T:
+        """An instance as a host makes it.
+
+        Clients of its dependencies and, for a typed service, `self.config` are there before `__init__` runs.
+        """
+        instance = self.inner.__new__(self.inner)
+        bind_dependencies(instance, clients or {})
+        if self.config_model is not None:
+            vars(instance)["config"] = self.parse_config(config or {})
+        cast("Any", instance).__init__()
+        return instance
+
+    def parse_config(self, config: Mapping[str, Any]) -> Any:
+        """Its section as its pydantic model, or as a plain dict when it declares none. Raises UserError."""
+        if self.config_model is None:
+            return dict(config)
+        from dynamod.graph.typed import validate
+
+        return validate(self.config_model, config, self.name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> T:
+        """An instance as a test makes it."""
+        return self.inner(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "inner" not in vars(
+            self
+        ):  # copying and inspecting look for names before we are ready
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type]:
+        return (self.inner,)  # `class Mine(Worker)` extends the class
+
+    def __instancecheck__(self, instance: object) -> bool:
+        return isinstance(instance, self.inner)
+
+    def __repr__(self) -> str:
+        return f"<service {self.namespace}.{self.component} ({self.inner.__module__}:{self.inner.__qualname__})>"
+
+
+@overload
+def service(inner: type[T], /) -> Service[T]: ...
+@overload
+def service(
+    inner: None = None,
+    /,
+    *,
+    dynamo: Mapping[str, Any] | object | None = None,
+    resources: Mapping[str, Any] | object | None = None,
+    workers: int = 1,
+    image: str | None = None,
+    envs: Sequence[Mapping[str, str]] | Mapping[str, str] | None = None,
+    app: Any = None,
+    system_app: Any = None,
+    config: type | None = None,
+    placement: Placement | None = None,
+    **kwargs: Any,
+) -> Callable[[type[T]], Service[T]]: ...
+def service(inner: type[Any] | None = None, /, **kwargs: Any) -> Any:
+    """Make a class a service, bare or with options.
+
+    `dynamo`: `{enabled, name, namespace, custom_lease, component_type}`. `resources`: `{cpu, memory, gpu}`.
+    `workers`: processes (or copies in the ingress process). `envs`: environment of its process. `config`: a pydantic
+    model that types its YAML section (a nested class `Config` does the same). `placement`: "own" process or the shared
+    "ingress" one; by default own with a GPU or an engine's component type, else ingress. Other options are kept in
+    `Service.options`. Raises UserError.
+    """
+    if inner is not None:
+        return Service(inner)
+    return lambda cls: Service(cls, **kwargs)  # type: ignore[reportUnknownLambdaType]
+
+
+class _named:
+    """Puts the service's name in front of a UserError of the block."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, UserError):
+            raise UserError(f"service {self.name}: {error}", error.hint) from None
+
+
+def _config_model(inner: type, given: type | None) -> type | None:
+    """The pydantic model of the section. A nested `Config` that is no model is the class's own business."""
+    pydantic = sys.modules.get("pydantic")  # who has a model has imported it
+    is_model = pydantic is not None and (lambda cls: isinstance(cls, type) and issubclass(cls, pydantic.BaseModel))
+    if given is not None:
+        if not is_model or not is_model(given):
+            raise UserError(f"config: {given!r} is no pydantic model")
+        return given
+    nested = getattr(inner, "Config", None)
+    return cast("type", nested) if is_model and is_model(nested) else None

@@ -1,0 +1,113 @@
+"""A graph written in YAML alone: the `graph:` key of a config file as a mapping.
+
+graph:
+  services:
+    Frontend: dynamod.frontend.service:Frontend      # name: class path
+    Prefill: {class: my.workers:Worker, workers: 2, resources: {gpu: 1}}
+  links: [Frontend -> Prefill]                       # or [[Frontend, Prefill]]
+  root: Frontend                                     # default: the one service nobody links to
+  namespace: dynamo                                  # default: what the classes say
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, cast
+
+from dynamod.graph.document import Document
+from dynamod.graph.options import check_envs, check_placement, check_resources, check_workers
+from dynamod.graph.words import kind, known_hint, names
+from dynamod.message.errors import UserError
+
+GRAPH_KEYS = ("services", "links", "root", "namespace")
+SERVICE_KEYS = ("class", "workers", "resources", "envs", "placement", "component")
+
+_CHECKS: dict[str, Callable[[object], Any]] = {
+    "workers": check_workers,
+    "resources": check_resources,
+    "envs": check_envs,
+    "placement": check_placement,
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`targets`: class path by service name; `settings`: the rest of each entry, checked."""
+
+    targets: dict[str, str]
+    settings: dict[str, dict[str, Any]]
+    links: tuple[tuple[str, str], ...]
+    root: str
+    namespace: str | None
+
+
+def plan(document: Document) -> Plan:
+    """Check and read the mapping under `graph:`. Raises UserError with file, line and path."""
+    raw = cast("dict[str, Any]", document.data["graph"])
+    for key in raw:
+        if key not in GRAPH_KEYS:
+            raise document.error(("graph", key), "unknown key", known_hint(key, GRAPH_KEYS))
+    services = raw.get("services")
+    if not isinstance(services, dict) or not services:
+        problem = "expected a mapping of names to class paths"
+        raise document.error(("graph", "services"), problem, f"known keys of graph: {names(GRAPH_KEYS)}")
+    targets: dict[str, str] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    for name, entry in cast("dict[str, Any]", services).items():
+        targets[name], settings[name] = _service(document, name, entry)
+    links = _links(document, raw.get("links") or [], targets)
+    namespace = raw.get("namespace")
+    if namespace is not None and not isinstance(namespace, str):
+        raise document.error(("graph", "namespace"), f"expected a string, got {kind(namespace)}")
+    return Plan(targets, settings, links, _root(document, raw.get("root"), targets, links), namespace)
+
+
+def _service(document: Document, name: str, entry: Any) -> tuple[str, dict[str, Any]]:
+    path = ("graph", "services", name)
+    settings = cast("dict[str, Any]", entry if isinstance(entry, dict) else {"class": entry})
+    for key in settings:
+        if key not in SERVICE_KEYS:
+            raise document.error((*path, key), "unknown key", known_hint(key, SERVICE_KEYS))
+    target = settings.get("class")
+    if not isinstance(target, str) or not all(target.rpartition(":")[::2]):
+        raise document.error(path, "needs a class path 'module:Class'", f"known keys: {names(SERVICE_KEYS)}")
+    checked: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in _CHECKS and value is not None:
+            try:
+                checked[key] = _CHECKS[key](value)
+            except UserError as error:
+                raise document.error((*path, key), str(error).removeprefix(f"{key}: "), error.hint) from None
+        elif key == "component":
+            if not isinstance(value, str):
+                raise document.error((*path, key), f"expected a string, got {kind(value)}")
+            checked[key] = value
+    return target, checked
+
+
+def _links(document: Document, raw: Any, known: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    chains = raw if isinstance(raw, list) else [raw]
+    found: dict[tuple[str, str], None] = {}
+    for index, chain in enumerate(cast("list[Any]", chains)):
+        path = ("graph", "links", str(index)) if isinstance(raw, list) else ("graph", "links")
+        parts: list[Any] = [part.strip() for part in chain.split("->")] if isinstance(chain, str) else chain
+        if not isinstance(parts, list) or len(parts) < 2:
+            raise document.error(path, "expected [A, B] or 'A -> B -> C'")
+        for part in parts:
+            if part not in known:
+                raise document.error(path, f"no service '{part}'", known_hint(str(part), known, "services"))
+        found.update(dict.fromkeys(pairwise(parts)))
+    return tuple(found)
+
+
+def _root(document: Document, root: Any, known: dict[str, str], links: tuple[tuple[str, str], ...]) -> str:
+    if root is not None:
+        if root not in known:
+            raise document.error(("graph", "root"), f"no service '{root}'", known_hint(str(root), known, "services"))
+        return root
+    free = [name for name in known if all(b != name for _, b in links)]
+    if len(free) != 1:
+        raise document.error(
+            ("graph",), f"which service is the root? {names(free or known)} could be", "add root: NAME"
+        )
+    return free[0]

@@ -1,0 +1,297 @@
+"""A flight: one choice of a request on its way through an instance, and through another when that one fails.
+
+It is the sink of the request's stream, so `delta` is the hot path of the ingress: called once per engine step and
+stream, it turns ids into text and hands it to the outlet in the same call.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from dynamod.actor import StreamGap, unseen
+from dynamod.message import tokens
+from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, RequestError
+from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Chat, Generate
+from dynamod.post.base import Outbound, Post
+
+from .decision import Broken, decide
+
+log = logging.getLogger("dynamod.migration")
+
+
+class TokenOutput(Protocol):
+    """What turns ids into text (preprocess.output.Output)."""
+
+    finish: str | None
+    completion_tokens: int
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Text for new ids; sets `finish` when the answer is over."""
+        ...
+
+    def end(self, finish: str) -> str:
+        """The engine is done: what was held back."""
+        ...
+
+
+class TextOutput(Protocol):
+    """What checks text of a text engine (preprocess.output.TextOutput)."""
+
+    finish: str | None
+    completion_tokens: int
+
+    def push_text(self, text: str, tokens: int = 0) -> str:
+        """Text to show for new text."""
+        ...
+
+    def end(self, finish: str) -> str:
+        """The engine is done: what was held back."""
+        ...
+
+
+class Listener(Protocol):
+    """Where the flight's answer goes: the part of frontend.base.Outlet for one choice."""
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """New text."""
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        """A chunk the engine made itself."""
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        """The choice is complete."""
+
+    def fail(self, error: RequestError) -> None:
+        """The choice ends with an error."""
+
+
+Pick = Callable[[Collection[int]], Instance | None]
+"""An instance that is ready and not among those tried; None when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds: until an instance accepts, until the first token, between tokens, for all. None: no limit."""
+
+    queue: float | None = 30.0
+    first: float | None = 600.0
+    gap: float | None = 120.0
+    total: float | None = None
+
+
+class Flight:
+    """One choice. `landed(flight)` is called once when it is over, whatever way."""
+
+    def __init__(
+        self,
+        request: Generate | Chat,
+        output: TokenOutput | TextOutput,
+        listener: Listener,
+        index: int,
+        *,
+        post: Post,
+        pick: Pick,
+        exact: bool,
+        limit: int,
+        now: Callable[[], float],
+        landed: Callable[["Flight"], None],
+        logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
+    ) -> None:
+        self.request = request
+        self.index = index
+        self.over = False
+        self.instance: Instance | None = None
+        self._output = output
+        self._listener = listener
+        self._post, self._pick = post, pick
+        self._exact, self._limit = exact, limit
+        self._now, self._landed = now, landed
+        self._logprobs = logprobs
+        self._pending_logprobs: Logprobs | None = None
+        self._tried: set[int] = set()
+        self._sends = 0
+        self._base = 0  # received before the current send
+        self._received = 0  # tokens, characters or items of the answer so far
+        self._history: list[bytes] = []  # packed ids received, for another instance to continue behind
+        self._outbound: Outbound | None = None
+        self.started_at = self.moved_at = now()
+        self.accepted = False
+        self._push: Any = output.push if isinstance(request, Generate) else output.push_text  # type: ignore[union-attr]
+
+    def send(self) -> bool:
+        """Send the request to an instance. False when none is ready; the flight is then still on the ground."""
+        instance = self._pick(self._tried)
+        if instance is None:
+            return False
+        self._tried.add(instance.instance_id)
+        self._sends += 1
+        self.instance = instance
+        self.accepted = False
+        self.moved_at = self._now()
+        self._base = self._received
+        request = self.request
+        if self._history and isinstance(request, Generate):
+            request = msgspec.structs.replace(request, prior_output=b"".join(self._history))
+        outbound = self._post.open(instance, request, _Leg(self, self._sends))
+        if not self.over:
+            self._outbound = outbound
+        return True
+
+    def cancel(self) -> None:
+        """The client has left: free the slot, say nothing more."""
+        if not self.over:
+            self._land(tell_engine=True)
+
+    def expire(self, limits: Limits) -> None:
+        """Check the request's clocks; the stream breaks (and may move) when one has passed."""
+        now = self._now()
+        waited = now - self.moved_at
+        if limits.total is not None and now - self.started_at > limits.total:
+            self._fail(REQUEST_ERRORS["TimedOut"](f"the request took longer than {limits.total:g} s in total"))
+        elif not self.accepted and limits.queue is not None and waited > limits.queue:
+            self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
+        elif self.accepted and not self._received and limits.first is not None and waited > limits.first:
+            self._break(f"no token came within {limits.first:g} s", retry=False)
+        elif self._received and limits.gap is not None and waited > limits.gap:
+            self._break(f"the answer paused for more than {limits.gap:g} s", retry=False)
+
+    # Called by the leg.
+
+    def delta(self, delta: Delta) -> None:
+        """Take one delta of the current leg."""
+        try:
+            kind = type(delta)
+            if kind is Tokens:
+                self._tokens(delta)  # type: ignore[arg-type]
+            elif kind is Accepted:
+                self.accepted = True
+                self.moved_at = self._now()
+            elif kind is Text:
+                self._text(delta)  # type: ignore[arg-type]
+            elif kind is Items:
+                self._items(delta)  # type: ignore[arg-type]
+            elif kind is Logprobs:
+                self._pending_logprobs = delta  # type: ignore[assignment]
+            elif kind is Failed:
+                self._failed(delta)  # type: ignore[arg-type]
+        except StreamGap as error:
+            self._break(f"the stream lost frames ({error})", retry=False)
+        except Exception as error:  # a bug of ours or the tokenizer's ends this request, not its neighbours
+            log.exception("request %s failed while its answer was read", self.request.request_id)
+            self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
+
+    def _tokens(self, delta: Tokens) -> None:
+        packed, count = delta.ids, len(delta.ids) >> 2
+        offset = self._base + delta.offset
+        if offset != self._received:
+            skip = unseen(self._received, offset, count)
+            packed, count = packed[skip * 4 :], count - skip
+        self._received += count
+        self.moved_at = self._now()
+        if self._exact:
+            self._history.append(packed)
+        ids = tokens.unpack(packed)
+        if self._pending_logprobs is not None:
+            pending, self._pending_logprobs = self._pending_logprobs, None
+            if self._logprobs is not None:
+                self._logprobs(self.index, pending, ids)
+        before = self._output.completion_tokens
+        text = self._push(ids) if count else ""
+        self._emit(text, self._output.completion_tokens - before, delta.finish, None)
+
+    def _text(self, delta: Text) -> None:
+        offset = self._base + delta.offset
+        text = delta.text
+        if offset != self._received:
+            text = text[unseen(self._received, offset, len(text)) :]
+        self._received += len(text)
+        self.moved_at = self._now()
+        before = self._output.completion_tokens
+        shown = self._push(text, delta.tokens)
+        self._emit(shown, self._output.completion_tokens - before, delta.finish, delta.prompt_tokens)
+
+    def _items(self, delta: Items) -> None:
+        skip = unseen(self._received, self._base + delta.offset, len(delta.items))
+        self._received += len(delta.items) - skip
+        self.moved_at = self._now()
+        for item in delta.items[skip:]:
+            self._listener.chunk(self.index, item)
+        if delta.finish is not None:
+            self._emit("", 0, delta.finish, None)
+
+    def _emit(self, text: str, count: int, engine_finish: str | None, prompt_tokens: int | None) -> None:
+        output = self._output
+        finish = output.finish
+        if finish is None and engine_finish is not None:
+            text += output.end(engine_finish)
+            finish = engine_finish
+        if text or count:
+            self._listener.text(self.index, text, count)
+        if finish is not None and not self.over:
+            self._land(tell_engine=engine_finish is None)
+            self._listener.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
+
+    def _failed(self, delta: Failed) -> None:
+        if delta.retry:
+            self._outbound = None
+            self._break(delta.message, retry=True)
+        else:
+            self._outbound = None
+            self._fail(REQUEST_ERRORS.get(delta.error, EngineFailed)(delta.message, param=delta.param))
+
+    def _break(self, why: str, *, retry: bool) -> None:
+        outbound, self._outbound = self._outbound, None
+        if outbound is not None:
+            outbound.cancel()
+        broken = Broken(
+            why, retry, self._received, self._exact, self._sends, self._limit, self._pick(self._tried) is not None
+        )
+        verdict = decide(broken)
+        if verdict.again and self.send():
+            log.warning("request %s moved to another instance: %s", self.request.request_id, why)
+            return
+        error = REQUEST_ERRORS[verdict.error or "Overloaded"](verdict.message or why)
+        if isinstance(error, REQUEST_ERRORS["Overloaded"]):
+            error.retry_after = 1.0
+        self._fail(error)
+
+    def _fail(self, error: RequestError) -> None:
+        if not self.over:
+            self._land(tell_engine=True)
+            self._listener.fail(error)
+
+    def _land(self, *, tell_engine: bool) -> None:
+        self.over = True
+        outbound, self._outbound = self._outbound, None
+        if outbound is not None and tell_engine:
+            outbound.cancel()
+        self._landed(self)
+
+
+class _Leg:
+    """The sink of one send: what an instance says after the request has moved on is not heard."""
+
+    __slots__ = ("_flight", "_number")
+
+    def __init__(self, flight: Flight, number: int) -> None:
+        self._flight, self._number = flight, number
+
+    def delta(self, delta: Delta) -> None:
+        flight = self._flight
+        if not flight.over and flight._sends == self._number:
+            flight.delta(delta)
+
+    def lost(self, why: str) -> None:
+        flight = self._flight
+        if not flight.over and flight._sends == self._number:
+            flight._outbound = None
+            flight._break(why, retry=False)
+
+
+def _openai(finish: str) -> str:
+    return "stop" if finish in ("eos", "stop") else finish

@@ -1,0 +1,1 @@
+"""Which instance gets a request: policies as pure functions."""
