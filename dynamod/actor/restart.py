@@ -9,7 +9,7 @@ import random as random_module
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from .errors import Normal, Reason
+from .errors import Crashed, Normal, Reason
 
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 Restart = Literal["permanent", "transient", "temporary"]
@@ -119,6 +119,9 @@ def decide(policy: Policy, state: State, event: Died, random: random_module.Rand
     horizon = event.now - policy.period
     crashes = (*(t for t in child.crashes if t > horizon), event.now)
     recent = (*(t for t in state.recent if t > horizon), event.now)
+    hopeless = isinstance(event.reason, Crashed) and getattr(event.reason.error, "permanent", False)
+    if hopeless and not policy.escalate:  # the error says itself that another start cannot help
+        return state.with_child(replace(child, up=False, fatal=True, crashes=crashes)), Effects(fatal=child.name)
     if len(recent if policy.escalate else crashes) > policy.intensity:
         if policy.escalate:
             return state, Effects(give_up=True)

@@ -160,8 +160,7 @@ class Supervisor(Actor):
                 f"last: {message.reason}"
             )
         if effects.fatal:
-            log.error("%s is Fatal: more than %d crashes in %g s; last: %s",
-                      cell.ref.path, self.policy.intensity, self.policy.period, message.reason)  # fmt: skip
+            log.error("%s is Fatal and stays down: %s", cell.ref.path, message.reason)
         for other in effects.stop:
             await self._stop(other, self._specs[other].shutdown, drain=False)
         if effects.start:

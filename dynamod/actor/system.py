@@ -42,6 +42,7 @@ class System:
         self._cells: dict[str, Cell] = {}
         self._incarnations: Counter[str] = Counter()
         self._dead: Counter[str] = Counter()
+        self._reasons: dict[tuple[str, int | None], Reason] = {}
         self._recent_dead: deque[tuple[str, str, str]] = deque(maxlen=64)
         self._group: asyncio.TaskGroup | None = None
         self._root: Cell | None = None
@@ -122,6 +123,10 @@ class System:
         self.watch(ref, tell)
         return await done
 
+    def reason_of(self, ref: Ref) -> Reason | None:
+        """Why the incarnation behind `ref` ended, if it was among the last to end."""
+        return self._reasons.get((ref.path, ref.incarnation))
+
     def ref(self, path: str) -> Ref:
         """A reference to whoever lives at `path`, now or later."""
         return Ref(path, None, self)
@@ -154,6 +159,10 @@ class System:
 
     def unregister(self, cell: Cell) -> None:
         """Forget a dead incarnation (unless a later one has taken the path)."""
+        if cell.reason is not None:
+            self._reasons[(cell.ref.path, cell.ref.incarnation)] = cell.reason
+            while len(self._reasons) > 64:
+                del self._reasons[next(iter(self._reasons))]
         if self._cells.get(cell.ref.path) is cell:
             del self._cells[cell.ref.path]
 

@@ -25,14 +25,12 @@ from dynamod.registry.link_impl import LinkRegistry
 
 from .exchange import Exchange
 from .lifeline import Lifeline, die_with_parent, receive_plan
-from .plan import HostPlan, decode
+from .plan import EXIT_USER_ERROR, HostPlan, decode
 from .site import Mail, Site, Surroundings
 
 log = logging.getLogger("dynamod.host")
 
 BEAT = 0.5
-EXIT_USER_ERROR = 78
-"""Exit code of a process whose configuration cannot work: starting it again would not help."""
 
 
 class Host:

@@ -4,6 +4,9 @@ from typing import Any
 
 import msgspec
 
+EXIT_USER_ERROR = 78
+"""Exit code of a process whose configuration cannot work: starting it again would not help."""
+
 
 class ServicePlan(msgspec.Struct, frozen=True):
     """One service in a process. `actor`: `module:Class` of a component that is an actor itself, else `spec` is loaded.

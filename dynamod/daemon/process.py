@@ -17,7 +17,7 @@ from dynamod.message.node import Answer, Ask, Beat, State
 from dynamod.post.framing import pack
 
 from .lifeline import Lifeline
-from .plan import HostPlan, encode
+from .plan import EXIT_USER_ERROR, HostPlan, encode
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -26,7 +26,11 @@ Output = Callable[[str, str, bytes], None]
 
 
 class ProcessEnded(DynamodError):
-    """A component process ended by itself."""
+    """A component process ended by itself. `permanent`: it said that another start cannot help."""
+
+    def __init__(self, message: str, *, permanent: bool) -> None:
+        super().__init__(message)
+        self.permanent = permanent
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
@@ -200,8 +204,10 @@ class Process(Actor):
         if self._draining:
             return
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        detail = self._detail if code not in (0, -signal.SIGKILL) else ""
-        raise ProcessEnded(f"{how}{': ' + detail if detail else ''}")
+        if code == EXIT_USER_ERROR and self._detail:
+            raise ProcessEnded(self._detail, permanent=True)
+        detail = self._detail if code > 0 else ""
+        raise ProcessEnded(f"{how}{': ' + detail if detail else ''}", permanent=code == EXIT_USER_ERROR)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

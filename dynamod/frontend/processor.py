@@ -206,6 +206,7 @@ class Processor(Actor):
                     request.eos_token_ids,
                     prompt_tokens[index],
                     skip_special=skip,
+                    continuing=job.kind == "completion",
                     include_stop=include_stop,
                 )
             else:

@@ -74,6 +74,7 @@ def _spec(
         envs={**service.envs, **said.get("envs", {}), **(args.envs or {})},
         placement=chosen or default_placement(resources, service.dynamo.component_type),
         image=service.image,
+        actor=service.actor,
         config=component_config(document, node.name, service.config_model),
         service_args={key: value for key, value in asdict(args).items() if value is not None},
     )

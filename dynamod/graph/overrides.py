@@ -70,7 +70,7 @@ def _copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_copy(item) for item in cast("list[Any]", value)]
+        return [_copy(item) for item in value]
     return value
 
 

@@ -71,7 +71,7 @@ __all__ = [
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Service[Any]")
-_KNOWN = ("dynamo", "resources", "workers", "image", "envs", "app", "system_app", "config", "placement")
+_KNOWN = ("dynamo", "resources", "workers", "image", "envs", "app", "system_app", "config", "placement", "actor")
 
 
 class AbstractService(abc.ABC):  # noqa: B024  # the methods are those of its subclasses
@@ -97,6 +97,7 @@ class Service(Generic[T]):
         system_app: Any = None,
         config: type | None = None,
         placement: Placement | None = None,
+        actor: str = "",
         **options: Any,
     ) -> None:
         functools.update_wrapper(self, inner, updated=())
@@ -119,6 +120,7 @@ class Service(Generic[T]):
             self.config_model = _config_model(inner, config)
         self.dependencies = dependencies(inner)
         self.image = image or os.environ.get("DYNAMO_IMAGE")
+        self.actor = actor
         self.app, self.system_app, self.options = app, system_app, options
 
     @property
@@ -217,7 +219,7 @@ def service(inner: type[Any] | None = None, /, **kwargs: Any) -> Any:
     """
     if inner is not None:
         return Service(inner)
-    return lambda cls: Service(cls, **kwargs)  # type: ignore[reportUnknownLambdaType]
+    return lambda cls: Service(cls, **kwargs)
 
 
 class _named:

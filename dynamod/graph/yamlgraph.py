@@ -88,7 +88,7 @@ def _service(document: Document, name: str, entry: Any) -> tuple[str, dict[str, 
 def _links(document: Document, raw: Any, known: dict[str, str]) -> tuple[tuple[str, str], ...]:
     chains = raw if isinstance(raw, list) else [raw]
     found: dict[tuple[str, str], None] = {}
-    for index, chain in enumerate(cast("list[Any]", chains)):
+    for index, chain in enumerate(chains):
         path = ("graph", "links", str(index)) if isinstance(raw, list) else ("graph", "links")
         parts: list[Any] = [part.strip() for part in chain.split("->")] if isinstance(chain, str) else chain
         if not isinstance(parts, list) or len(parts) < 2:
@@ -104,7 +104,7 @@ def _root(document: Document, root: Any, known: dict[str, str], links: tuple[tup
     if root is not None:
         if root not in known:
             raise document.error(("graph", "root"), f"no service '{root}'", known_hint(str(root), known, "services"))
-        return root
+        return str(root)
     free = [name for name in known if all(b != name for _, b in links)]
     if len(free) != 1:
         raise document.error(

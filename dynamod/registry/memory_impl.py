@@ -65,12 +65,20 @@ class MemoryRegistry:
 
     def watch(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
         """Tell `watcher` what stands under `prefix` and every change; returns how to stop that."""
-        self._next_watch += 1
-        number = self._next_watch
         for key, value in self.items(prefix):
             watcher(key, value)
+        return self.follow(prefix, watcher)
+
+    def follow(self, prefix: str, watcher: Watcher) -> Callable[[], None]:
+        """Tell `watcher` every change under `prefix` from now on; returns how to stop that."""
+        self._next_watch += 1
+        number = self._next_watch
         self._watchers[number] = (prefix, watcher)
-        return lambda: self._watchers.pop(number, None) and None
+
+        def stop() -> None:
+            self._watchers.pop(number, None)
+
+        return stop
 
     def items(self, prefix: str = "") -> list[tuple[str, bytes]]:
         """Keys and values under a prefix, by key."""

@@ -1,0 +1,168 @@
+"""Starting and ending a node: the foreground commands and the `dynamod` service both go through `run`."""
+
+import asyncio
+import importlib
+import importlib.util
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dynamod.actor import ActorUnreachable, System
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+
+from .components.served import ServedModel
+from .node import Node, Ping
+from .notify import Notifier
+from .runner import GraphRunner
+from .served import Models
+from .tables import table
+from .verbs import graph_name
+
+log = logging.getLogger("dynamod.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A graph to start. `origin`: how it was asked for, so that a service can start it again."""
+
+    graph: Graph
+    name: str = ""
+    origin: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a node runs. `must_hold`: refuse to join another daemon. `foreground`: print, and end with the graph."""
+
+    socket: Path
+    title: str
+    wanted: Sequence[Wanted] = ()
+    must_hold: bool = False
+    foreground: bool = True
+    reload: Callable[[Node], Any] | None = None
+    changed: Callable[[Node], None] | None = None
+    echo: Callable[[str], None] = field(default=print)
+
+
+def run(options: Options) -> int:
+    """Run until stopped; returns the exit code. Raises UserError for what can be mended before anything runs."""
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    if importlib.util.find_spec("uvloop") is not None:
+        factory = importlib.import_module("uvloop").new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(_live(options))
+
+
+async def _live(options: Options) -> int:
+    notifier = Notifier(os.environ)
+    async with System() as system:
+        node = Node(system, options.socket, title=options.title, must_hold=options.must_hold)
+        ref = system.start("node", lambda: node, restart="temporary", shutdown=20.0)
+        try:
+            await system.ready(ref, timeout=30)
+        except ActorUnreachable:
+            error = getattr(system.reason_of(ref), "error", None)
+            if isinstance(error, UserError):
+                raise error from None
+            raise
+        _signals(node, options)
+        session = _Session(node, options)
+        try:
+            for wanted in options.wanted:
+                await session.start(wanted)
+            node.context.task(session.watch(), "watch graphs")
+            if notifier.watchdog_interval:
+                node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
+            notifier.ready(f"serving {len(node.graphs)} graphs")
+            await node.stopped.wait()
+        finally:
+            notifier.stopping()
+            await system.root.stop_child("node")
+    return session.code
+
+
+class _Session:
+    """What the person in front of the terminal sees."""
+
+    def __init__(self, node: Node, options: Options) -> None:
+        self._node, self._options = node, options
+        self.code = 0
+        self._runners: list[GraphRunner] = []
+        self._said: dict[str, str] = {}
+        self._models = Models(node.watch, self._model_added, node.changed)
+
+    async def start(self, wanted: Wanted) -> None:
+        name = wanted.name or graph_name(wanted.graph)
+        self._runners.append(await self._node.start_graph(name, wanted.graph, origin=wanted.origin))
+
+    async def watch(self) -> None:
+        """Say when the graphs are ready; end a foreground command whose graph cannot start."""
+        runners = self._runners
+        if not runners:
+            return
+        await self._node.until(lambda: all(map(self._is_ready, runners)) or any(r.fatal() for r in runners))
+        fatal = [row for runner in runners for row in runner.fatal()]
+        if fatal and self._options.foreground:
+            for row in fatal:
+                print(f"error: {row.component} cannot start: {row.last_error}", file=sys.stderr)
+            self.code = 1
+            self._node.stop()
+            return
+        for runner in runners:
+            self._print_ready(runner)
+
+    def _is_ready(self, runner: GraphRunner) -> bool:
+        return runner.ready() and self._models.ready(runner)
+
+    def _print_ready(self, runner: GraphRunner) -> None:
+        rows = [(row.component, row.process, row.state, str(row.pid)) for row in runner.rows()]
+        text = table(("COMPONENT", "PROCESS", "STATE", "PID"), rows)
+        where = ", ".join(runner.urls())
+        self._options.echo(f"{text}\n{runner.name} ready{': ' + where if where else ''}")
+
+    def _model_added(self, served: ServedModel) -> None:
+        row = (served.type, served.model, served.namespace, served.component, served.endpoint)
+        head = ("MODEL TYPE", "MODEL NAME", "NAMESPACE", "COMPONENT", "ENDPOINT")
+        if self._options.foreground and self._serves_clients():
+            self._options.echo(f"Added new {served.type} model {served.model}\n{table(head, [row])}")
+        else:
+            log.info("added %s model: %s", served.type, served.model)
+
+    def _serves_clients(self) -> bool:
+        specs = [spec for runner in self._runners for spec in runner.graph.services.values()]
+        return any(spec.actor.endswith(":ProcessorComponent") for spec in specs)
+
+
+def _signals(node: Node, options: Options) -> None:
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def end(name: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            log.info("%s: stopping", name)
+            node.stop()
+        else:
+            log.warning("%s again: ending at once", name)
+            os._exit(130)  # the lifelines close, and every child ends itself
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end, number.name)
+    if options.reload is not None:
+        reload = options.reload
+        loop.add_signal_handler(signal.SIGHUP, lambda: node.context.task(reload(node), "reload"))
+
+
+async def _watchdog(node: Node, notifier: Notifier, interval: float) -> None:
+    """Tell systemd that we live, after a round trip through the node's own mailbox."""
+    while True:
+        await node.context.ref.ask(Ping(), timeout=interval)
+        notifier.watchdog()
+        await asyncio.sleep(interval)

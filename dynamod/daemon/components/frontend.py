@@ -1,0 +1,66 @@
+"""The frontend component: the HTTP server in the ingress process."""
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from dynamod.actor import Actor, Reason
+from dynamod.frontend.processor import Processor, ProcessorBackend
+from dynamod.frontend.server import Server
+from dynamod.frontend.settings import FrontendSettings, read_keys
+from dynamod.message.errors import UserError
+
+from ..site import Site
+
+GRACE = 2.0
+"""Seconds that open answers get to finish when the frontend is stopped (a drain waits for them)."""
+
+
+class FrontendComponent(Actor):
+    """Listens on the socket that the daemon bound and passes requests to the processor of the same process."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._server: Server | None = None
+
+    async def started(self) -> None:
+        """Open the door; models appear as the processor finds them."""
+        site = self._site
+        ref = site.neighbour("Processor")
+        cell = site.around.system.cell(ref) if ref is not None else None
+        if ref is None or cell is None or not isinstance(cell.actor, Processor):
+            raise UserError(
+                f"{site.name} needs a Processor in its process", f"write {site.name}.link(Processor) in the graph"
+            )
+        backend = ProcessorBackend(ref, cell.actor, site.around.view)
+        self._server = Server(settings_of(site.config), backend)
+        await self._server.start(socket.socket(fileno=site.service.sockets["http"]))
+
+    async def drained(self) -> None:
+        """Close the door, let open answers finish."""
+        if self._server is not None:
+            await self._server.stop(grace=600.0)
+            self._server = None
+
+    async def stopping(self, reason: Reason) -> None:
+        """Close the door."""
+        if self._server is not None:
+            await self._server.stop(grace=GRACE)
+
+
+def settings_of(config: Mapping[str, Any]) -> FrontendSettings:
+    """The HTTP settings from the component's configuration, over those of the environment. Raises UserError."""
+    keys = {name.replace("-", "_"): value for name, value in config.items()}
+    api_keys = read_keys(text=str(keys.get("api_keys") or ""), file=str(keys.get("api_key_file") or ""))
+    return FrontendSettings.from_environment(
+        host=keys.get("host"),
+        port=keys.get("port"),
+        body_limit_mb=keys.get("body_limit_mb"),
+        api_keys=api_keys or None,
+        unknown_fields=keys.get("unknown_fields"),
+        overload_status=keys.get("overload_status"),
+        tls_cert=keys.get("tls_cert_path"),
+        tls_key=keys.get("tls_key_path"),
+        keep_alive=keys.get("keep_alive"),
+        total_timeout=keys.get("request_timeout"),
+    )

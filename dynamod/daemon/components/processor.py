@@ -1,0 +1,55 @@
+"""The processor component: preprocessing, routing and migration in the ingress process."""
+
+import msgspec
+
+from dynamod.actor import Reason
+from dynamod.frontend.processor import Processor
+from dynamod.message.registry import ModelCard
+from dynamod.migration.flight import Limits
+from dynamod.router.policy import mode_of
+
+from ..site import Site
+from .served import SERVED, ServedModel
+
+ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
+
+
+class ProcessorComponent(Processor):
+    """Serves the models of the whole registry, or only those at the address that `endpoint` names."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        config = {key.replace("-", "_"): value for key, value in site.config.items()}
+        defaults = Limits()
+        limits = Limits(
+            queue=config.get("queue_timeout", defaults.queue),
+            first=config.get("first_token_timeout", defaults.first),
+            gap=config.get("token_gap_timeout", defaults.gap),
+            total=config.get("request_timeout", defaults.total),
+        )
+        super().__init__(
+            site.around.view,
+            site.around.mail,
+            mode=mode_of(str(config.get("router_mode") or config.get("router") or "round-robin")),
+            limits=limits,
+            migration_limit=config.get("migration_limit"),
+            announce=self._announced,
+        )
+
+    async def started(self) -> None:
+        """Wait for the lease, then for models."""
+        await self._site.around.registry.leased(timeout=60)
+        await super().started()
+
+    async def stopping(self, reason: Reason) -> None:
+        """Nothing is left behind: the registry drops what stood under the lease."""
+
+    def _announced(self, name: str, card: ModelCard | None) -> None:
+        registry = self._site.around.registry
+        for kind, endpoint in ENDPOINTS.items():
+            key = f"{SERVED}{kind}/{name}/{registry.lease:x}"
+            if card is None:
+                registry.delete(key)
+            elif kind in card.types:
+                served = ServedModel(kind, name, self._site.namespace, self._site.component, endpoint)
+                registry.put(key, msgspec.json.encode(served))

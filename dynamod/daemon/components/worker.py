@@ -1,0 +1,88 @@
+"""The worker component: an engine in a process of its own."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dynamod.actor import Reason
+from dynamod.engine.base import Engine, EngineOptions, Spawn
+from dynamod.engine.names import canonical, engine_class
+from dynamod.engine.worker import Worker
+from dynamod.message.errors import UserError
+from dynamod.message.registry import ModelCard
+
+from ..site import Site
+
+log = logging.getLogger("dynamod.worker")
+
+
+class WorkerComponent(Worker):
+    """Loads the engine that the configuration names and serves it at the `generate` endpoint."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._endpoint = str(site.config.get("endpoint", "generate"))
+        super().__init__(_make(site.config), options_of(site.config), self._published, self._withdrawn)
+
+    async def started(self) -> None:
+        """Load the engine; the lease is waited for meanwhile."""
+        await asyncio.gather(super().started(), self._site.around.registry.leased(timeout=60))
+        self._site.serve(self._endpoint, self.context.ref)
+        self._site.publish(self._endpoint, self._card)
+
+    def _published(self, card: ModelCard) -> None:
+        self._card = card
+
+    def _withdrawn(self) -> None:
+        self._site.withdraw()
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry, free the engine."""
+        await super().stopping(reason)
+
+
+def _make(config: Mapping[str, Any]) -> Any:
+    name = canonical(str(config.get("engine", "mistralrs")))
+
+    def make(options: EngineOptions, spawn: Spawn) -> Engine:
+        return engine_class(name)(options, spawn)
+
+    return make
+
+
+def options_of(config: Mapping[str, Any]) -> EngineOptions:
+    """The engine's options from the component's configuration (keys with `-` or `_`). Raises UserError."""
+    get = {key.replace("-", "_"): value for key, value in config.items()}.get
+    name = canonical(str(get("engine", "mistralrs")))
+    model = get("model") or get("model_path") or ""
+    path: Path | None = None
+    if model and name != "echo_full":
+        from dynamod.preprocess.locate import locate
+
+        path = locate(str(model))
+    served = get("served_model_name") or get("model_name") or ""
+    if not served:
+        from dynamod.preprocess.locate import model_name
+
+        served = model_name(str(model), path) if path is not None else ""
+    if path is None and name != "echo_full":
+        raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
+    config_path = get("model_config")
+    if config_path:
+        from dynamod.preprocess.locate import locate
+
+        config_path = locate(str(config_path))
+    arguments = get("engine_args") or {}
+    return EngineOptions(
+        name=str(served),
+        path=path,
+        config_path=config_path,
+        context_length=get("context_length"),
+        kv_cache_block_size=int(get("kv_cache_block_size") or 16),
+        migration_limit=int(get("migration_limit", 3)),
+        tensor_parallel_size=int(get("tensor_parallel_size") or 1),
+        base_gpu_id=int(get("base_gpu_id") or 0),
+        arguments=dict(arguments),
+    )

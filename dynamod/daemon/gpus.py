@@ -1,0 +1,51 @@
+"""Which accelerator belongs to which replica: given once, kept over restarts, given back when the replica goes."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def devices(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The devices this daemon may hand out: those it may see itself, else all the driver shows."""
+    for name in ("DYNAMOD_GPUS", VARIABLE):
+        text = environ.get(name)
+        if text is not None:
+            return [part.strip() for part in text.split(",") if part.strip() and part.strip() != "-1"]
+    folder = Path("/proc/driver/nvidia/gpus")
+    return [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
+
+
+class Gpus:
+    """The node's devices and who has them."""
+
+    def __init__(self, all_devices: Sequence[str]) -> None:
+        self._all = list(all_devices)
+        self._owners: dict[str, list[str]] = {}
+
+    def take(self, owner: str, count: int) -> list[str]:
+        """Devices for a replica; the same ones each time it asks. Raises UserError when too few are free."""
+        held = self._owners.get(owner)
+        if held is not None and len(held) == count:
+            return held
+        self.give_back(owner)
+        taken = {device for devices in self._owners.values() for device in devices}
+        free = [device for device in self._all if device not in taken]
+        if len(free) < count:
+            raise UserError(
+                f"{owner} asks for {count} GPU{'s' if count != 1 else ''}, {len(free)} of {len(self._all)} are free",
+                "lower ServiceArgs.resources.gpu or workers, or set DYNAMOD_GPUS to the devices to use",
+            )
+        self._owners[owner] = free[:count]
+        return self._owners[owner]
+
+    def give_back(self, owner: str) -> None:
+        """The replica is gone for good."""
+        self._owners.pop(owner, None)
+
+    def table(self) -> dict[str, list[str]]:
+        """Who has what."""
+        return {owner: list(devices) for owner, devices in sorted(self._owners.items())}

@@ -1,0 +1,50 @@
+"""Which services of a graph share a process. Pure: a graph in, process groups out."""
+
+from dataclasses import dataclass
+
+from dynamod.graph.graph import Graph, ServiceSpec
+
+INGRESS = "ingress"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Services that live together in each of `replicas` processes, in start order."""
+
+    name: str
+    services: tuple[ServiceSpec, ...]
+    replicas: int
+    gpus: int
+
+    def listener(self) -> tuple[ServiceSpec, str, int] | None:
+        """The service that listens for clients, its host and port; None when none does."""
+        for spec in self.services:
+            over_http = any("http" in info.transports for info in spec.endpoints.values())
+            if over_http or spec.actor.endswith(":FrontendComponent"):
+                return spec, str(spec.config.get("host", "0.0.0.0")), int(spec.config.get("port", 8000))
+        return None
+
+
+def groups(graph: Graph) -> list[Group]:
+    """Services placed `own` get processes of their own; the others share one ingress process.
+
+    A service that listens for clients under another port than its neighbours is a group of its own too.
+    """
+    own: list[Group] = []
+    shared: list[ServiceSpec] = []
+    for spec in graph.start_order():
+        if not spec.enabled:
+            continue
+        if spec.placement == "own":
+            own.append(Group(spec.name, (spec,), spec.workers, spec.gpus))
+        else:
+            shared.append(spec)
+    if not shared:
+        return own
+    listeners = [spec for spec in shared if Group("", (spec,), 1, 0).listener() is not None]
+    apart = listeners[:-1] if len(listeners) > 1 else []  # the root's listener stays with the ingress
+    own.extend(Group(spec.name, (spec,), spec.workers, spec.gpus) for spec in apart)
+    rest = tuple(spec for spec in shared if spec not in apart)
+    name = rest[0].name if len(rest) == 1 else INGRESS
+    replicas = max(spec.workers for spec in rest)
+    return [*own, Group(name, rest, replicas, 0)]

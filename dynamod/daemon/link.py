@@ -1,0 +1,173 @@
+"""The daemon's side of the node link: processes greet, get leases, put and watch keys; guests take commands."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynamod import __version__
+from dynamod.actor import Actor, Reason
+from dynamod.message.errors import DynamodError
+from dynamod.message.node import (
+    Answer,
+    Ask,
+    Beat,
+    Changed,
+    Delete,
+    FromNode,
+    Hello,
+    Put,
+    Report,
+    Snapshot,
+    ToNode,
+    Watch,
+    Welcome,
+)
+from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
+from dynamod.post.unix_impl import remove_stale
+from dynamod.registry.memory_impl import MemoryRegistry
+
+log = logging.getLogger("dynamod.daemon")
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(ToNode)
+
+
+class LinkServer(Actor):
+    """Listens at `path`. The registry it serves is the node's."""
+
+    def __init__(self, path: Path, registry: MemoryRegistry, node: str, changed: Callable[[], None]) -> None:
+        self._path, self.registry, self._node, self._changed = path, registry, node, changed
+        self._server: asyncio.Server | None = None
+        self.ends: set[LinkEnd] = set()
+
+    async def started(self) -> None:
+        """Begin to listen; only processes of the same user may connect."""
+        remove_stale(str(self._path))
+        old = os.umask(0o177)
+        try:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(self._accept, str(self._path))
+        finally:
+            os.umask(old)
+
+    async def stopping(self, reason: Reason) -> None:
+        """Close everything: processes keep their view and look for a successor."""
+        if self._server is not None:
+            self._server.close()
+        for end in list(self.ends):
+            end.close()
+        self._path.unlink(missing_ok=True)
+
+    def guests(self) -> "list[LinkEnd]":
+        """Links of foreground processes that joined this node."""
+        return [end for end in self.ends if end.hello is not None and end.hello.guest]
+
+    def inspection(self) -> dict[str, Any]:
+        """Who is linked."""
+        hellos = [end.hello for end in self.ends if end.hello is not None]
+        return {
+            "registry": msgspec.to_builtins(self.registry.statistics()),
+            "links": sorted(f"{hello.process} pid {hello.pid}" for hello in hellos),
+        }
+
+    def _accept(self) -> "LinkEnd":
+        return LinkEnd(self.registry, self._node, self.ends, self._changed)
+
+
+class LinkEnd(asyncio.Protocol):
+    """One linked process."""
+
+    def __init__(self, registry: MemoryRegistry, node: str, ends: "set[LinkEnd]", changed: Callable[[], None]) -> None:
+        self._registry, self._node, self._ends, self._changed = registry, node, ends, changed
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._unwatch: list[Callable[[], None]] = []
+        self._asks: dict[int, asyncio.Future[Any]] = {}
+        self._next_ask = 0
+        self.hello: Hello | None = None
+        self.lease = 0
+        self.rows: tuple[dict[str, Any], ...] = ()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._ends.add(self)
+        transport.write(MAGIC)
+
+    def data_received(self, data: bytes) -> None:
+        """Take words; anything else closes the link."""
+        try:
+            for payload in self._unframer.feed(data):
+                self._take(_decoder.decode(payload))
+        except (FrameError, msgspec.MsgspecError, KeyError) as error:
+            log.warning("closed a link: %s", error)
+            self.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The process is gone, or closed the link: its lease ends now."""
+        self._ends.discard(self)
+        self._transport = None
+        for stop in self._unwatch:
+            stop()
+        for future in self._asks.values():
+            if not future.done():
+                future.set_exception(DynamodError("the process is gone"))
+        if self.lease:
+            self._registry.revoke(self.lease)
+        self._changed()
+
+    def close(self) -> None:
+        """Close the link."""
+        if self._transport is not None:
+            self._transport.close()
+
+    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+        """Ask the process something. Raises TimeoutError, or DynamodError with its own message."""
+        self._next_ask += 1
+        number = self._next_ask
+        future = self._asks[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._say(Ask(number, verb, arguments))
+            async with asyncio.timeout(timeout):
+                return await future
+        finally:
+            del self._asks[number]
+
+    def _take(self, message: ToNode) -> None:
+        match message:
+            case Hello():
+                self.hello = message
+                self.lease = self._registry.grant(message.lease)
+                self._say(Welcome(self.lease, self._node, __version__))
+                self._changed()
+            case Put(key, value):
+                self._registry.put(key, value, self.lease)
+            case Delete(key):
+                self._registry.delete(key, self.lease)
+            case Watch(number, prefix):
+                self._say(Snapshot(number, tuple(self._registry.items(prefix))))
+                self._unwatch.append(self._registry.follow(prefix, lambda k, v: self._say(Changed(number, k, v))))
+            case Report(rows):
+                self.rows = rows
+                self._changed()
+            case Answer(number, value, error):
+                future = self._asks.get(number)
+                if future is not None and not future.done():
+                    if error:
+                        future.set_exception(DynamodError(error))
+                    else:
+                        future.set_result(value)
+            case Beat():
+                pass
+            case _:
+                log.debug("unexpected word from %s", self.hello)
+
+    def _say(self, message: FromNode) -> None:
+        if self._transport is not None:
+            self._transport.write(pack(_encoder.encode(message)))

@@ -1,0 +1,245 @@
+"""The node: everything one daemon (or foreground process) runs, and its place among others on the machine."""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dynamod import __version__
+from dynamod.actor import Actor, Ref, Spec, Supervisor, System, handle
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+from dynamod.message.node import Answer, Ask, FromNode, Hello, Report
+from dynamod.observe.book import LogBook
+from dynamod.observe.capture import LineReader
+from dynamod.registry.base import Watcher
+from dynamod.registry.link_impl import LinkRegistry
+from dynamod.registry.memory_impl import MemoryRegistry
+
+from .gpus import Gpus, devices
+from .link import LinkServer
+from .paths import RunFolder, link_path
+from .runner import GraphRunner
+from .seat import Seat
+from .verbs import Verbs
+
+if TYPE_CHECKING:
+    from .link import LinkEnd
+
+log = logging.getLogger("dynamod.daemon")
+
+SEEK = 0.1
+"""Seconds between attempts to hold the node after its holder has gone."""
+
+
+class Ping:
+    """Asked through the mailbox by the watchdog: a blocked loop or actor does not answer."""
+
+
+class Node(Actor):
+    """Graphs that run here, and the role: `holder` of the node's socket and registry, or `guest` of the holder."""
+
+    def __init__(self, system: System, path: Path, *, title: str, must_hold: bool) -> None:
+        self.system = system
+        self.socket = path
+        self.title = title
+        self.must_hold = must_hold
+        self.name = socket.gethostname()
+        self.role = "seeking"
+        self.born = time.monotonic()
+        self.gpus = Gpus(devices())
+        self.folder = RunFolder(path)
+        self.book = LogBook(self.folder.path / "logs")
+        self.graphs: dict[str, GraphRunner] = {}
+        self.registry = MemoryRegistry(system.random)
+        self.verbs = Verbs(self)
+        self.stopped = asyncio.Event()
+        self.seated = asyncio.Event()  # the role is known
+        self._seat = Seat(path)
+        self._link: LinkServer | None = None
+        self._guest: LinkRegistry | None = None
+        self._guest_lost = asyncio.Event()
+        self._readers: dict[str, LineReader] = {}
+        self._waiters: list[Callable[[], None]] = []
+        self._watches: list[tuple[str, Watcher]] = []
+
+    async def started(self) -> None:
+        """Take the seat, or become a guest."""
+        supervisor = Supervisor()
+        ref = self.system.start("seat", lambda: supervisor, restart="temporary")
+        await self.system.ready(ref, timeout=5)
+        self._seat_supervisor = supervisor
+        if self._seat.take():
+            await self._hold()
+        elif self.must_hold:
+            raise UserError(
+                f"the node is held by process {self._seat.holder()} ({self.socket})",
+                "stop it, or choose another socket with --socket",
+            )
+        else:
+            await self._join()
+
+    async def stopping(self, reason: Any) -> None:
+        """End all graphs, then leave the seat."""
+        await asyncio.gather(*(runner.stop() for runner in list(self.graphs.values())))
+        await self.system.root.stop_child("seat")
+        self._seat.leave()
+        self.book.close()
+        self.folder.remove()
+
+    @handle
+    async def ping(self, message: Ping) -> str:
+        """Answer the watchdog."""
+        return "pong"
+
+    # Graphs.
+
+    async def start_graph(self, name: str, graph: Graph, *, origin: Any = None) -> GraphRunner:
+        """Start a graph. Raises UserError when the name is taken or it cannot start."""
+        if name in self.graphs:
+            raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
+        runner = GraphRunner(
+            name,
+            graph,
+            self.system,
+            folder=self.folder.path,
+            link=link_path(self.socket),
+            gpus=self.gpus,
+            output=self._output,
+            changed=self.changed,
+        )
+        runner.origin = origin
+        self.graphs[name] = runner
+        try:
+            await runner.start()
+        except BaseException:
+            del self.graphs[name]
+            raise
+        log.info("graph %s started (%s)", name, graph.target or graph.root)
+        return runner
+
+    async def stop_graph(self, name: str) -> None:
+        """End a graph for good."""
+        await self.graphs[name].stop()
+        del self.graphs[name]
+        self.changed()
+
+    def stop(self) -> None:
+        """End this process in good order."""
+        self.stopped.set()
+
+    def guests(self) -> "list[LinkEnd]":
+        """Processes that joined this node; empty unless we hold it."""
+        return self._link.guests() if self._link is not None else []
+
+    # News.
+
+    def changed(self) -> None:
+        """Something that `ps` shows may have changed: tell whoever waits, and the holder if we are a guest."""
+        for waiter in list(self._waiters):
+            waiter()
+        if self._guest is not None:
+            rows = tuple(msgspec.to_builtins(row) for runner in self.graphs.values() for row in runner.rows())
+            self._guest.say(Report(rows))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` holds, looking at it whenever something has changed."""
+        news = asyncio.Event()
+        self._waiters.append(news.set)
+        try:
+            while not condition():
+                news.clear()
+                try:
+                    async with asyncio.timeout(1.0):
+                        await news.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self._waiters.remove(news.set)
+
+    # The seat.
+
+    def watch(self, prefix: str, watcher: Watcher) -> None:
+        """Watch the node's registry, whoever holds it now or later (see registry.base)."""
+        self._watches.append((prefix, watcher))
+        if self._guest is not None:
+            self._guest.watch(prefix, watcher)
+        elif self.role == "holder":
+            self.registry.watch(prefix, watcher)
+
+    async def _hold(self) -> None:
+        link = LinkServer(link_path(self.socket), self.registry, self.name, self.changed)
+        ref = self._seat_supervisor.start_child(Spec("link", lambda: link))
+        await self.system.ready(ref, timeout=5)
+        self._link, self.role = link, "holder"
+        log.debug("this process holds the node at %s", self.socket)
+        from .control import Control  # aiohttp takes long to import: components start meanwhile
+
+        self._seat_supervisor.start_child(Spec("control", lambda: Control(self)))
+        self.seated.set()
+        for prefix, watcher in self._watches:
+            self.registry.watch(prefix, watcher)
+        self.changed()
+
+    async def _join(self) -> None:
+        hello = Hello(self.title, os.getpid(), version=__version__, guest=True)
+        guest = LinkRegistry(str(link_path(self.socket)), hello, self._asked, self._guest_lost.set)
+        ref = self._seat_supervisor.start_child(Spec("guest", lambda: guest, restart="temporary"))
+        await self.system.ready(ref, timeout=5)
+        self._guest, self.role = guest, "guest"
+        for prefix, watcher in self._watches:
+            guest.watch(prefix, watcher)
+        log.info("joined the daemon of this machine (process %s)", self._seat.holder())
+        self.seated.set()
+        self.context.task(self._succeed(ref), "succeed")
+
+    async def _succeed(self, guest: Ref) -> None:
+        """Watch for the end of the holder; take its seat, unless another guest is faster."""
+        while not self._seat.take():
+            assert self._guest is not None
+            if self._guest.connected:
+                self._guest_lost.clear()
+                self.changed()
+                await self._guest_lost.wait()
+            else:
+                await asyncio.sleep(SEEK)
+        self._guest = None
+        await self._seat_supervisor.stop_child("guest")
+        log.info("the daemon of this machine has ended; this process takes its place")
+        await self._hold()
+
+    def _asked(self, message: FromNode) -> None:
+        if isinstance(message, Ask):
+            self.context.task(self._answer(message), f"answer {message.verb}")
+
+    async def _answer(self, ask: Ask) -> None:
+        guest = self._guest
+        if guest is None:
+            return
+        try:
+            value = await self.verbs.call(ask.verb, ask.arguments, local=True)
+        except UserError as error:
+            guest.say(Answer(ask.ask, None, error.line()))
+        except Exception as error:
+            log.exception("%s failed", ask.verb)
+            guest.say(Answer(ask.ask, None, f"{type(error).__name__}: {error}"))
+        else:
+            guest.say(Answer(ask.ask, value))
+
+    # What processes print.
+
+    def _output(self, process: str, stream: str, line: bytes) -> None:
+        reader = self._readers.get(process)
+        if reader is None:
+            reader = self._readers[process] = LineReader(process, lambda text: self.book.write(process, text))
+        reader.feed("out" if stream == "out" else "err", line)
+
+    def inspection(self) -> dict[str, Any]:
+        """Role and graphs."""
+        return {"role": self.role, "socket": str(self.socket), "graphs": sorted(self.graphs)}

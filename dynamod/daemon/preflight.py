@@ -1,0 +1,39 @@
+"""What can be known to fail before a single process starts: said at once, as one line."""
+
+from dynamod.engine.names import canonical, engine_class
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+
+
+def check(graph: Graph) -> None:
+    """Raise UserError for a missing extra, an unknown engine, a model that is not there."""
+    for spec in graph.services.values():
+        if not spec.actor.endswith(":WorkerComponent"):
+            continue
+        config = {key.replace("-", "_"): value for key, value in spec.config.items()}
+        name = canonical(str(config.get("engine") or "mistralrs"))
+        engine_class_missing(name)
+        model = str(config.get("model") or config.get("model_path") or "")
+        if name == "echo_full":
+            continue
+        if not model:
+            raise UserError(
+                f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample"
+            )
+        if (
+            not model.startswith("hf://") and model.count("/") != 1
+        ):  # what may be a repository is looked up by the worker
+            from dynamod.preprocess.locate import locate
+
+            locate(model, download=False)
+
+
+def engine_class_missing(name: str) -> None:
+    """Raise UserError when the package behind an engine is not installed, without importing the engine."""
+    import importlib.util
+
+    from dynamod.engine.names import ENGINES
+
+    known = ENGINES[name]
+    if known.needs and importlib.util.find_spec(known.needs) is None:
+        engine_class(name)  # raises the error that names the extra

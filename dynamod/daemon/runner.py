@@ -1,0 +1,296 @@
+"""One graph that runs: its processes under a supervisor of their own, its sockets, its GPUs."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynamod.actor import Backoff, Policy, Spec, Supervisor, System
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+
+from .gpus import VARIABLE, Gpus
+from .groups import Group, groups
+from .plan import HostPlan, ServicePlan
+from .process import Output, Process
+from .sockets import listen, url_of
+
+log = logging.getLogger("dynamod.daemon")
+
+POLICY = Policy(intensity=5, period=60.0, escalate=False)
+BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
+STOP_GRACE = 3.0
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One component of one process, as `ps` shows it. Times in seconds."""
+
+    graph: str
+    component: str
+    process: str
+    replica: int
+    state: str
+    pid: int
+    restarts: int
+    uptime: float | None
+    last_error: str
+    gpus: list[str]
+    guest: str = ""
+
+
+@dataclass(slots=True)
+class _Running:
+    group: Group
+    sock: socket.socket | None
+    replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # index -> devices
+
+
+class GraphRunner:
+    """Starts, watches and changes the processes of a graph. `changed` is called whenever a row may have changed."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: Graph,
+        system: System,
+        *,
+        folder: Path,
+        link: Path,
+        gpus: Gpus,
+        output: Output,
+        changed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.graph = graph
+        self._system = system
+        self._folder, self._link = folder, link
+        self._gpus = gpus
+        self._output, self._changed = output, changed
+        self._groups: dict[str, _Running] = {}
+        self._supervisor: Supervisor | None = None
+        self.origin: Any = None  # how to start the graph again after a restart of the daemon
+
+    async def start(self) -> None:
+        """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
+        try:
+            for group in groups(self.graph):
+                listener = group.listener()
+                sock = None
+                if listener is not None:
+                    spec, host, port = listener
+                    sock = listen(host, port, spec.name)
+                self._groups[group.name] = _Running(group, sock)
+                for index in range(group.replicas):
+                    self._take(group, index)
+            ref = self._system.start(self.name, lambda: Supervisor((), POLICY), restart="temporary")
+            await self._system.ready(ref, timeout=5)
+            cell = self._system.cell(ref)
+            assert cell is not None
+            assert isinstance(cell.actor, Supervisor)
+            self._supervisor = cell.actor
+        except BaseException:
+            self._release()
+            raise
+        for running in self._groups.values():
+            for index in list(running.replicas):
+                self._spawn(running, index)
+        self._changed()
+
+    async def stop(self) -> None:
+        """End all processes at once and give everything back."""
+        if self._supervisor is not None:
+            names = [child.name for child in self._supervisor.children()]
+            await asyncio.gather(*(self._supervisor.stop_child(name) for name in names))
+            await self._system.root.stop_child(self.name)
+            self._supervisor = None
+        self._release()
+        self._changed()
+
+    def rows(self) -> list[Row]:
+        """One row per component and replica."""
+        supervisor = self._supervisor
+        if supervisor is None:
+            return []
+        children = {child.name: child for child in supervisor.children()}
+        rows: list[Row] = []
+        for running in self._groups.values():
+            for index, devices in sorted(running.replicas.items()):
+                name = process_name(running.group, index)
+                child = children.get(name)
+                cell = supervisor.child(name)
+                facts = cell.actor.facts() if cell is not None and isinstance(cell.actor, Process) else None
+                for spec in running.group.services:
+                    state = child.state if child is not None else "Stopped"
+                    if facts is not None and state in ("Starting", "Ready", "Draining"):
+                        state = facts.components.get(spec.name, state)
+                    rows.append(
+                        Row(
+                            graph=self.name,
+                            component=spec.name,
+                            process=f"{self.name}/{name}",
+                            replica=index,
+                            state=state,
+                            pid=facts.pid if facts is not None else 0,
+                            restarts=child.restarts if child is not None else 0,
+                            uptime=facts.uptime if facts is not None else None,
+                            last_error=child.last_error if child is not None else "",
+                            gpus=list(devices),
+                        )
+                    )
+        return rows
+
+    def urls(self) -> list[str]:
+        """Where clients reach the graph."""
+        return [url_of(running.sock) for running in self._groups.values() if running.sock is not None]
+
+    def fatal(self) -> list[Row]:
+        """Components that are given up."""
+        return [row for row in self.rows() if row.state == "Fatal"]
+
+    def ready(self) -> bool:
+        """Whether all components are Ready."""
+        rows = self.rows()
+        return bool(rows) and all(row.state == "Ready" for row in rows)
+
+    def processes(self, component: str) -> list[Process]:
+        """The live processes of a component (or of all, for an empty name)."""
+        assert self._supervisor is not None
+        found: list[Process] = []
+        for running in self._groups.values():
+            if component and not self._names(running, component):
+                continue
+            for index in sorted(running.replicas):
+                cell = self._supervisor.child(process_name(running.group, index))
+                if cell is not None and isinstance(cell.actor, Process):
+                    found.append(cell.actor)
+        return found
+
+    async def restart(self, component: str, *, drain: bool = True, timeout: float = 30.0) -> None:
+        """Restart the processes of a component, one after the other, each when the one before is Ready."""
+        assert self._supervisor is not None
+        for running in self._of(component):
+            for index in sorted(running.replicas):
+                name = process_name(running.group, index)
+                if any(child.name == name and child.state == "Fatal" for child in self._supervisor.children()):
+                    self._spawn(running, index)
+                    continue
+                ref = await self._supervisor.restart_child(name, drain=drain, timeout=timeout)
+                self._changed()
+                await self._system.ready(ref, timeout=600)
+        self._changed()
+
+    async def drain(self, component: str, timeout: float = 600.0) -> None:
+        """Take the processes of a component out of service: no new requests, open ones finish, then they end."""
+        assert self._supervisor is not None
+        for running in self._of(component):
+            indexes = sorted(running.replicas)
+            names = [process_name(running.group, index) for index in indexes]
+            await asyncio.gather(*(self._supervisor.stop_child(n, drain=True, timeout=timeout) for n in names))
+            for index in indexes:
+                self._give_back(running, index)
+        self._changed()
+
+    async def scale(self, component: str, replicas: int, timeout: float = 600.0) -> None:
+        """Run `replicas` processes of a component. More start at once; the highest numbers drain and go."""
+        assert self._supervisor is not None
+        if not 0 <= replicas <= 256:
+            raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
+        for running in self._of(component):
+            while len(running.replicas) < replicas:
+                index = next(i for i in range(257) if i not in running.replicas)
+                self._take(running.group, index)
+                self._spawn(running, index)
+            surplus = sorted(running.replicas)[replicas:]
+            names = [process_name(running.group, index) for index in surplus]
+            await asyncio.gather(*(self._supervisor.stop_child(n, drain=True, timeout=timeout) for n in names))
+            for index in surplus:
+                self._give_back(running, index)
+        self._changed()
+
+    def has(self, component: str) -> bool:
+        """Whether a component of that name (or process group, or process) is in the graph."""
+        return any(self._names(running, component) for running in self._groups.values())
+
+    def components(self) -> list[str]:
+        """Names of all components."""
+        return [spec.name for running in self._groups.values() for spec in running.group.services]
+
+    def _names(self, running: _Running, component: str) -> bool:
+        name = component.removeprefix(f"{self.name}/").split(".")[0]
+        return name == running.group.name or any(spec.name == name for spec in running.group.services)
+
+    def _of(self, component: str) -> list[_Running]:
+        return [running for running in self._groups.values() if self._names(running, component)]
+
+    def _take(self, group: Group, index: int) -> None:
+        owner = f"{self.name}/{process_name(group, index)}"
+        devices = self._gpus.take(owner, group.gpus) if group.gpus else []
+        self._groups[group.name].replicas[index] = devices
+
+    def _give_back(self, running: _Running, index: int) -> None:
+        running.replicas.pop(index, None)
+        self._gpus.give_back(f"{self.name}/{process_name(running.group, index)}")
+
+    def _release(self) -> None:
+        for running in self._groups.values():
+            for index in list(running.replicas):
+                self._give_back(running, index)
+            if running.sock is not None:
+                running.sock.close()
+        self._groups.clear()
+
+    def _spawn(self, running: _Running, index: int) -> None:
+        assert self._supervisor is not None
+        group, name = running.group, process_name(running.group, index)
+        plan = self._plan(running, index)
+        environ = self._environ(running, index)
+        fds = [running.sock.fileno()] if running.sock is not None else []
+
+        def factory() -> Process:
+            return Process(plan, output=self._output, changed=self._changed, environ=environ, fds=fds, grace=STOP_GRACE)
+
+        self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))
+        log.debug("started %s (%s)", name, ", ".join(spec.name for spec in group.services))
+
+    def _plan(self, running: _Running, index: int) -> HostPlan:
+        group, name = running.group, process_name(running.group, index)
+        listener = group.listener()
+        services = []
+        for spec in group.services:
+            sockets = {}
+            if running.sock is not None and listener is not None and spec.name == listener[0].name:
+                sockets["http"] = running.sock.fileno()
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
+        return HostPlan(
+            graph=self.name,
+            name=f"{self.name}/{name}",
+            index=index,
+            services=tuple(services),
+            link=str(self._link),
+            office=str(self._folder / f"{self.name}.{name}.sock"),
+            config=self.graph.config,
+        )
+
+    def _environ(self, running: _Running, index: int) -> Mapping[str, str]:
+        environ = dict(os.environ)
+        for spec in running.group.services:
+            environ.update(spec.envs)
+        environ["DYNAMOD_LOG_PIPE"] = "1"
+        environ["PYTHONUNBUFFERED"] = "1"
+        environ["DYNAMO_SERVICE_CONFIG"] = msgspec.json.encode(self.graph.config).decode()
+        environ.pop("NOTIFY_SOCKET", None)  # only the daemon speaks to systemd
+        devices = running.replicas[index]
+        if running.group.gpus:
+            environ[VARIABLE] = ",".join(devices)
+        return environ
+
+
+def process_name(group: Group, index: int) -> str:
+    """`Worker.0`."""
+    return f"{group.name}.{index}"

@@ -1,0 +1,44 @@
+"""The seat: at most one process holds a node (its control socket and its registry); a lock says who."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from .paths import lock_path
+
+
+class Seat:
+    """`take` succeeds for one process at a time and until it ends, however it ends."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._file: int | None = None
+
+    def take(self) -> bool:
+        """Try to hold the node."""
+        if self._file is not None:
+            return True
+        file = os.open(lock_path(self.socket), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            return False
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+        return True
+
+    def holder(self) -> int:
+        """Pid of the process that holds the node now, 0 when unknown."""
+        try:
+            return int(lock_path(self.socket).read_text().strip() or 0)
+        except (OSError, ValueError):
+            return 0
+
+    def leave(self) -> None:
+        """Let another process hold the node. The lock file stays: removing it would race with who takes it next."""
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = None

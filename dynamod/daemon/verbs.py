@@ -1,0 +1,281 @@
+"""What can be asked of a node, by the control socket or by the daemon that a guest has joined."""
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dynamod import __version__
+from dynamod.actor.inspect import inspect_system
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+
+from .runner import GraphRunner
+
+if TYPE_CHECKING:
+    from .link import LinkEnd
+    from .node import Node
+
+CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve"})
+"""Verbs that change something: only the owner of the daemon (or root, or its group) may use them."""
+
+LONG = 600.0
+
+
+class UnknownName(UserError):
+    """No component, graph or actor of that name."""
+
+
+class Verbs:
+    """All verbs. `call` finds who is responsible: this process, or a guest whose component is named."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+
+    async def call(self, verb: str, arguments: dict[str, Any], *, local: bool = False) -> Any:
+        """Run a verb; `local` keeps it in this process. Raises UserError."""
+        if not local:
+            guest = self._guest_for(arguments) if verb in ("restart", "scale", "drain", "stop") else None
+            if guest is not None:
+                return await guest.ask(verb, arguments, timeout=LONG)
+        match verb:
+            case "status":
+                return self.status()
+            case "ps":
+                return self.ps(local=local)
+            case "logs":
+                return await self.logs(arguments, local=local)
+            case "inspect":
+                return await self.inspect(str(arguments.get("actor") or ""), local=local)
+            case "restart":
+                runner = self._runner(arguments)
+                await runner.restart(self._component(arguments), drain=bool(arguments.get("drain", True)))
+                return self._rows_of(runner, arguments)
+            case "scale":
+                runner = self._runner(arguments)
+                await runner.scale(self._component(arguments), _replicas(arguments))
+                return self._rows_of(runner, arguments)
+            case "drain":
+                runner = self._runner(arguments)
+                await runner.drain(self._component(arguments), float(arguments.get("timeout") or LONG))
+                return {"drained": self._component(arguments)}
+            case "stop":
+                return await self._stop(arguments)
+            case "serve":
+                return await self._serve(arguments)
+            case _:
+                raise UserError(f"unknown verb '{verb}'", "see /v1")
+
+    # Reading.
+
+    def status(self) -> dict[str, Any]:
+        """The daemon and its graphs."""
+        node = self._node
+        rows = self.ps(local=False)
+        graphs = [self._graph_status(runner) for runner in node.graphs.values()]
+        for end in node.guests():
+            hello = end.hello
+            assert hello is not None
+            for name in sorted({row["graph"] for row in end.rows}):
+                own = [row for row in end.rows if row["graph"] == name]
+                ready = all(row["state"] == "Ready" for row in own)
+                graphs.append({"name": name, "ready": ready, "guest": f"{hello.process} pid {hello.pid}"})
+        return {
+            "version": __version__,
+            "pid": os.getpid(),
+            "node": node.name,
+            "role": node.role,
+            "socket": str(node.socket),
+            "uptime": time.monotonic() - node.born,
+            "graphs": graphs,
+            "components": len(rows),
+            "ready": bool(rows) and all(row["state"] == "Ready" for row in rows),
+            "gpus": node.gpus.table(),
+        }
+
+    def ps(self, *, local: bool) -> list[dict[str, Any]]:
+        """One row per component and replica, guests' behind our own."""
+        rows: list[dict[str, Any]] = [
+            msgspec.to_builtins(row) for runner in self._node.graphs.values() for row in runner.rows()
+        ]
+        if not local:
+            for end in self._node.guests():
+                assert end.hello is not None
+                rows += [{**row, "guest": f"{end.hello.process} pid {end.hello.pid}"} for row in end.rows]
+        return rows
+
+    async def logs(self, arguments: dict[str, Any], *, local: bool) -> dict[str, Any]:
+        """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from.
+
+        Marks are per process (a guest keeps its own), so `after` is a mapping from process to number.
+        """
+        component = str(arguments.get("component") or "")
+        after = arguments.get("after") or {}
+        lines = int(arguments.get("lines") or 100)
+        hosting = {row["process"] for row in self.ps(local=True) if component in ("", row["component"])}
+        found = [name for name in self._node.book.components() if name in hosting or _is_of(name, component)]
+        marks: dict[str, int] = {}
+        entries = self._node.book.read(found, after=after.get("here"), lines=lines)
+        marks["here"] = entries.next
+        result = list(entries.lines)
+        answered = bool(found) or bool(hosting) or not component
+        if not local:
+            for end in self._node.guests():
+                assert end.hello is not None
+                key = f"{end.hello.pid}"
+                if component and not any(
+                    _is_of(row["process"], component) or row["component"] == component for row in end.rows
+                ):
+                    continue
+                mark = {"here": after[key]} if key in after else {}
+                theirs = await end.ask("logs", {**arguments, "after": mark}, timeout=5.0)
+                marks[key] = theirs["next"]["here"]
+                result += theirs["lines"]
+                answered = True
+        if not answered:
+            raise UnknownName(f"no component '{component}'", _known(self._names()))
+        return {"lines": result, "next": marks}
+
+    async def inspect(self, pattern: str, *, local: bool) -> list[dict[str, Any]]:
+        """Actors of the daemon and of all component processes whose path contains `pattern`."""
+        facts: list[dict[str, Any]] = [
+            {"process": "dynamod", **entry} for entry in inspect_system(self._node.system, "")
+        ]
+        processes = [process for runner in self._node.graphs.values() for process in runner.processes("")]
+
+        async def ask(name: str, question: Any) -> list[dict[str, Any]]:
+            try:
+                answer: list[dict[str, Any]] = await question
+            except Exception as error:  # a process that does not answer is a finding, not a failure
+                return [{"process": name, "path": "", "error": f"does not answer: {error or type(error).__name__}"}]
+            return [{"process": name, **entry} for entry in answer]
+
+        questions = [
+            ask(process.plan.name, process.ask("inspect", {"actor": ""}, timeout=3.0)) for process in processes
+        ]
+        if not local:
+            questions.extend(_guest_inspect(end) for end in self._node.guests())
+        for answer in await asyncio.gather(*questions):
+            facts += answer
+        if pattern:
+            facts = [entry for entry in facts if pattern in f"{entry['process']}{entry.get('path', '')}"]
+            if not facts:
+                raise UnknownName(f"no actor matches '{pattern}'", "dynamo inspect without a name lists all")
+        return facts
+
+    # Changing.
+
+    async def _stop(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        name = str(arguments.get("graph") or "")
+        if not name:
+            self._node.stop()
+            return {"stopping": "dynamod"}
+        if name not in self._node.graphs:
+            raise UnknownName(f"no graph '{name}'", _known(list(self._node.graphs)))
+        await self._node.stop_graph(name)
+        return {"stopped": name}
+
+    async def _serve(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            graph = Graph.from_dict(arguments["graph"])
+            name = str(arguments.get("name") or "") or graph_name(graph)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"the graph cannot be read: {error!r}", "use dynamo serve --detach") from None
+        runner = await self._node.start_graph(name, graph, origin=arguments.get("origin"))
+        return self._graph_status(runner)
+
+    # Finding.
+
+    def _graph_status(self, runner: GraphRunner) -> dict[str, Any]:
+        return {
+            "name": runner.name,
+            "target": runner.graph.target,
+            "config": runner.graph.source,
+            "ready": runner.ready(),
+            "urls": runner.urls(),
+            "components": runner.components(),
+        }
+
+    def _component(self, arguments: dict[str, Any]) -> str:
+        name = str(arguments.get("component") or "")
+        if not name:
+            raise UserError("no component named", _known(self._names()))
+        graph, _, rest = name.rpartition("/")
+        return rest if graph in self._node.graphs else name
+
+    def _runner(self, arguments: dict[str, Any]) -> GraphRunner:
+        name = str(arguments.get("component") or "")
+        graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
+        component = self._component(arguments)
+        found = [
+            runner for runner in self._node.graphs.values() if runner.has(component) and graph in ("", runner.name)
+        ]
+        if not found:
+            raise UnknownName(f"no component '{name}'", _known(self._names()))
+        if len(found) > 1:
+            choices = ", ".join(f"{runner.name}/{component}" for runner in found)
+            raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
+        return found[0]
+
+    def _guest_for(self, arguments: dict[str, Any]) -> "LinkEnd | None":
+        name = str(arguments.get("component") or "")
+        graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
+        component = name.rpartition("/")[2].split(".")[0]
+        if any(
+            (not component or runner.has(component)) and graph in ("", runner.name) and (component or graph)
+            for runner in self._node.graphs.values()
+        ):
+            return None
+        for end in self._node.guests():
+            for row in end.rows:
+                if graph and row["graph"] != graph:
+                    continue
+                if component and component not in (row["component"], row["process"].rpartition("/")[2].split(".")[0]):
+                    continue
+                if component or graph:
+                    return end
+        return None
+
+    def _rows_of(self, runner: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        component = self._component(arguments).split(".")[0]
+        rows = [
+            row for row in runner.rows() if component in (row.component, row.process.rpartition("/")[2].split(".")[0])
+        ]
+        return [msgspec.to_builtins(row) for row in rows]
+
+    def _names(self) -> list[str]:
+        return sorted({row["component"] for row in self.ps(local=False)})
+
+
+async def _guest_inspect(end: "LinkEnd") -> list[dict[str, Any]]:
+    assert end.hello is not None
+    try:
+        answer: list[dict[str, Any]] = await end.ask("inspect", {}, timeout=5.0)
+    except Exception as error:
+        return [{"process": end.hello.process, "path": "", "error": f"does not answer: {error}"}]
+    return answer
+
+
+def graph_name(graph: Graph) -> str:
+    """Default name of a graph: its module's last part (`agg` of graphs.agg:Frontend), else its root."""
+    module = graph.target.partition(":")[0].removesuffix(".py").replace("/", ".")
+    return module.rpartition(".")[2] or graph.root
+
+
+def _is_of(process: str, component: str) -> bool:
+    if not component:
+        return True
+    return component in (process, process.rpartition("/")[2], process.rpartition("/")[2].split(".")[0])
+
+
+def _replicas(arguments: dict[str, Any]) -> int:
+    value = arguments.get("replicas")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise UserError(f"replicas is {value!r}", "give a number from 0 to 256")
+    return value
+
+
+def _known(names: list[str]) -> str:
+    return f"known: {', '.join(names)}" if names else "nothing is running"

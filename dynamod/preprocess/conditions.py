@@ -1,0 +1,81 @@
+"""The request's settings as the engine's `Stops` and `Sampling`, after checks, with the model's defaults filled in."""
+
+from dynamod.message.openai import ChatRequest, Common, CompletionRequest
+from dynamod.message.registry import ModelCard
+from dynamod.message.worker import Sampling, Stops
+
+from . import checks
+
+
+def stops_of(request: Common, card: ModelCard, prompt_tokens: int, vocab_size: int) -> Stops:
+    """Lower everything that ends an answer. Raises BadRequest.
+
+    `max_tokens` is what the client asked for, cut to the rest of the context, or that rest; None when neither is known.
+    `min_tokens` is cut with it.
+    """
+    checks.limits(request)
+    wanted, _ = checks.max_tokens(request)
+    rest = card.context_length - prompt_tokens if card.context_length else None
+    limit = rest if wanted is None else wanted if rest is None else min(wanted, rest)
+    least = request.min_tokens
+    if least is not None and limit is not None:
+        least = min(least, limit)
+    ignore_eos = ignores_eos(request)
+    extra = request.stop_token_ids or ()
+    checks.token_ids(extra, "stop_token_ids", vocab_size)
+    hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
+    return Stops(
+        max_tokens=limit,
+        stop=checks.stop_strings(request.stop) or None,
+        stop_token_ids_hidden=tuple(dict.fromkeys(hidden)),
+        min_tokens=least,
+        ignore_eos=ignore_eos,
+    )
+
+
+def ignores_eos(request: Common) -> bool | None:
+    """Top-level `ignore_eos`, else the one of nvext."""
+    if request.ignore_eos is not None or request.nvext is None:
+        return request.ignore_eos
+    return request.nvext.ignore_eos
+
+
+def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
+    """Lower everything that chooses tokens. Raises BadRequest.
+
+    The client's top-level field wins over nvext, nvext over the model's default. `top_k` -1 means off (0 becomes -1).
+    """
+    checks.sampling(request)
+    nvext, default = request.nvext, card.sampling_defaults.get
+    temperature, top_k, repetition = request.temperature, request.top_k, request.repetition_penalty
+    if nvext is not None:
+        temperature = 0.0 if nvext.greed_sampling else temperature
+        top_k = nvext.top_k if top_k is None else top_k
+        repetition = nvext.repetition_penalty if repetition is None else repetition
+    if top_k is None and "top_k" in card.sampling_defaults:
+        top_k = int(card.sampling_defaults["top_k"])
+    return Sampling(
+        n=request.n,
+        best_of=request.best_of,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=default("repetition_penalty") if repetition is None else repetition,
+        temperature=default("temperature") if temperature is None else temperature,
+        top_p=default("top_p") if request.top_p is None else request.top_p,
+        top_k=-1 if top_k == 0 else top_k,
+        min_p=default("min_p") if request.min_p is None else request.min_p,
+        use_beam_search=request.use_beam_search,
+        length_penalty=request.length_penalty,
+        seed=request.seed,
+        logit_bias=checks.logit_bias(request.logit_bias, vocab_size),
+        logprobs=_logprobs(request),
+    )
+
+
+def _logprobs(request: Common) -> int | None:
+    """How many alternatives per token; 0 is the chosen token alone, None is nothing."""
+    if isinstance(request, CompletionRequest):
+        return request.logprobs
+    if isinstance(request, ChatRequest) and request.logprobs:
+        return request.top_logprobs or 0
+    return None

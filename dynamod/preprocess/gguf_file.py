@@ -1,0 +1,103 @@
+"""Metadata of a GGUF file, read straight from its header.
+
+The `gguf` package's GGUFReader makes several numpy views per array item: 17 s for a vocabulary of 128,000 tokens on
+the machine this was written on, after an import of 0.5 s. A header is a flat list of typed values, so it is read here
+in one pass (about 0.1 s); a test compares with GGUFReader. Tensors are never touched.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import mmap
+import struct
+from pathlib import Path
+from typing import Any
+
+from dynamod.message.errors import UserError
+
+_MAGIC = b"GGUF"
+_VERSIONS = (2, 3)
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+
+Metadata = dict[str, Any]
+
+
+def is_gguf(path: Path) -> bool:
+    """Whether `path` is a GGUF file, by its suffix or its first four bytes."""
+    if not path.is_file():
+        return False
+    if path.suffix.lower() == ".gguf":
+        return True
+    with path.open("rb") as file:
+        return file.read(4) == _MAGIC
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Return every key of the header: numbers, bools, str, and lists (numbers) or lists of str (strings).
+
+    Raises UserError when the file is missing, cut short or no GGUF file.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Header(data).read()
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except (struct.error, ValueError, KeyError, OverflowError) as error:
+        raise UserError(f"{path} is not a readable GGUF file ({error})", "download it again") from None
+
+
+class _Header:
+    """A cursor over the header's bytes."""
+
+    def __init__(self, data: mmap.mmap) -> None:
+        self._data = data
+        self._at = 4
+        if data[:4] != _MAGIC:
+            raise ValueError("it does not start with GGUF")
+        # A file written for the other byte order shows its small version number in the upper half.
+        self._order = "<" if struct.unpack_from("<I", data, 4)[0] & 0xFFFF else ">"
+        self._size = struct.Struct(self._order + "Q")
+
+    def read(self) -> Metadata:
+        version = self._scalar("I")
+        if version not in _VERSIONS:
+            raise ValueError(f"version {version}, known are {_VERSIONS}")
+        self._scalar("Q")  # number of tensors
+        return {self._text(): self._value(self._scalar("I")) for _ in range(self._scalar("Q"))}
+
+    def _scalar(self, code: str) -> Any:
+        (value,) = struct.unpack_from(self._order + code, self._data, self._at)
+        self._at += struct.calcsize(self._order + code)
+        return value
+
+    def _text(self) -> str:
+        return self._strings(1)[0]
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._text()
+        if kind != _ARRAY:
+            return self._scalar(_SCALARS[kind])
+        item, count = self._scalar("I"), self._scalar("Q")
+        if count > len(self._data):
+            raise ValueError("an array is longer than the file")
+        if item == _STRING:
+            return self._strings(count)
+        if item == _ARRAY:
+            return [self._value(_ARRAY) for _ in range(count)]
+        code = f"{self._order}{count}{_SCALARS[item]}"
+        values = struct.unpack_from(code, self._data, self._at)
+        self._at += struct.calcsize(code)
+        return list(values)
+
+    def _strings(self, count: int) -> list[str]:
+        """The hot loop: once per vocabulary entry and merge."""
+        data, at, size_at, found = self._data, self._at, self._size.unpack_from, list[str]()
+        end_of_file = len(data)
+        for _ in range(count):
+            start = at + 8
+            at = start + size_at(data, at)[0]
+            if at > end_of_file:
+                raise ValueError("a string ends behind the file")
+            found.append(data[start:at].decode("utf-8", "replace"))
+        self._at = at
+        return found

@@ -1,0 +1,72 @@
+"""A GGUF file as a `Source`: everything comes from its metadata."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .gguf_file import Metadata, read_metadata
+from .gguf_tokenizer import build_tokenizer
+from .source import Source
+
+_SAMPLING = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+# A base model's EOS often stays in the file of its chat version, which ends its turns with one of these.
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "<|endoftext|>")
+_CONTROL = 3
+
+
+def gguf_source(path: Path) -> Source:
+    """Read the file's metadata once. Raises UserError when it cannot be read."""
+    return source_of(read_metadata(path), path)
+
+
+def source_of(metadata: Metadata, path: Path) -> Source:
+    """The `Source` of metadata that has been read."""
+    tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
+    templates = {
+        key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": value
+        for key, value in metadata.items()
+        if key.startswith("tokenizer.chat_template") and isinstance(value, str)
+    }
+    special: dict[str, str] = {}
+    for role, key in {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}.items():
+        index = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if index is not None and index < len(tokens):
+            special[f"{role}_token"] = tokens[index]
+    return Source(
+        path=path,
+        context_length=int(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", 0)),
+        eos_ids=_eos_ids(metadata, tokens),
+        bos_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        build=lambda: build_tokenizer(metadata),
+        content=lambda: _content(metadata),
+        templates=templates,
+        tokens=special,
+        sampling={name: float(metadata[key]) for name, key in _SAMPLING.items() if key in metadata},
+    )
+
+
+def _eos_ids(metadata: Metadata, tokens: list[str]) -> tuple[int, ...]:
+    named = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
+    types = metadata.get("tokenizer.ggml.token_type", [])
+    ends = [
+        index
+        for index, kind in enumerate(types)
+        if kind == _CONTROL and index < len(tokens) and tokens[index] in _TURN_ENDS
+    ]
+    return tuple(dict.fromkeys(index for index in (*named, *ends) if index is not None))
+
+
+def _content(metadata: Metadata) -> list[bytes]:
+    """Every tokenizer key but the templates, which the card adds for both forms."""
+    found: list[bytes] = []
+    for key in sorted(metadata):
+        if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
+            value: Any = metadata[key]
+            found.append(json.dumps([key, value], ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return found

@@ -1,0 +1,143 @@
+"""From an engine's deltas to the text a client sees: detokenising, stop tokens, stop strings, limits.
+
+`Output` is for token engines, `TextOutput` for text engines. One object serves one answer, called by the stream's sink:
+
+    text = output.push(ids)          # what to send now, perhaps ""
+    if output.finish: ...            # "stop" or "length": over; tell the engine if it did not say so itself
+    text = output.end("stop")        # the engine says it is over: what was held back
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from dynamod.message.worker import Stops
+
+from .stops import StopMatcher
+from .tokenizer import Tokenizer
+
+
+class Output:
+    """What the ingress applies to one answer's tokens.
+
+    Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
+    model's EOS, unless `ignore_eos`) or a stop string ends it with "stop", `max_tokens` with "length". Stop tokens and
+    stop strings are not shown (`include_stop` shows the string). The token that ends the answer counts in
+    `completion_tokens`, as in vLLM; tokens behind it do not.
+    """
+
+    __slots__ = (
+        "_decoder",
+        "_limit",
+        "_matcher",
+        "_min",
+        "_push",
+        "_stop_ids",
+        "completion_tokens",
+        "finish",
+        "prompt_tokens",
+    )
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stops: Stops,
+        eos_token_ids: Iterable[int] = (),
+        prompt_tokens: int = 0,
+        *,
+        skip_special: bool = True,
+        continuing: bool = False,
+        include_stop: bool = False,
+    ) -> None:
+        self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
+        self._push = self._decoder.push
+        eos = () if stops.ignore_eos else tuple(eos_token_ids)
+        self._stop_ids = frozenset((*stops.stop_token_ids_hidden, *eos))
+        self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
+        self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
+        self._min = stops.min_tokens or 0
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.finish: str | None = None
+
+    def push(self, ids: Sequence[int]) -> str:
+        """Return the text to send for new tokens; sets `finish` when the answer is over."""
+        total = self.completion_tokens + len(ids)
+        if total < self._limit and self._stop_ids.isdisjoint(ids) and self.finish is None:
+            if self._matcher is None:
+                self.completion_tokens = total
+                return self._push(ids)
+            if len(ids) == 1 and total >= self._min:
+                self.completion_tokens = total
+                text, found = self._matcher.push(self._push(ids))
+                if found:
+                    self.finish = "stop"
+                return text
+        return "".join([self._one(index) for index in ids if self.finish is None])
+
+    def end(self, finish: str) -> str:
+        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
+        if self.finish is not None:
+            return ""
+        self.finish = finish
+        return self._rest()
+
+    def _one(self, index: int) -> str:
+        """One token with every check, in the order of the rules."""
+        self.completion_tokens += 1
+        checking = self.completion_tokens >= self._min
+        if checking and index in self._stop_ids:
+            self.finish = "stop"
+            return self._rest()
+        text = self._push((index,))
+        if checking and self._matcher is not None and text:
+            text, found = self._matcher.push(text)
+            if found:
+                self.finish = "stop"
+                return text
+        if self.completion_tokens >= self._limit:
+            self.finish = "length"
+            return text + self._rest()
+        return text
+
+    def _rest(self) -> str:
+        """What no later token can complete: the rest of a character, the start of a stop string."""
+        text = self._decoder.flush()
+        if self._matcher is None:
+            return text
+        shown, found = self._matcher.push(text)
+        return shown if found else shown + self._matcher.flush()
+
+
+class TextOutput:
+    """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
+
+    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish", "prompt_tokens")
+
+    def __init__(self, stops: Stops, prompt_tokens: int = 0, *, include_stop: bool = False) -> None:
+        self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
+        self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
+        self._min = stops.min_tokens or 0
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.finish: str | None = None
+
+    def push_text(self, text: str, tokens: int = 0) -> str:
+        """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over."""
+        if self.finish is not None:
+            return ""
+        self.completion_tokens += tokens
+        if self._matcher is not None and self.completion_tokens >= self._min:
+            text, found = self._matcher.push(text)
+            if found:
+                self.finish = "stop"
+                return text
+        if self.completion_tokens >= self._limit:
+            return text + self.end("length")
+        return text
+
+    def end(self, finish: str) -> str:
+        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
+        if self.finish is not None:
+            return ""
+        self.finish = finish
+        return self._matcher.flush() if self._matcher is not None else ""

@@ -1,0 +1,140 @@
+"""Token id to bytes, as a list: what makes detokenising cheap.
+
+Two families of tokenizers decode token by token into bytes: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and
+SentencePiece style (▁ for a space, <0xAB> for a byte; Llama 2, Mistral, Gemma, T5). The `decoder` section of the
+tokenizer says which it is. Anything else has no table and is decoded by `tokenizers` itself.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+Lead = Literal["keep", "strip", "remove"]
+
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_SPACE = "▁"
+PER_BYTE = "dynamod.per_byte"
+
+
+def _per_byte(error: UnicodeError) -> tuple[str, int]:
+    """SentencePiece style shows one U+FFFD for each byte that is no text; Python's own handler one for several."""
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd" * (error.end - error.start), error.end
+
+
+codecs.register_error(PER_BYTE, _per_byte)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`full`: bytes of each id; `plain`: the same with special tokens empty; ids in gaps are empty in both.
+
+    `lead`: what happens to spaces at the start of a text: "strip" takes up to `strip` away, "remove" takes every ▁ away
+    from the first token. `spaces`: for "remove", how tokens with real spaces look there. `errors`: how bytes that are
+    no UTF-8 are decoded.
+    """
+
+    full: list[bytes]
+    plain: list[bytes]
+    lead: Lead = "keep"
+    strip: int = 0
+    errors: str = "replace"
+    spaces: dict[int, bytes] = field(default_factory=dict[int, bytes])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    convert: Callable[[str], bytes]
+    lead: Lead = "keep"
+    strip: int = 0
+    errors: str = PER_BYTE
+    mark: str = _SPACE
+
+
+def build_table(tokenizer: Any) -> Table | None:
+    """Return the table of a `tokenizers.Tokenizer`, or None when its decoder works on more than single tokens."""
+    if tokenizer.decoder is None:
+        return None
+    rule = _rule(json.loads(tokenizer.decoder.__getstate__()))
+    if rule is None:
+        return None
+    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+    full = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, index in vocabulary.items():
+        full[index] = rule.convert(token)
+    plain = full.copy()
+    for index, token in tokenizer.get_added_tokens_decoder().items():
+        if token.special and index < len(plain):
+            plain[index] = b""
+    spaces: dict[int, bytes] = {}
+    if rule.lead == "remove":
+        spaces = {
+            index: rule.convert(token.replace(rule.mark, "")) for token, index in vocabulary.items() if " " in token
+        }
+    return Table(full, plain, rule.lead, rule.strip, rule.errors, spaces)
+
+
+def _rule(decoder: dict[str, Any]) -> _Rule | None:
+    kind = decoder.get("type")
+    steps: list[dict[str, Any]] = decoder.get("decoders", []) if kind == "Sequence" else [decoder]
+    kinds = [step.get("type") for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _Rule(_byte_level, errors="replace")
+    if kinds == ["Metaspace"]:
+        step = steps[0]
+        lead: Lead = "keep" if step.get("prepend_scheme", "always") == "never" else "remove"
+        mark = step.get("replacement", _SPACE)
+        return _Rule(_spaced(mark, byte_fallback=False), lead, mark=mark)
+    return _sentencepiece(steps, kinds)
+
+
+def _sentencepiece(steps: list[dict[str, Any]], kinds: list[Any]) -> _Rule | None:
+    """Replace and ByteFallback in either order, Fuse, and perhaps Strip at the start of the fused text."""
+    strip = 0
+    if kinds and kinds[-1] == "Strip":
+        last = steps[-1]
+        if last.get("content") != " " or last.get("stop") or "Fuse" not in kinds[:-1]:
+            return None
+        strip, steps, kinds = int(last.get("start", 0)), steps[:-1], kinds[:-1]
+    if kinds not in (["Replace", "ByteFallback", "Fuse"], ["ByteFallback", "Replace", "Fuse"], ["Replace", "Fuse"]):
+        return None
+    replace = steps[kinds.index("Replace")]
+    pattern = replace.get("pattern")
+    text = cast(dict[str, Any], pattern).get("String") if isinstance(pattern, dict) else None
+    if not text or replace.get("content") != " ":
+        return None
+    convert = _spaced(text, byte_fallback="ByteFallback" in kinds)
+    return _Rule(convert, "strip" if strip else "keep", strip)
+
+
+def _spaced(mark: str, *, byte_fallback: bool) -> Callable[[str], bytes]:
+    def convert(token: str) -> bytes:
+        if byte_fallback and len(token) == 6 and _BYTE.fullmatch(token):
+            return bytes((int(token[3:5], 16),))
+        return token.replace(mark, " ").encode("utf-8", "replace")
+
+    return convert
+
+
+def _alphabet() -> dict[int, str]:
+    """Byte-level BPE's letters to bytes as code points: printable bytes stand for themselves, others from U+0100 up."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    # A letter outside the alphabet must not pass for a byte: it becomes one that Latin-1 cannot encode.
+    table = dict.fromkeys(rest, "\uffff")
+    table.update({0x100 + position: chr(byte) for position, byte in enumerate(rest)})
+    return table
+
+
+_ALPHABET = _alphabet()
+
+
+def _byte_level(token: str) -> bytes:
+    """A token with a letter outside the alphabet (an added token with a space, say) is the text it shows."""
+    try:
+        return token.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:
+        return token.encode("utf-8", "replace")

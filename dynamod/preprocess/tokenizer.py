@@ -1,0 +1,176 @@
+"""The tokenizer of a served model: text to ids by the fastest library that agrees, ids to text by table.
+
+`fastokens` encodes some 40 times faster than `tokenizers`, and is used when it loads the model and gives the same ids
+for a probe text; `tokenizers` is the reference otherwise. `Tokenizer.backend` says which one it is.
+"""
+
+import logging
+from array import array
+from pathlib import Path
+from typing import Any, Literal
+
+from dynamod.message.errors import BadRequest
+from dynamod.message.registry import ModelCard
+from dynamod.message.tokens import pack, unpack
+
+from .decoder import Decoder, make_decoder
+from .source import Source, open_card, open_source
+from .table import build_table
+
+Backend = Literal["fastokens", "tokenizers"]
+
+log = logging.getLogger(__name__)
+
+_PROBE = (
+    "The quick brown fox jumps over the lazy dog; it's 12:45, isn't it? I'LL say they'd've gone.\n\n"
+    "def f(x: int) -> str:\n    return f\"{x!r:>10}\\t\" + 'a' * 3  # comment\n\t\tif (a&&b||c) {x[0]+=1;}\r\n"
+    "1 22 333 4444 55555 1234567890 3.14159 1,000,000 0xDEADBEEF ½ ² ٣٤٥ 一二三\n"
+    "Straße naïve ÉCOLE ǅ İstanbul Ελληνικά Русский עברית العربية हिन्दी ไทย 한국어 日本語テキスト 中文字符。「引用」\n"
+    "e\u0301 a\u0308\u0323 n\u0303 q\u0307\u0323 ﬁ Å \u1e9b\u0323 가 \u1100\u1161\u11a8 😀👍🏽👩‍👩‍👧‍👦🇩🇪 ☃︎ 𝔘𝔫𝔦 𐍈\n"
+    "   leading,  double,   triple    spaces\u00a0nbsp\u2003em\u200bzero\u3000wide \t\v\f\x1c tabs   \n \n  \n\n\n   "
+    "https://example.org/a?b=c&d=%20#e user@example.com $100 50% <b>&amp;</b> [INST] {{ x }} "
+    "▁ ▁▁ Ġ Ċ \x00\x7f\ufeff AAAAAAAA aaaaaaaaaaaaaaa ........ -------- ======== !!!! \ufffd\n"
+)
+# fastokens 0.3.5 takes this text for the byte token of SentencePiece vocabularies; texts with it go to `tokenizers`.
+_LITERAL = "x <0x41><0xe6> <0x4"
+
+
+class Tokenizer:
+    """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
+
+    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: as the model says. `backend`: who encodes.
+    """
+
+    def __init__(self, reference: Any, source: Source) -> None:
+        reference.no_truncation()
+        reference.no_padding()
+        self._table = build_table(reference)
+        self._reference: Any = reference
+        vocabulary: dict[str, int] = reference.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        self.eos_ids = source.eos_ids
+        bos = source.bos_id if source.bos_id is not None else reference.token_to_id(source.tokens.get("bos_token", ""))
+        self.bos_id: int | None = bos
+        self._fast: Any = _fastokens(reference, source)
+        self.backend: Backend = "fastokens" if self._fast else "tokenizers"
+        self._literal = self._fast is not None and not _agree(self._fast, reference, _LITERAL)
+        if self._fast and self._table and not self._literal:
+            self._reference = None  # nothing needs it any more, and it holds tens of MB
+
+    @classmethod
+    def from_card(cls, card: ModelCard) -> "Tokenizer":
+        """Load what the card's model (or its `config_path`) describes. Raises UserError."""
+        return cls.from_source(open_card(card))
+
+    @classmethod
+    def from_folder(cls, path: Path) -> "Tokenizer":
+        """Load from a Hugging Face folder. Raises UserError."""
+        return cls.from_source(open_source(path))
+
+    @classmethod
+    def from_gguf(cls, path: Path) -> "Tokenizer":
+        """Load from a GGUF file's metadata. Raises UserError."""
+        return cls.from_source(open_source(path))
+
+    @classmethod
+    def from_source(cls, source: Source) -> "Tokenizer":
+        """Load what has been opened already. Raises UserError."""
+        return cls(source.build(), source)
+
+    def encode(self, text: str, add_special: bool = False) -> list[int]:
+        """Return the ids of `text`; special tokens written in it are recognised.
+
+        `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
+        with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
+        """
+        try:
+            if self.backend_for(text) == "fastokens":
+                ids: list[int] = self._fast.encode(text, add_special).ids
+            else:
+                ids = self._reference.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
+        except (UnicodeEncodeError, TypeError):
+            raise _not_unicode() from None
+        return ids[1:] if add_special and self._doubled(ids) else ids
+
+    def encode_packed(self, text: str, add_special: bool = False) -> bytes:
+        """Return `message.tokens.pack(encode(...))`, without a Python int per token where the backend allows."""
+        if self.backend_for(text) == "tokenizers":
+            return pack(self.encode(text, add_special))
+        try:
+            data: bytes = self._fast.encode_batch_flat([text], add_special)[0]
+        except UnicodeEncodeError:
+            raise _not_unicode() from None
+        return data[4:] if add_special and self._doubled(unpack(data[:8])) else data
+
+    def backend_for(self, text: str) -> Backend:
+        """Return who encodes `text`: `backend`, but for the few texts that it is known to encode wrongly."""
+        return "tokenizers" if self._literal and "<0x" in text else self.backend
+
+    def decode(self, ids: Any, skip_special: bool = True) -> str:
+        """Return the text of a whole answer."""
+        if self._reference is not None:
+            return self._reference.decode(list(ids), skip_special_tokens=skip_special)
+        decoder = self.decoder(skip_special)
+        return decoder.push(ids) + decoder.flush()
+
+    def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> Decoder:
+        """Return a decoder for one answer; `continuing` keeps a space at its start (it goes on from a prompt)."""
+        return make_decoder(self._table, self._reference, skip_special=skip_special, continuing=continuing)
+
+    def token_bytes(self, index: int) -> bytes | None:
+        """Return the bytes that a token stands for (a space for ▁), or None for an id without a token."""
+        if self._table is not None:
+            known = 0 <= index < len(self._table.full)
+            return self._table.full[index] or None if known else None
+        text = self._reference.id_to_token(index)
+        return None if text is None else text.encode("utf-8", "replace")
+
+    def token_id(self, text: str) -> int | None:
+        """Return the id of the token that is written `text` (e.g. "<|im_end|>"), or None."""
+        return (self._fast or self._reference).token_to_id(text)
+
+    def _doubled(self, ids: Any) -> bool:
+        return self.bos_id is not None and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
+
+
+def _not_unicode() -> BadRequest:
+    return BadRequest("The text contains lone surrogates and is not valid Unicode.")
+
+
+def probe_text(reference: Any) -> str:
+    """About 2 kB of everything that tokenizers differ in, with the model's own special tokens in between."""
+    added = [token.content for token in reference.get_added_tokens_decoder().values()]
+    parts = [f"{token} x{token}{token}\n" for token in (*added[:24], *added[-8:])]
+    return f"{_PROBE}{''.join(parts)}{_PROBE[::-1]}"
+
+
+def _fastokens(reference: Any, source: Source) -> Any | None:
+    """A `fastokens.Tokenizer` that agrees with the reference on the probe text, or None."""
+    try:
+        import fastokens
+    except ImportError:
+        log.debug("fastokens is not installed, tokenizers encodes")
+        return None
+    try:
+        if source.tokenizer_file is not None:
+            fast = fastokens.Tokenizer.from_file(str(source.tokenizer_file))
+        else:
+            fast = fastokens.Tokenizer.from_json_str(reference.to_str())
+        fast.no_truncation()
+        fast.no_padding()
+        for probe in (probe_text(reference), "", " ", "a"):
+            if not _agree(fast, reference, probe):
+                log.debug("fastokens and tokenizers differ on %.20r, tokenizers encodes", probe)
+                return None
+    except Exception as error:  # fastokens names what it does not support by ValueError, and may panic on the rest
+        log.debug("fastokens does not load %s (%s), tokenizers encodes", source.path, error)
+        return None
+    return fast
+
+
+def _agree(fast: Any, reference: Any, text: str) -> bool:
+    for special in (False, True):
+        expected = array("I", reference.encode(text, add_special_tokens=special).ids).tobytes()
+        if fast.encode_batch_flat([text], special)[0] != expected:
+            return False
+    return True

@@ -1,0 +1,100 @@
+"""The services that the shipped graphs are made of, and the settings that each takes in a config file.
+
+Each is run by an actor of dynamod (`actor=`); a service of your own is a plain class with endpoints instead.
+"""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dynamod.graph.service import depends, endpoint, service
+
+
+class Settings(BaseModel):
+    """Base of all settings: `max-model-len` and `max_model_len` are the same key, unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class FrontendSettings(Settings):
+    """The OpenAI front door."""
+
+    host: str = Field("0.0.0.0", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    served_model_name: str | None = Field(None, description="accepted for old files; the worker names the model")
+    endpoint: str | None = Field(None, description="accepted for old files, like dynamo.Processor.chat/completions")
+    body_limit_mb: float | None = Field(None, gt=0, description="largest request body")
+    api_keys: str | None = Field(None, description="comma separated keys; clients send one as Bearer token")
+    api_key_file: str | None = Field(None, description="file with one key per line")
+    unknown_fields: Literal["ignore", "reject"] = "ignore"
+    overload_status: int = Field(503, ge=400, le=599, description="HTTP status when no worker can take a request")
+    tls_cert_path: str | None = None
+    tls_key_path: str | None = None
+    keep_alive: float | None = Field(None, ge=0, description="seconds between SSE comments on a silent stream")
+    request_timeout: float | None = Field(None, gt=0, description="seconds for a whole request")
+
+
+class ProcessorSettings(Settings):
+    """Chat template, tokenizer, choice of an instance, migration."""
+
+    model: str | None = Field(None, description="accepted for old files; models are found by discovery")
+    block_size: int | None = None
+    max_model_len: int | None = None
+    router: Literal["random", "round-robin", "round_robin"] | None = Field(None, description="old name of router_mode")
+    router_mode: Literal["random", "round-robin", "round_robin"] | None = None
+    migration_limit: int | None = Field(None, ge=0, le=1023, description="moves of a request to another instance")
+    queue_timeout: float | None = Field(30.0, gt=0, description="seconds until an instance takes the request")
+    first_token_timeout: float | None = Field(600.0, gt=0, description="seconds until the first token")
+    token_gap_timeout: float | None = Field(120.0, gt=0, description="seconds between tokens")
+    request_timeout: float | None = Field(None, gt=0, description="seconds for the whole request")
+
+
+class WorkerSettings(Settings):
+    """An engine with one model."""
+
+    engine: str = Field("mistralrs", description="echo_core, echo_full or mistralrs")
+    model: str | None = Field(None, description="folder, GGUF file, Hugging Face repository, or `sample`")
+    model_config_path: str | None = Field(None, alias="model_config", description="tokenizer and template from here")
+    served_model_name: str | None = Field(None, description="name that clients use; default: from the model's path")
+    endpoint: str = "generate"
+    context_length: int | None = Field(None, gt=0, description="reduce the model's context to this")
+    kv_cache_block_size: int = Field(16, gt=0)
+    migration_limit: int = Field(3, ge=0, le=1023)
+    tensor_parallel_size: int = Field(1, ge=1, le=255)
+    base_gpu_id: int = Field(0, ge=0)
+    engine_args: dict[str, Any] = Field({}, description="handed to the engine as they are")
+
+
+@service(
+    dynamo={"namespace": "dynamo", "component_type": "worker"},
+    config=WorkerSettings,
+    actor="dynamod.daemon.components.worker:WorkerComponent",
+)
+class Worker:
+    """Runs an engine in a process of its own."""
+
+    @endpoint()
+    async def generate(self, request: dict[str, Any]) -> Any:
+        """Served by the actor."""
+
+
+@service(
+    dynamo={"namespace": "dynamo"},
+    config=ProcessorSettings,
+    actor="dynamod.daemon.components.processor:ProcessorComponent",
+)
+class Processor:
+    """Prepares requests and sends them to workers."""
+
+    worker = depends(Worker)
+
+
+@service(
+    dynamo={"namespace": "dynamo"},
+    config=FrontendSettings,
+    actor="dynamod.daemon.components.frontend:FrontendComponent",
+)
+class Frontend:
+    """Listens for OpenAI clients."""
+
+    processor = depends(Processor)

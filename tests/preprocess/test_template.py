@@ -1,0 +1,281 @@
+# ruff: noqa: E501 (templates are written as their makers do)
+import json
+from datetime import datetime
+from typing import Any
+
+import jinja2.ext
+import jinja2.sandbox
+import pytest
+
+from dynamod.message.errors import BadRequest, UserError
+from dynamod.preprocess import template as module
+from dynamod.preprocess.template import ChatTemplate
+
+from .conftest import CHATML
+
+NOW = datetime(2026, 11, 21, 9, 30)
+
+
+def reference(source: str, **context: Any) -> str:
+    """The template as transformers renders it."""
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = NOW.strftime
+    return environment.from_string(source).render(**context)
+
+
+LLAMA3 = """\
+{{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- set date_string = strftime_now("%d %b %Y") %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{%- if tools is not none %}
+    {{- "You may call these:\\n" }}
+    {%- for tool in tools %}
+        {{- tool | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("one call at a time!") }}
+        {%- endif %}
+        {%- set call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {{- '{"name": "' + call.name + '", "parameters": ' }}
+        {{- call.arguments | tojson }}
+        {{- "}<|eot_id|>" }}
+    {%- else %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""
+
+MISTRAL = """\
+{{ bos_token }}{% for message in messages %}
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}
+{% endif %}
+{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}
+{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token + ' ' }}
+{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}{% endif %}{% endfor %}
+"""
+
+QWEN = """\
+{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- "# Tools\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- set ns = namespace(multi_step=true, last=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step and message.role == "user" and message.content is string and not(message.content.startswith('<tool_response>')) %}
+        {%- set ns.multi_step = false %}
+        {%- set ns.last = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set content = message.content or '' %}
+        {%- if '</think>' in content %}
+            {%- set reasoning = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+            {%- if loop.index0 > ns.last %}
+                {{- '<think>' + reasoning.strip('\\n') + '</think>' }}
+            {%- endif %}
+        {%- endif %}
+        {{- '<|im_start|>assistant\\n' + content }}
+        {%- if message.tool_calls %}
+            {%- for call in message.tool_calls %}
+                {%- if call.function is defined %}
+                    {%- set call = call.function %}
+                {%- endif %}
+                {{- '\\n<tool_call>\\n{"name": "' ~ call.name ~ '", "arguments": ' }}
+                {{- call.arguments if call.arguments is string else call.arguments | tojson }}
+                {{- '}\\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}
+            {{- '<|im_start|>user' }}
+        {%- endif %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}
+"""
+
+PYTHONIC = """\
+{% macro show(name, value, depth=1) %}{{ name }}={{ value }}@{{ depth }};{% endmacro %}
+{% for message in messages %}
+{% if loop.first %}{% continue %}{% endif %}
+{% for key, value in message.items() %}{{ show(key, value, depth=2) }}{% endfor %}
+{{ message.get('nothing', 'default') }} {{ message['role'].upper() }} {{ message.role.title() }} {{ true }} {{ none }}
+{% generation %}{{ message.content }}{% endgeneration %}
+
+{%- generation -%}   x   {%- endgeneration -%}
+{% if loop.index == 3 %}{% break %}{% endif %}
+{% endfor %}
+{{ messages | map(attribute='role') | join(', ') }} {{ messages | selectattr('role', 'equalto', 'user') | list | length }}
+{% set parts %}block {{ bos_token }}{% endset %}{{ parts | upper | replace('B', 'ß') }} {{ 7 // 2 }} {{ 'a' in 'abc' }}
+{{ {'k': [1, 2.5, none, true, '<é"']} | tojson }} {{ messages[-1]['content'][:3] }} {{ '  x '.strip() ~ '-' ~ 3 }}
+"""
+
+PLAIN = [
+    {"role": "user", "content": " Hi <there> & 'you' \"é\" 😀 "},
+    {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello\n{{ not a tag }}"},
+    {"role": "user", "content": "Bye"},
+]
+SYSTEM = [{"role": "system", "content": "Be brief.\n"}, *PLAIN]
+CALLS = [
+    {"role": "user", "content": "weather?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "get", "arguments": {"zoo": "Köln", "a": [1, 2.0]}}}
+        ],
+    },
+    {"role": "tool", "content": "rain", "tool_call_id": "1"},
+]
+TOOLS = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object", "b": {}, "a": "<é>"}}}]
+
+CASES = [
+    (source, messages, tools, kwargs)
+    for source, conversations in {
+        CHATML: [PLAIN, SYSTEM],
+        LLAMA3: [PLAIN, SYSTEM, CALLS],
+        MISTRAL: [PLAIN],
+        QWEN: [PLAIN, SYSTEM, CALLS],
+        PYTHONIC: [PLAIN, SYSTEM],
+        CHATML.replace("{%", "{%-"): [PLAIN],
+    }.items()
+    for messages in conversations
+    for tools, kwargs in ((None, {}), (TOOLS, {"enable_thinking": False}), (None, {"date_string": "1 May"}))
+]
+
+
+@pytest.mark.parametrize("ask", [True, False])
+@pytest.mark.parametrize(("source", "messages", "tools", "kwargs"), CASES)
+def test_renders_as_transformers(
+    source: str, messages: list[Any], tools: list[Any] | None, kwargs: dict[str, Any], ask: bool
+) -> None:
+    template = ChatTemplate(source, "<s>", "</s>", now=lambda: NOW)
+    text = template.render(messages, tools, ask, **kwargs)
+    # transformers' own {% generation %} extension renders its body as it is.
+    plain = source.replace("endgeneration", "endif").replace("generation %}", "if true %}")
+    plain = plain.replace("generation -%}", "if true -%}")
+    expected = reference(
+        plain, messages=messages, tools=tools, add_generation_prompt=ask, bos_token="<s>", eos_token="</s>", **kwargs
+    )
+    assert text == expected
+    assert text.strip()
+    assert template.engine == "minijinja"
+
+
+def test_the_models_other_special_tokens_are_known() -> None:
+    assert ChatTemplate("{{ pad_token }}{{ x }}", tokens={"pad_token": "[PAD]"}).render([], x="y") == "[PAD]y"
+
+
+@pytest.mark.parametrize(
+    ("source", "says", "says_jinja2"),
+    [
+        ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate", "Roles must alternate"),
+        ("{{ messages[0].nothing.more }}", "undefined value", "has no attribute 'nothing'"),
+        ("{{ messages[0].content + none }}", "unsupported types", "can only concatenate str"),
+        ("{{ messages[0].content.nothing() }}", "no method named nothing", "has no attribute 'nothing'"),
+    ],
+)
+@pytest.mark.parametrize("with_jinja2", [True, False])
+def test_a_template_that_fails_is_a_bad_request(
+    source: str, says: str, says_jinja2: str, with_jinja2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_jinja2:
+        monkeypatch.setattr(module, "_jinja2", no_jinja2)
+    template = ChatTemplate(source)
+    with pytest.raises(BadRequest, match=says_jinja2 if with_jinja2 else says) as caught:
+        template.render([{"role": "user", "content": "x"}])
+    assert caught.value.param == "messages"
+    assert "\n" not in str(caught.value)
+    assert template.engine == "minijinja"
+
+
+def no_jinja2(source: str, helpers: dict[str, Any]) -> Any:
+    raise ImportError("No module named 'jinja2'")
+
+
+def test_a_broken_template_is_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"not valid: .*unexpected"):
+        ChatTemplate("{% if %}")
+    monkeypatch.setattr(module, "_jinja2", no_jinja2)
+    with pytest.raises(UserError, match=r"not valid: .*unexpected"):
+        ChatTemplate("{% if %}")
+
+
+def test_what_minijinja_cannot_do_jinja2_does(caplog: pytest.LogCaptureFixture) -> None:
+    template = ChatTemplate("{{ '%s and %s' % ('a', messages[0].content) }}")
+    assert template.engine == "minijinja"
+    assert template.render([{"role": "user", "content": "b"}]) == "a and b"
+    assert template.engine == "jinja2"
+    assert "jinja2 does" in caplog.text
+    assert template.render([{"role": "user", "content": "c"}]) == "a and c"
+
+
+def test_templates_have_no_way_into_python() -> None:
+    assert ChatTemplate("{{ messages.__class__ }}{{ raise_exception.__globals__ }}").render([]) == ""
