@@ -1,0 +1,1 @@
+"""The front door: OpenAI routes over HTTP, streaming, errors, keys, health and metrics."""

@@ -1,0 +1,88 @@
+"""Errors of the front door itself, and how any RequestError becomes OpenAI's error object."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from dynamod.message.errors import Overloaded, RequestError
+
+
+class Unauthorized(RequestError):
+    """401: no API key, or a wrong one."""
+
+    status = 401
+    kind = "invalid_request_error"
+    code_default = "invalid_api_key"
+
+
+class NoRoute(RequestError):
+    """404: nothing lives at this path."""
+
+    status = 404
+    kind = "invalid_request_error"
+    code_default = "unknown_url"
+
+
+class NoMethod(RequestError):
+    """405: the path exists, the method does not. `allow` lists what does."""
+
+    status = 405
+    kind = "invalid_request_error"
+    code_default = "method_not_allowed"
+
+    def __init__(self, message: str, allow: str) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class Internal(RequestError):
+    """500: a mistake of ours. The log has the traceback, the client a sentence."""
+
+    code_default = "internal_error"
+
+
+def error_object(error: RequestError) -> dict[str, Any]:
+    """OpenAI's `{"error": {...}}`."""
+    return {
+        "error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code},
+    }
+
+
+def status_of(error: RequestError, overload_status: int) -> int:
+    """HTTP status of an error; an overload answers with the status the operator chose."""
+    return overload_status if isinstance(error, Overloaded) else error.status
+
+
+def error_headers(error: RequestError) -> dict[str, str]:
+    """Headers that belong to an error."""
+    headers = {}
+    if error.retry_after is not None and math.isfinite(error.retry_after):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, NoMethod):
+        headers["Allow"] = error.allow
+    return headers
+
+
+def error_response(error: RequestError, status: int) -> web.Response:
+    """The error as an answer with a body."""
+    return json_response(error_object(error), status, error_headers(error))
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Any JSON-like value as an answer."""
+    body = msgspec.json.encode(value)
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+def printable(text: str) -> str:
+    """Text that can be encoded: lone surrogates (from paths or engines) become question marks."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text

@@ -1,0 +1,79 @@
+"""What the front door counts: plain ints and lists on the hot path. `prometheus` shows them when it is scraped."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+UNKNOWN = "unknown"
+MAX_MODELS = 1000
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+DURATION = (*_SECONDS, 120.0, 300.0, 600.0)
+GAP = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+INPUT = (0, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
+OUTPUT = (0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000)
+
+
+class Histogram:
+    """Counts per bucket (upper bounds inclusive, the last one open) and the sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        """Add `times` observations of `value`."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
+
+
+class ModelMetrics:
+    """Everything counted under one `model` label."""
+
+    __slots__ = (
+        "cancellations",
+        "duration",
+        "first_token",
+        "gap",
+        "inflight",
+        "input_tokens",
+        "output_length",
+        "output_tokens",
+        "queued",
+        "rejections",
+        "requests",
+    )
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str, str], int] = {}  # endpoint, request_type, status
+        self.rejections: dict[str, int] = {}  # endpoint
+        self.cancellations: dict[tuple[str, str], int] = {}  # endpoint, request_type
+        self.inflight = 0
+        self.queued = 0  # accepted, no token yet
+        self.output_tokens = 0
+        self.duration = Histogram(DURATION)
+        self.input_tokens = Histogram(INPUT)
+        self.output_length = Histogram(OUTPUT)
+        self.first_token = Histogram(_SECONDS)
+        self.gap = Histogram(GAP)
+
+
+class Metrics:
+    """All counters of one server. Labels come only from models that are served, never from what clients type."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, ModelMetrics] = {}
+        self.disconnected_clients = 0
+        self.unknown_fields = 0
+
+    def model(self, name: str) -> ModelMetrics:
+        """Counters of a served model, by its name in lower case as in the original."""
+        label = name.lower()
+        found = self.models.get(label)
+        if found is None:
+            if len(self.models) >= MAX_MODELS:
+                label = UNKNOWN
+            found = self.models.setdefault(label, ModelMetrics())
+        return found
