@@ -79,7 +79,7 @@ class Control(Actor):
             for key in ("after", "lines"):
                 if key in arguments:
                     arguments[key] = _parsed(key, arguments[key])
-            if arguments.pop("follow", "") in ("1", "true", ""):
+            if arguments.pop("follow", "0") in ("1", "true", ""):
                 return await self._follow(request, arguments)
         return _json(await self._node.verbs.call(verb, arguments))
 

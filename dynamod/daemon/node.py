@@ -25,6 +25,7 @@ from dynamod.registry.memory_impl import MemoryRegistry
 from .gpus import Gpus, devices
 from .link import LinkServer
 from .paths import RunFolder, link_path
+from .recent import Recent
 from .runner import GraphRunner
 from .seat import Seat
 from .verbs import Verbs
@@ -56,6 +57,7 @@ class Node(Actor):
         self.gpus = Gpus(devices())
         self.folder = RunFolder(path)
         self.book = LogBook(self.folder.path / "logs")
+        self.recent = Recent(self.book)
         self.graphs: dict[str, GraphRunner] = {}
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
@@ -71,6 +73,7 @@ class Node(Actor):
 
     async def started(self) -> None:
         """Take the seat, or become a guest."""
+        logging.getLogger().addHandler(self.recent)
         supervisor = Supervisor()
         ref = self.system.start("seat", lambda: supervisor, restart="temporary")
         await self.system.ready(ref, timeout=5)
@@ -90,6 +93,7 @@ class Node(Actor):
         await asyncio.gather(*(runner.stop() for runner in list(self.graphs.values())))
         await self.system.root.stop_child("seat")
         self._seat.leave()
+        logging.getLogger().removeHandler(self.recent)
         self.book.close()
         self.folder.remove()
 
@@ -237,7 +241,7 @@ class Node(Actor):
     def _output(self, process: str, stream: str, line: bytes) -> None:
         reader = self._readers.get(process)
         if reader is None:
-            reader = self._readers[process] = LineReader(process, lambda text: self.book.write(process, text))
+            reader = self._readers[process] = LineReader(process)
         reader.feed("out" if stream == "out" else "err", line)
 
     def inspection(self) -> dict[str, Any]:

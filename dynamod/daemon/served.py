@@ -32,7 +32,7 @@ class Models:
         if "ProcessorComponent" not in actors or "WorkerComponent" not in actors:
             return True
         own = {
-            card.name
+            (kind, card.name)
             for place, card in self._cards.items()
             if (instance := self._instances.get(place)) is not None and instance.process.startswith(f"{runner.name}/")
         }

@@ -116,10 +116,13 @@ class Verbs:
         lines = int(arguments.get("lines") or 100)
         hosting = {row["process"] for row in self.ps(local=True) if component in ("", row["component"])}
         found = [name for name in self._node.book.components() if name in hosting or _is_of(name, component)]
-        marks: dict[str, int] = {}
-        entries = self._node.book.read(found, after=after.get("here"), lines=lines)
-        marks["here"] = entries.next
-        result = list(entries.lines)
+        marks = {"here": self._node.recent.number}
+        if "here" in after:
+            result = self._node.recent.after(int(after["here"]), set(found) if component else None)
+        elif component:
+            result = [line for name in found for line in self._node.book.tail(name, lines)][-lines:]
+        else:
+            result = self._node.book.tail(None, lines)
         answered = bool(found) or bool(hosting) or not component
         if not local:
             for end in self._node.guests():

@@ -146,10 +146,12 @@ class Processor(Actor):
         model = self._models[card.name]
         if model is None:
             chat = lower_text(job, card)
-            return self._start(job, outlet, card, None, [chat] * samples, [0] * samples, {"request_id": job.id})
+            wanted = request.nvext.annotations or () if request.nvext is not None else ()
+            annotations: dict[str, Any] = {"request_id": job.id} if "request_id" in wanted else {}
+            return self._start(job, outlet, card, None, [chat] * samples, [0] * samples, annotations)
         generates: list[Generate] = []
         prompts: list[int] = []
-        annotations: dict[str, Any] = {"request_id": job.id}
+        annotations = {}
         for prompt in completion_prompts(request):
             prepared = model.prepare(request, prompt)
             if model.needs_thread(prepared.prompt):
@@ -179,6 +181,8 @@ class Processor(Actor):
                 annotations.setdefault("formatted_prompt", prepared.prompt)
             elif wanted == "token_ids":
                 annotations.setdefault("token_ids", list(tokens.unpack(generate.token_ids)))
+            elif wanted == "request_id":
+                annotations.setdefault("request_id", generate.request_id)
 
     def _start(
         self,

@@ -1,0 +1,1 @@
+"""The commands `dynamo`, `dynamod` and `dynamo-run`: arguments in, text out, nothing else."""

@@ -1,0 +1,269 @@
+"""The commands of `dynamo`."""
+
+import enum
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from dynamod import __version__
+
+EPILOG = """Examples:
+
+  dynamo serve graphs.agg:Frontend -f configs/agg.yaml
+
+  dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port=9000
+
+  dynamo ps --output json
+
+  dynamo logs -f Worker
+"""
+
+app = typer.Typer(
+    name="dynamo",
+    help="Serve LLMs from graphs of supervised components, and control the daemon that runs them.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+config_app = typer.Typer(help="Look at config files.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+
+class Form(enum.StrEnum):
+    """How an answer is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Socket = Annotated[
+    str | None, typer.Option("--socket", help="control socket (default: DYNAMOD_SOCKET, else usual places)")
+]
+Output = Annotated[Form, typer.Option("--output", "-o", help="how to print the answer")]
+Component = Annotated[str, typer.Argument(help="component, like Worker or agg/Worker")]
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `dynamo` with these arguments; returns the exit code."""
+    try:
+        app(args=list(argv), prog_name="dynamo")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"dynamo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Serve LLMs from graphs of supervised components, and control the daemon that runs them."""
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog="Any setting of a component can be overridden: --Worker.engine=echo_core, --Frontend.port 9000.",
+)
+def serve(
+    context: typer.Context,
+    graph: Annotated[
+        str | None, typer.Argument(help="graph, like graphs.agg:Frontend or path/to/file.py:Frontend")
+    ] = None,
+    config_file: Annotated[
+        str | None, typer.Option("--config-file", "-f", help="YAML with the components' settings")
+    ] = None,
+    name: Annotated[str, typer.Option("--name", help="name of the running graph (default: its module's name)")] = "",
+    service_name: Annotated[
+        str | None, typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="serve only this service")
+    ] = None,
+    working_dir: Annotated[
+        str | None, typer.Option("--working-dir", help="folder to look for graph and config in")
+    ] = None,
+    host: Annotated[str | None, typer.Option("--host", envvar="DYNAMO_HOST", help="address of the front door")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the front door")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the configuration and exit")] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="hand the graph to the running daemon")] = False,
+    socket: Socket = None,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v debug, -vv trace")] = 0,
+) -> None:
+    """Serve a graph in the foreground (Ctrl-C ends it), or hand it to the daemon with --detach."""
+    from .serve import ServeArguments, serve_graph
+
+    extra = list(context.args)
+    if graph is not None and graph.startswith("--"):  # an override before the graph
+        extra.insert(0, graph)
+        graph = None
+    code = serve_graph(
+        ServeArguments(
+            graph, config_file, name, service_name, working_dir, host, port, dry_run, detach, socket, verbose, extra
+        )
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Show the daemon and its graphs."""
+    _get("status", socket, output)
+
+
+@app.command()
+def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """List components with their state, restarts and last error."""
+    _get("ps", socket, output)
+
+
+@app.command()
+def logs(
+    component: Annotated[str, typer.Argument(help="component; all when left out")] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many of the last lines")] = 100,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Show what components have logged and printed."""
+    from .client import Control
+
+    control = Control(socket)
+    if follow:
+        for line in control.follow(component, lines):
+            print(json.dumps({"line": line}) if output is Form.JSON else line, flush=True)
+        return
+    answer = control.get("logs", component=component, lines=lines)
+    print(json.dumps(answer, indent=2) if output is Form.JSON else "\n".join(answer["lines"]))
+
+
+@app.command()
+def inspect(
+    actor: Annotated[str, typer.Argument(help="part of an actor's path; all when left out")] = "",
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Show what actors do: mailbox depths, current message and its age, what they await, task stacks."""
+    _get("inspect", socket, output, actor=actor)
+
+
+@app.command()
+def restart(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Restart a component's processes, one after the other; open streams finish first."""
+    _post("restart", socket, output, component=component)
+
+
+@app.command()
+def scale(
+    component: Component,
+    replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Run a component in this many processes; those too many finish their streams first."""
+    _post("scale", socket, output, component=component, replicas=replicas)
+
+
+@app.command()
+def drain(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Take a component out of service: no new requests, open ones finish, then it ends."""
+    _post("drain", socket, output, component=component)
+
+
+@app.command()
+def stop(
+    graph: Annotated[str | None, typer.Argument(help="graph; the whole daemon when left out")] = None,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Stop a graph, or the daemon with everything."""
+    _post("stop", socket, output, graph=graph)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+def run_engine(context: typer.Context) -> None:
+    """Run one engine without a graph file (the same as dynamo-run)."""
+    from .run import run as dynamo_run
+
+    raise typer.Exit(dynamo_run(context.args))
+
+
+run_engine_command = app.registered_commands[-1]
+run_engine_command.name = "run"
+
+
+@config_app.command("schema")
+def config_schema(
+    graph: Annotated[str, typer.Argument(help="graph whose services are typed")] = "graphs.agg:Frontend",
+) -> None:
+    """Print the JSON schema of config files, for editors (yaml-language-server)."""
+    from dynamod.graph.load import load_graph
+    from dynamod.graph.schema import schema
+
+    print(json.dumps(schema([load_graph(graph, None)]), indent=2))
+
+
+@config_app.command("check", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def config_check(
+    context: typer.Context,
+    config_file: Annotated[str, typer.Argument(help="config file")],
+    graph: Annotated[str | None, typer.Option("--graph", help="graph, when the file names none")] = None,
+) -> None:
+    """Check a config file without starting anything."""
+    from dynamod.daemon.preflight import check
+    from dynamod.graph.load import load_graph
+
+    loaded = load_graph(graph, config_file, overrides=context.args)
+    check(loaded)
+    print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
+
+
+@app.command()
+def env() -> None:
+    """Print what matters for a bug report: versions, platform, engines."""
+    import importlib.metadata
+    import platform
+
+    from dynamod.daemon.paths import socket_candidates
+    from dynamod.engine.names import ENGINES
+
+    print(
+        f"dynamod {__version__}\npython {platform.python_version()} ({sys.executable})\nplatform {platform.platform()}"
+    )
+    print(f"cores {os.cpu_count()}")
+    for name, known in ENGINES.items():
+        if known.needs:
+            try:
+                version = importlib.metadata.version(known.needs)
+            except importlib.metadata.PackageNotFoundError:
+                version = f"not installed (install dynamod[{known.extra}])"
+            print(f"engine {name}: {version}")
+    print("sockets tried: " + ", ".join(map(str, socket_candidates())))
+
+
+def _get(verb: str, socket: str | None, output: Form, **query: Any) -> None:
+    from .client import Control
+    from .show import show
+
+    show(verb, Control(socket).get(verb, **query), output)
+
+
+def _post(verb: str, socket: str | None, output: Form, **arguments: Any) -> None:
+    from .client import Control
+    from .show import show
+
+    show(verb, Control(socket).post(verb, **arguments), output)

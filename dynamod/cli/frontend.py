@@ -1,0 +1,41 @@
+"""`python -m dynamo.frontend`: the front door alone; it finds the models of workers on this machine."""
+
+import argparse
+from collections.abc import Sequence
+
+from dynamod import __version__
+from dynamod.message.errors import UserError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UserError(message, "see python -m dynamo.frontend --help")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the front door."""
+    from .run import ingress_graph
+    from .serve import foreground
+
+    p = _Parser(
+        prog="python -m dynamo.frontend",
+        description="An OpenAI server for all models that workers of this machine announce.",
+        epilog="example: python -m dynamo.frontend --http-port 8080",
+    )
+    add = p.add_argument
+    add("--http-port", type=int, default=8000, metavar="PORT", help="port (default 8000)")
+    add("--http-host", default="0.0.0.0", metavar="HOST", help="address (default 0.0.0.0)")
+    add("--router-mode", default="round-robin", metavar="MODE", help="round-robin or random")
+    add("--api-key", metavar="KEY", help="clients must send this key")
+    add("--api-key-file", metavar="FILE", help="file with one key per line")
+    add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
+    add("--tls-key-path", metavar="FILE", help="and this key")
+    add("--socket", metavar="PATH", help="control socket")
+    add("-v", "--verbose", action="count", default=0, help="-v debug, -vv trace")
+    add("--version", action="version", version=f"dynamo.frontend {__version__}")
+    try:
+        flags = p.parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    graph = ingress_graph(flags)
+    return foreground(graph, title="dynamo.frontend", name="", socket=flags.socket, verbose=flags.verbose)

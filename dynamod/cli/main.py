@@ -1,0 +1,67 @@
+"""Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+Main = Callable[[Sequence[str]], int]
+
+
+def dynamo() -> None:
+    """`dynamo`: serve graphs and control the daemon."""
+    sys.exit(_run(_dynamo))
+
+
+def dynamod() -> None:
+    """`dynamod`: the daemon as a service."""
+    sys.exit(_run(_dynamod))
+
+
+def dynamo_run() -> None:
+    """`dynamo-run`: one engine without a graph file."""
+    sys.exit(_run(_dynamo_run))
+
+
+def frontend() -> None:
+    """`python -m dynamo.frontend`: the front door alone."""
+    sys.exit(_run(_frontend))
+
+
+def _run(main: Main) -> int:
+    from .errors import guarded
+
+    return guarded(main, sys.argv[1:])
+
+
+def _dynamo(argv: Sequence[str]) -> int:
+    if list(argv) in (["--version"], ["-V"]):
+        return _version("dynamo")
+    if argv and argv[0] == "run":
+        return _dynamo_run(argv[1:])
+    from .app import run
+
+    return run(argv)
+
+
+def _dynamod(argv: Sequence[str]) -> int:
+    from .service import run
+
+    return run(argv)
+
+
+def _dynamo_run(argv: Sequence[str]) -> int:
+    from .run import run
+
+    return run(argv)
+
+
+def _frontend(argv: Sequence[str]) -> int:
+    from .frontend import run
+
+    return run(argv)
+
+
+def _version(name: str) -> int:
+    from dynamod import __version__
+
+    print(f"{name} {__version__}")
+    return 0

@@ -1,0 +1,258 @@
+"""`dynamo-run in=... out=... [model] [flags]`: one engine without a graph file, as a graph made from a few words."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dynamod import __version__
+from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.message.errors import UserError
+from dynamod.registry.keys import Address
+
+INPUTS = ("http", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
+HELP = """\
+usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
+
+Runs one engine. Words and flags may come in any order.
+
+  in=http                       an OpenAI server (default)
+  in=dyn://ns.component.endpoint  a worker that front doors of this machine find
+  out=ENGINE                    echo_core, echo_full or mistralrs (default mistralrs)
+  out=auto, out=dyn             the models of workers that are found (with in=http)
+  model                         folder, GGUF file, Hugging Face repository, or `sample`
+
+flags:
+"""
+EPILOG = """
+examples:
+  dynamo-run in=http out=mistralrs sample
+  dynamo-run in=http out=echo_full --model-name my_model
+  dynamo-run in=http out=echo_core --model-path sample -v
+  dynamo-run in=http out=auto
+  dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
+"""
+
+
+@dataclass(slots=True)
+class RunArguments:
+    """What was typed, sorted."""
+
+    input: str = "http"
+    output: str = ""
+    model: str = ""
+    flags: argparse.Namespace = field(default_factory=argparse.Namespace)
+    rest: Sequence[str] = ()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserError(message, "see dynamo-run --help")
+
+    def format_help(self) -> str:
+        return HELP + self._get_formatter_part() + EPILOG
+
+    def _get_formatter_part(self) -> str:
+        formatter = self._get_formatter()
+        for group in self._action_groups:
+            formatter.start_section(None)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        return formatter.format_help()
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags of `dynamo-run`."""
+    p = _Parser(prog="dynamo-run", usage=argparse.SUPPRESS, allow_abbrev=False)
+    add = p.add_argument
+    add("--http-port", type=int, default=8080, metavar="PORT", help="port of in=http (default 8080)")
+    add("--http-host", default="0.0.0.0", metavar="HOST", help="address of in=http (default 0.0.0.0)")
+    add("--model-path", metavar="PATH", help="the model, as a flag")
+    add("--model-name", metavar="NAME", help="name that clients use (default: from the model's path)")
+    add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
+    add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
+    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16)")
+    add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
+    add("--router-mode", default="round-robin", metavar="MODE", help="round-robin or random (default round-robin)")
+    add("--migration-limit", type=int, metavar="N", help="moves of a request to another worker (default 3)")
+    add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
+    add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
+    add("--api-key-file", metavar="FILE", help="file with one key per line")
+    add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
+    add("--tls-key-path", metavar="FILE", help="and this key")
+    add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
+    add("--dry-run", action="store_true", help="print the graph and exit")
+    add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
+    add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
+    return p
+
+
+def parse(argv: Sequence[str]) -> RunArguments:
+    """Sort the words. Raises UserError for anything unknown."""
+    words = list(argv)
+    rest: list[str] = []
+    if "--" in words:
+        place = words.index("--")
+        words, rest = words[:place], words[place + 1 :]
+    ways = {"in": "", "out": ""}
+    others: list[str] = []
+    for word in words:
+        key, sign, value = word.partition("=")
+        if sign and key in ways and not word.startswith("-"):
+            if ways[key]:
+                raise UserError(f"{key}= is given twice", "see dynamo-run --help")
+            ways[key] = value
+        else:
+            others.append(word)
+    flags, unknown = parser().parse_known_args(others)
+    models = [word for word in unknown if not word.startswith("-")]
+    if wrong := [word for word in unknown if word.startswith("-")]:
+        raise UserError(f"unknown flag {wrong[0]}", "see dynamo-run --help")
+    if len(models) > 1:
+        raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
+    model = models[0] if models else (flags.model_path or "")
+    return RunArguments(ways["in"] or "http", ways["out"], model, flags, rest)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `dynamo-run`."""
+    try:
+        if not argv:
+            print(parser().format_help())
+            return 0
+        arguments = parse(argv)
+    except SystemExit as end:  # argparse ends --help and --version this way
+        return int(end.code or 0)
+    graph = build(arguments)
+    if arguments.flags.dry_run:
+        from dynamod.graph.config import dry_run_text
+
+        print(dry_run_text(graph))
+        return 0
+    from dynamod.daemon.preflight import check
+
+    check(graph)
+    from .serve import foreground
+
+    title = f"dynamo-run in={arguments.input} out={arguments.output or 'mistralrs'}"
+    return foreground(graph, title=title, name="", socket=arguments.flags.socket, verbose=arguments.flags.verbose)
+
+
+def build(arguments: RunArguments) -> Graph:
+    """The graph that the words describe. Raises UserError for combinations that make no sense."""
+    flags, output = arguments.flags, arguments.output
+    discover = output in ("auto", "dyn")
+    if arguments.input.startswith("dyn://"):
+        if discover or output.startswith("dyn://"):
+            raise UserError("cannot use endpoints for both in and out", "a worker needs an engine: out=mistralrs")
+        return worker_graph(arguments, Address.parse(arguments.input))
+    if arguments.input != "http":
+        raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
+    if discover:
+        for flag in ("context_length", "kv_cache_block_size", "migration_limit"):
+            if getattr(flags, flag) is not None:
+                name = "--" + flag.replace("_", "-")
+                raise UserError(f"{name} belongs to the worker, not to out={output}", "give it where the engine runs")
+        return ingress_graph(flags)
+    if output.startswith("dyn://"):
+        raise UserError("out=dyn://... (static workers) is not supported yet", "use out=auto: workers are found")
+    address = Address("dynamo", "backend", "generate")
+    ingress, worker = ingress_graph(flags), worker_graph(arguments, address)
+    services = {**worker.services, **ingress.services}
+    processor = services["Processor"]
+    services["Processor"] = _with_depends(processor, {"worker": services["Worker"]})
+    name = f"run-{worker.services['Worker'].config['engine']}"
+    return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"), ("Processor", "Worker")), name)
+
+
+def ingress_graph(flags: argparse.Namespace) -> Graph:
+    """Frontend and Processor, for the models that are found."""
+    frontend = {
+        "host": flags.http_host,
+        "port": flags.http_port,
+        "api_keys": flags.api_key,
+        "api_key_file": flags.api_key_file,
+        "tls_cert_path": flags.tls_cert_path,
+        "tls_key_path": flags.tls_key_path,
+    }
+    processor: dict[str, Any] = {"router_mode": flags.router_mode}
+    if not 0 <= flags.http_port <= 65535:
+        raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
+    from dynamod.router.policy import mode_of
+
+    mode_of(flags.router_mode)
+    specs = [
+        _spec("Processor", "processor:ProcessorComponent", processor, "dynamo", "Processor"),
+        _spec("Frontend", "frontend:FrontendComponent", frontend, "dynamo", "Frontend"),
+    ]
+    services = {spec.name: spec for spec in specs}
+    services["Frontend"] = _with_depends(services["Frontend"], {"processor": services["Processor"]})
+    return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"),), "run-frontend")
+
+
+def worker_graph(arguments: RunArguments, address: Address) -> Graph:
+    """One worker at an address."""
+    from dynamod.engine.names import canonical
+
+    flags = arguments.flags
+    engine = canonical(arguments.output or "mistralrs")
+    config = {
+        "engine": engine,
+        "model": arguments.model or None,
+        "served_model_name": flags.model_name,
+        "model_config": flags.model_config,
+        "context_length": flags.context_length,
+        "kv_cache_block_size": flags.kv_cache_block_size,
+        "migration_limit": flags.migration_limit if flags.migration_limit is not None else 3,
+        "tensor_parallel_size": flags.tensor_parallel_size,
+        "endpoint": address.endpoint,
+        "engine_args": _engine_args(flags.extra_engine_args),
+    }
+    spec = _spec("Worker", "worker:WorkerComponent", config, address.namespace, address.component, "own")
+    endpoint = {address.endpoint: EndpointInfo(address.endpoint, "generate")}
+    spec = ServiceSpec(**{**_fields(spec), "endpoints": endpoint})
+    return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")
+
+
+def _engine_args(file: str | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    import yaml
+
+    try:
+        with open(file, encoding="utf-8") as stream:
+            value = yaml.safe_load(stream)  # JSON is YAML
+    except OSError as error:
+        raise UserError(f"--extra-engine-args {file}: {error.strerror}", "check the path") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"--extra-engine-args {file}: {error}", "it must hold a JSON or YAML object") from None
+    if not isinstance(value, dict):
+        raise UserError(f"--extra-engine-args {file} holds no object", 'for example {"max_seqs": 8}')
+    return value
+
+
+def _spec(
+    name: str, actor: str, config: dict[str, Any], namespace: str, component: str, placement: str = "ingress"
+) -> ServiceSpec:
+    kept = {key: value for key, value in config.items() if value is not None}
+    return ServiceSpec(
+        name=name,
+        path=f"graphs.components:{name}",
+        namespace=namespace,
+        component=component,
+        placement=placement,
+        actor=f"dynamod.daemon.components.{actor}",
+        config=kept,
+    )
+
+
+def _with_depends(spec: ServiceSpec, on: dict[str, ServiceSpec]) -> ServiceSpec:
+    depends = {
+        attribute: DependsInfo(other.name, other.namespace, other.component, tuple(other.endpoints))
+        for attribute, other in on.items()
+    }
+    return ServiceSpec(**{**_fields(spec), "depends": depends})
+
+
+def _fields(spec: ServiceSpec) -> dict[str, Any]:
+    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}

@@ -1,0 +1,162 @@
+"""`dynamod`: the daemon as a service. A file names the graphs; those handed over later come back after a restart."""
+
+import argparse
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynamod import __version__
+from dynamod.message.errors import UserError
+
+if TYPE_CHECKING:
+    from dynamod.daemon.boot import Wanted
+    from dynamod.daemon.node import Node
+
+log = logging.getLogger("dynamod.daemon")
+
+CONFIG = "/etc/dynamod/dynamod.yaml"
+KNOWN = {"graphs", "socket", "log_level"}
+KNOWN_GRAPH = {"target", "config", "name", "working_dir", "overrides", "service_name"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise UserError(message, "see dynamod --help")
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the daemon until it is told to stop."""
+    p = _Parser(
+        prog="dynamod",
+        description="Run graphs as supervised components of this machine.",
+        epilog=f"The file ({CONFIG} by default) names the graphs to start; dynamo serve --detach hands over more.",
+    )
+    p.add_argument("--config", "-c", metavar="FILE", help=f"default {CONFIG}, if it is there")
+    p.add_argument("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
+    p.add_argument(
+        "--state-dir", metavar="FOLDER", help="where handed-over graphs are kept (default: $STATE_DIRECTORY)"
+    )
+    p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
+    p.add_argument("--version", action="version", version=f"dynamod {__version__}")
+    try:
+        flags = p.parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+    settings = read_settings(flags.config)
+    if settings.get("log_level") and not flags.verbose and not os.environ.get("DYN_LOG"):
+        os.environ["DYN_LOG"] = str(settings["log_level"])
+    from .serve import configure_logs
+
+    configure_logs(flags.verbose)
+    from dynamod.daemon.boot import Options
+    from dynamod.daemon.boot import run as boot
+    from dynamod.daemon.paths import choose_socket
+
+    path = choose_socket(flags.socket or settings.get("socket"))
+    state = state_file(flags.state_dir)
+    wanted = _configured(settings, flags.config or CONFIG) + _kept(state)
+    log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
+    return boot(
+        Options(
+            path,
+            "dynamod",
+            wanted,
+            must_hold=True,
+            foreground=False,
+            changed=lambda node: keep(state, node),
+        )
+    )
+
+
+def read_settings(file: str | None) -> dict[str, Any]:
+    """The daemon's file; the default one may be missing. Raises UserError naming file and key."""
+    path = Path(file or CONFIG)
+    if not path.is_file():
+        if file is not None:
+            raise UserError(f"no file {file}", "check --config")
+        return {}
+    import yaml
+
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {error}", "it must be YAML") from None
+    if not isinstance(value, dict) or not set(value) <= KNOWN:
+        wrong = ", ".join(sorted(set(value) - KNOWN)) if isinstance(value, dict) else "the whole file"
+        raise UserError(f"{path}: unknown {wrong}", f"known keys: {', '.join(sorted(KNOWN))}")
+    graphs = value.get("graphs") or []
+    if not isinstance(graphs, list) or not all(isinstance(graph, dict) for graph in graphs):
+        raise UserError(
+            f"{path}: graphs must be a list", "with entries like {target: graphs.agg:Frontend, config: FILE}"
+        )
+    for number, graph in enumerate(graphs):
+        if wrong := ", ".join(sorted(set(graph) - KNOWN_GRAPH)):
+            raise UserError(
+                f"{path}: graphs[{number}]: unknown {wrong}", f"known keys: {', '.join(sorted(KNOWN_GRAPH))}"
+            )
+    return value
+
+
+def state_file(folder: str | None) -> Path | None:
+    """Where the handed-over graphs are kept; None keeps nothing."""
+    chosen = folder or os.environ.get("STATE_DIRECTORY", "").split(":")[0]
+    return Path(chosen) / "graphs.json" if chosen else None
+
+
+def keep(file: Path | None, node: "Node") -> None:
+    """Write down the graphs that were handed over, so that they come back."""
+    if file is None:
+        return
+    graphs = [
+        {"name": runner.name, "graph": runner.graph.to_dict()}
+        for runner in node.graphs.values()
+        if runner.origin == "handed over"
+    ]
+    text = json.dumps(graphs)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_suffix(".new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(file)
+    except OSError as error:
+        log.error("cannot keep the list of graphs in %s: %s", file, error.strerror)
+
+
+def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
+    from dynamod.daemon.boot import Wanted
+    from dynamod.daemon.preflight import check
+    from dynamod.graph.load import load_graph
+
+    wanted = []
+    for number, entry in enumerate(settings.get("graphs") or []):
+        folder = Path(entry.get("working_dir") or Path(file).parent)
+        try:
+            graph = load_graph(
+                entry.get("target"),
+                entry.get("config"),
+                working_dir=folder,
+                overrides=entry.get("overrides") or [],
+                service_name=entry.get("service_name"),
+            )
+            check(graph)
+        except UserError as error:
+            raise UserError(f"{file}: graphs[{number}]: {error}", error.hint) from None
+        wanted.append(Wanted(graph, str(entry.get("name") or "")))
+    return wanted
+
+
+def _kept(file: Path | None) -> "list[Wanted]":
+    from dynamod.daemon.boot import Wanted
+    from dynamod.graph.graph import Graph
+
+    if file is None or not file.is_file():
+        return []
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))
+        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], "handed over") for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.error("ignored %s: %s", file, error)
+        return []

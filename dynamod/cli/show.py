@@ -1,0 +1,81 @@
+"""How the answers of the control socket look on a terminal."""
+
+import json
+from typing import Any
+
+from dynamod.daemon.tables import table
+
+
+def show(verb: str, value: Any, output: str) -> None:
+    """Print an answer as `text` or `json`."""
+    if output == "json":
+        print(json.dumps(value, indent=2))
+    elif verb == "ps" or (isinstance(value, list) and value and "component" in value[0]):
+        print(processes(value))
+    elif verb == "status":
+        print(status(value))
+    elif verb == "inspect":
+        print(actors(value))
+    else:
+        print(", ".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else value)
+
+
+def processes(rows: list[dict[str, Any]]) -> str:
+    """`ps`: one line per component and replica."""
+    if not rows:
+        return "nothing is running"
+    head = ["GRAPH", "COMPONENT", "PROCESS", "STATE", "PID", "UPTIME", "RESTARTS", "LAST ERROR"]
+    lines = []
+    for row in rows:
+        where = f"{row['process']} ({row['guest']})" if row.get("guest") else row["process"]
+        uptime = duration(row["uptime"]) if row["uptime"] is not None else "-"
+        pid = str(row["pid"] or "-")
+        error = row["last_error"][:80]
+        lines.append([row["graph"], row["component"], where, row["state"], pid, uptime, str(row["restarts"]), error])
+    return table(head, lines)
+
+
+def status(value: dict[str, Any]) -> str:
+    """`status`: the daemon, then a line per graph."""
+    lines = [
+        f"dynamod {value['version']} pid {value['pid']} on {value['node']}, up {duration(value['uptime'])}, "
+        f"socket {value['socket']}"
+    ]
+    for graph in value["graphs"]:
+        where = " ".join(graph.get("urls", ()))
+        who = f" ({graph['guest']})" if graph.get("guest") else ""
+        lines.append(f"  {graph['name']}: {'ready' if graph['ready'] else 'not ready'}{who} {where}".rstrip())
+    if not value["graphs"]:
+        lines.append("  no graphs; start one with dynamo serve --detach")
+    return "\n".join(lines)
+
+
+def actors(entries: list[dict[str, Any]]) -> str:
+    """`inspect`: a block per actor."""
+    blocks = []
+    for entry in entries:
+        if "error" in entry:
+            blocks.append(f"{entry['process']}: {entry['error']}")
+            continue
+        mailbox = entry["mailbox"]
+        current = f"{entry['current']} for {entry['current_age']:.3f} s" if entry["current"] else "idle"
+        block = [
+            f"{entry['process']} {entry['path'] or '/'} ({entry['kind']}, incarnation {entry['incarnation']})",
+            f"  {entry['state']}, {current}; mailbox {mailbox['depth']}/{mailbox['capacity']}, "
+            f"control {mailbox['control_depth']}, waiting senders {mailbox['waiting_senders']}; "
+            f"handled {entry['handled']}, abandoned {entry['abandoned']}",
+        ]
+        block += [f"  {key}: {json.dumps(text)}" for key, text in entry["details"].items()]
+        for task in entry["tasks"]:
+            block.append(f"  task {task['name']}")
+            block += [f"    {line}" for line in task["stack"]]
+        blocks.append("\n".join(block))
+    return "\n".join(blocks)
+
+
+def duration(seconds: float) -> str:
+    """`3 s`, `12 min`, `5 h`, `3 d`."""
+    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
+        if seconds < limit:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds // 86400)} d"

@@ -1,0 +1,1 @@
+"""What can be seen of a running process: logs, captured output of children, statistics as metrics."""

@@ -1,0 +1,154 @@
+"""Logging of a process: everybody logs to `logging.getLogger("dynamod.x")`, `configure` decides what is shown and how.
+
+The formatting is our own: any import of structlog runs its `__init__`, which takes 300 ms here (rich, pygments); see
+README.md for the numbers. Components that use structlog themselves get its lines through here, by `adopt_structlog`.
+
+Environment: DYN_LOG, DYN_LOGGING_CONFIG_PATH, DYN_LOGGING_JSONL, DYN_LOG_USE_LOCAL_TZ,
+DYN_SDK_DISABLE_ANSI_LOGGING, NO_COLOR; DYNAMOD_LOG_PIPE is set by the daemon for its children.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from dynamod.message.errors import UserError
+
+from .fields import bind, bound
+from .levels import TRACE, Filter, apply, parse, parse_level
+from .lines import HumanLines, JsonLines, Lines, MarkedLines
+
+__all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "configure"]
+
+PIPE = "DYNAMOD_LOG_PIPE"
+"""When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
+
+
+class Console(logging.Handler):
+    """Writes records to a stream; without one to whatever sys.stderr is. A reader that is gone is no error.
+
+    A write waits while the reader of a pipe is slow, as every print does.
+    """
+
+    def __init__(self, formatter: Lines, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record with one call, so that lines of several writers stay whole."""
+        stream = self._stream if self._stream is not None else sys.stderr
+        if stream is None:
+            return
+        try:
+            stream.write(self.format(record) + "\n")
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+
+
+def configure(
+    *,
+    component: str = "",
+    stream: TextIO | None = None,
+    level: str = "",
+    jsonl: bool | None = None,
+    color: bool | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Send the records of this process to `stream` (standard error); calling it again replaces what it did before.
+
+    `level` (of -v and -vv) is the level of everything, before DYN_LOG's and the file's; their targets stay. `jsonl`
+    and `color` decide instead of the environment. Raises UserError for a setting that cannot be read.
+    """
+    chosen = _filter(level, environ)
+    console = Console(_lines(component, stream, jsonl, color, environ), stream)
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, Console) or _is_basic(handler):
+            root.removeHandler(handler)
+    root.addHandler(console)
+    apply(chosen)
+    logging.captureWarnings(True)
+    adopt_structlog()
+
+
+def adopt_structlog() -> bool:
+    """If structlog has been imported and not configured, send its lines through logging. Returns whether it did."""
+    structlog: Any = sys.modules.get("structlog")
+    if structlog is None or not hasattr(structlog, "is_configured") or structlog.is_configured():
+        return False
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.render_to_log_kwargs,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    return True
+
+
+def _filter(level: str, environ: Mapping[str, str]) -> Filter:
+    chosen = Filter()
+    path = environ.get("DYN_LOGGING_CONFIG_PATH", "")
+    if path:
+        chosen = _from_file(path)
+    chosen = parse(environ.get("DYN_LOG", ""), "DYN_LOG", chosen)
+    if level:
+        chosen = Filter(parse_level(level, "log level"), chosen.targets)
+    return chosen
+
+
+def _from_file(path: str) -> Filter:
+    """`log_level = "info"` and a table `[log_filters]` of targets with their levels."""
+    import tomllib
+
+    source = f"DYN_LOGGING_CONFIG_PATH={path}"
+    try:
+        with open(path, "rb") as file:
+            settings = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source}: {error}", "name a TOML file with log_level and [log_filters]") from None
+    default, targets = settings.get("log_level", "info"), settings.get("log_filters", {})
+    if not isinstance(default, str) or not isinstance(targets, dict):
+        raise UserError(f"{source}: log_level must be a string and log_filters a table")
+    chosen = Filter(parse_level(default, f"{source}: log_level"))
+    for target, word in targets.items():
+        chosen = parse(f"{target}={word}", f"{source}: log_filters", chosen)
+    return chosen
+
+
+def _lines(
+    component: str, stream: TextIO | None, jsonl: bool | None, color: bool | None, environ: Mapping[str, str]
+) -> Lines:
+    if environ.get(PIPE) == "1" and jsonl is None and stream is None:
+        return MarkedLines(component=component)
+    local = _truth(environ, "DYN_LOG_USE_LOCAL_TZ")
+    if jsonl if jsonl is not None else _truth(environ, "DYN_LOGGING_JSONL"):
+        return JsonLines(component=component, local=local)
+    if color is None:
+        color = _colored(stream, environ)
+    return HumanLines(component=component, local=local, color=color)
+
+
+def _colored(stream: TextIO | None, environ: Mapping[str, str]) -> bool:
+    if environ.get("NO_COLOR") or _truth(environ, "DYN_SDK_DISABLE_ANSI_LOGGING") or environ.get("TERM") == "dumb":
+        return False
+    stream = stream if stream is not None else sys.stderr
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _truth(environ: Mapping[str, str], name: str) -> bool:
+    return environ.get(name, "").strip().lower() in ("1", "true", "yes", "on")
+
+
+def _is_basic(handler: logging.Handler) -> bool:
+    """What logging.basicConfig of some library installed: it would print everything twice."""
+    return type(handler) is logging.StreamHandler and handler.stream in (sys.stderr, sys.stdout)

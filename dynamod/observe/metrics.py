@@ -1,0 +1,113 @@
+"""Statistics structs as Prometheus text (format 0.0.4). Actors, mailboxes and stores show their structs by this."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+COUNTERS = frozenset(
+    {
+        "abandoned",
+        "deltas",
+        "duplicates",
+        "evictions",
+        "frames",
+        "handled",
+        "hits",
+        "late",
+        "merged",
+        "misses",
+        "received",
+        "restarts",
+        "taken",
+    }
+)
+"""Fields that only grow although their names do not end in `_total`; the metric's name does."""
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_ODD = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -> str:
+    """Rows of labels and struct as text lines, one family per field: `{prefix}_{field}`.
+
+    Numbers become samples, booleans 0 or 1, nested structs join their names by `_`; None and everything else is left
+    out. A family's help is the first line of the docstring of the struct that has the field. Of two samples with the
+    same name and labels the first stays.
+    """
+    families: dict[str, _Family] = {}
+    for labels, struct in rows:
+        shown = _labels(labels)
+        for path, owner, value in _numbers(prefix, struct):
+            name, kind = _name(path)
+            family = families.get(name)
+            if family is None:
+                family = families[name] = _Family(name, kind, _help(owner))
+            family.samples.setdefault(shown, value)
+    return "".join(line for family in families.values() for line in family.lines())
+
+
+class _Family:
+    def __init__(self, name: str, kind: str, text: str) -> None:
+        self.name, self.kind, self.text = name, kind, text
+        self.samples: dict[str, float] = {}
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.text}\n"
+        yield f"# TYPE {self.name} {self.kind}\n"
+        for labels, value in self.samples.items():
+            yield f"{self.name}{labels} {_number(value)}\n"
+
+
+def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, type[msgspec.Struct], float]]:
+    for field, value in msgspec.structs.asdict(struct).items():
+        below = f"{path}_{_CAMEL.sub('_', field).lower()}" if path else field
+        if isinstance(value, int | float):
+            yield below, type(struct), value
+        elif isinstance(value, msgspec.Struct):
+            yield from _numbers(below, value)
+
+
+def _name(path: str) -> tuple[str, str]:
+    name = _ODD.sub("_", path)
+    if name[:1].isdigit():
+        name = f"_{name}"
+    if name.endswith("_total"):
+        return name, "counter"
+    if any(name == field or name.endswith(f"_{field}") for field in COUNTERS):
+        return f"{name}_total", "counter"
+    return name, "gauge"
+
+
+def _help(owner: type[msgspec.Struct]) -> str:
+    first = (owner.__doc__ or owner.__name__).strip().partition("\n")[0].strip()
+    return first.replace("\\", "\\\\")
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{_label(key)}="{_escaped(value)}"' for key, value in sorted(labels.items())) + "}"
+
+
+def _label(key: str) -> str:
+    name = _ODD.sub("_", key)
+    return f"_{name}" if name[:1].isdigit() or not name else name
+
+
+def _escaped(value: Any) -> str:
+    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return float.__repr__(value)
