@@ -94,7 +94,6 @@ class _Session:
         self._node, self._options = node, options
         self.code = 0
         self._runners: list[GraphRunner] = []
-        self._said: dict[str, str] = {}
         self._models = Models(node.watch, self._model_added, node.changed)
 
     async def start(self, wanted: Wanted) -> None:

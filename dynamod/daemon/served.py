@@ -34,9 +34,10 @@ class Models:
         own = {
             (kind, card.name)
             for place, card in self._cards.items()
+            for kind in card.types
             if (instance := self._instances.get(place)) is not None and instance.process.startswith(f"{runner.name}/")
         }
-        return bool(own) and own <= {served.model for served in self._served.values()}
+        return bool(own) and own <= {(served.type, served.model) for served in self._served.values()}
 
     def _served_changed(self, key: str, value: bytes | None) -> None:
         if value is None:
