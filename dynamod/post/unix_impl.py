@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -36,7 +36,7 @@ class WorkerEnd(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
         self._transport = transport
         self._connections.add(self)
         transport.write(MAGIC)
@@ -153,7 +153,7 @@ class IngressEnd(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet, and send what waited."""
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
         self._transport = transport
         transport.write(b"".join([MAGIC, *self._early]))
         self._early.clear()
