@@ -43,6 +43,7 @@ class _Echo(Engine):
         self._work = asyncio.Event()
         self._tokens = self._steps = 0
         self._since: float | None = None
+        self._now = asyncio.get_running_loop().time
 
     async def start(self) -> None:
         """Read the pace and begin to step."""
@@ -62,7 +63,7 @@ class _Echo(Engine):
             running=len(self._streams),
             tokens=self._tokens,
             steps=self._steps,
-            in_step_for=time.monotonic() - since if since is not None else None,
+            in_step_for=self._now() - since if since is not None else None,
             step_tokens=len(self._streams) if since is not None else 0,
         )
 
@@ -71,15 +72,15 @@ class _Echo(Engine):
         self._work.set()
 
     async def _run(self) -> None:
-        due = time.monotonic()
+        due = self._now()
         while True:
             if not self._streams:
                 self._work.clear()
                 await self._work.wait()
-                due = time.monotonic()
+                due = self._now()
             due += self._delay
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self._since = time.monotonic()
+            await asyncio.sleep(max(0.0, due - self._now()))
+            self._since = self._now()
             self._steps += 1
             self._streams = [stream for stream in self._streams if self._step(stream)]
             self._since = None
@@ -166,7 +167,11 @@ class EchoFull(_Echo):
     def submit(self, request: Generate | Chat, reply: Reply) -> None:
         """Echo the last user message (chat) or the prompt (completion)."""
         assert isinstance(request, Chat)
-        text = _last_user_text(request)
+        try:
+            text = _last_user_text(request)
+        except msgspec.MsgspecError as error:
+            reply.failed("BadRequest", f"the request cannot be read: {error}", param=_field(request))
+            return
         if text is None:
             reply.failed("BadRequest", "echo_full needs text to echo", param=_field(request))
             return

@@ -1,6 +1,7 @@
 """The worker actor: owns one engine, takes requests from its mailbox, publishes the model."""
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat, Generate
+from dynamod.post.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 
@@ -47,7 +49,8 @@ class Worker(Actor):
         self._engine: Engine | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._accepted = self._open = self._cancelled = self._refused = 0
+        self._replies: set[Reply] = set()
+        self._accepted = self._cancelled = self._refused = 0
 
     async def started(self) -> None:
         """Load the engine, then tell the world."""
@@ -63,10 +66,14 @@ class Worker(Actor):
         await self._idle.wait()
 
     async def stopping(self, reason: Reason) -> None:
-        """Leave the registry and free the engine."""
+        """Leave the registry, free the engine, and let who still waits for an answer go elsewhere."""
         self._withdraw()
-        if self._engine is not None:
-            await self._engine.close()
+        try:
+            if self._engine is not None:
+                await self._engine.close()
+        finally:
+            for reply in list(self._replies):
+                reply.failed("EngineFailed", f"the worker ended ({reason})", retry=True)
 
     @handle
     async def job(self, message: Job) -> None:
@@ -81,22 +88,26 @@ class Worker(Actor):
             reply.failed("BadRequest", f"this endpoint takes {wanted.__name__}, not {type(request).__name__}")
             return
         self._accepted += 1
-        self._open += 1
+        self._replies.add(reply)
         self._idle.clear()
-        reply.on_end(self._ended)
+        reply.on_end(functools.partial(self._ended, reply))
         reply.accepted()
-        self._engine.submit(request, reply)
+        try:
+            self._engine.submit(request, reply)
+        except Exception as error:  # an engine's bug ends this request, not its neighbours
+            log.exception("engine %s could not take request %s", self._engine.name, request.request_id)
+            reply.failed("EngineFailed", f"{self._engine.name}: {type(error).__name__}: {error}")
 
-    def _ended(self, cancelled: bool) -> None:
-        self._open -= 1
+    def _ended(self, reply: Reply, cancelled: bool) -> None:
+        self._replies.discard(reply)
         self._cancelled += cancelled
-        if not self._open:
+        if not self._replies:
             self._idle.set()
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        return WorkerStatistics(self._accepted, self._open, self._cancelled, self._refused, engine)
+        return WorkerStatistics(self._accepted, len(self._replies), self._cancelled, self._refused, engine)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

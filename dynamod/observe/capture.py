@@ -79,9 +79,16 @@ class LineReader:
             return
         level = self._level(text) if stream == "err" else logging.INFO
         now = time.time()
-        facts = {"name": self.component, "msg": f"{text} (cut)" if cut else text, "component": self.component}
-        facts |= {"levelno": level, "levelname": logging.getLevelName(level), "created": now, "msecs": now % 1 * 1000}
-        self._emit(logging.makeLogRecord(facts))
+        values: dict[str, Any] = {
+            "name": self.component,
+            "msg": f"{text} (cut)" if cut else text,
+            "component": self.component,
+            "levelno": level,
+            "levelname": logging.getLevelName(level),
+            "created": now,
+            "msecs": now % 1 * 1000,
+        }
+        self._emit(logging.makeLogRecord(values))
 
     def _level(self, text: str) -> int:
         """By the first level word near the line's begin; all lines of a traceback are errors."""

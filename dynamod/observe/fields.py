@@ -16,7 +16,7 @@ STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"
 
 @contextmanager
 def bound(**values: Any) -> Iterator[None]:
-    """Put fields on every record made inside: `with bound(x_request_id=number):`. Tasks started inside inherit."""
+    """Put fields (`x_request_id=...`) on every record made inside the block. Tasks started in it inherit them."""
     token = _bound.set({**_bound.get(), **values})
     try:
         yield

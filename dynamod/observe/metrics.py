@@ -40,8 +40,7 @@ def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -
     families: dict[str, _Family] = {}
     for labels, struct in rows:
         shown = _labels(labels)
-        for path, owner, value in _numbers(prefix, struct):
-            name, kind = _name(path)
+        for name, kind, owner, value in _numbers(prefix, struct):
             family = families.get(name)
             if family is None:
                 family = families[name] = _Family(name, kind, _help(owner))
@@ -61,24 +60,21 @@ class _Family:
             yield f"{self.name}{labels} {_number(value)}\n"
 
 
-def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, type[msgspec.Struct], float]]:
+def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, str, type[msgspec.Struct], float]]:
+    """Name, kind, owner and value of each number in the struct and in structs below it."""
     for field, value in msgspec.structs.asdict(struct).items():
-        below = f"{path}_{_CAMEL.sub('_', field).lower()}" if path else field
+        below = f"{path}_{_CAMEL.sub('_', field).lower()}"
         if isinstance(value, int | float):
-            yield below, type(struct), value
+            counts = field in COUNTERS or field.endswith("_total")
+            yield _name(below, counts), "counter" if counts else "gauge", type(struct), value
         elif isinstance(value, msgspec.Struct):
             yield from _numbers(below, value)
 
 
-def _name(path: str) -> tuple[str, str]:
-    name = _ODD.sub("_", path)
-    if name[:1].isdigit():
-        name = f"_{name}"
-    if name.endswith("_total"):
-        return name, "counter"
-    if any(name == field or name.endswith(f"_{field}") for field in COUNTERS):
-        return f"{name}_total", "counter"
-    return name, "gauge"
+def _name(path: str, counts: bool) -> str:
+    name = _ODD.sub("_", path).lstrip("_")
+    name = f"_{name}" if name[:1].isdigit() else name
+    return f"{name}_total" if counts and not name.endswith("_total") else name
 
 
 def _help(owner: type[msgspec.Struct]) -> str:
@@ -89,11 +85,12 @@ def _help(owner: type[msgspec.Struct]) -> str:
 def _labels(labels: dict[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{_label(key)}="{_escaped(value)}"' for key, value in sorted(labels.items())) + "}"
+    named = {_label(key): _escaped(value) for key, value in sorted(labels.items())}
+    return "{" + ",".join(f'{key}="{value}"' for key, value in named.items()) + "}"
 
 
 def _label(key: str) -> str:
-    name = _ODD.sub("_", key)
+    name = _ODD.sub("_", key).lstrip("_")  # two at the begin are reserved
     return f"_{name}" if name[:1].isdigit() or not name else name
 
 

@@ -1,0 +1,230 @@
+"""The mistral.rs engine: each request has a thread that reads mistralrs' iterator and hands its text to the loop.
+
+mistralrs streams text only for chat requests, and templates even a string; so prompts are rendered here, by the same
+code as for token engines, and go through a template that changes nothing (`loading.VERBATIM`).
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.registry import Capabilities, ModelCard
+from dynamod.message.worker import Chat, Generate
+from dynamod.post.base import Reply
+from dynamod.preprocess.card import read_card
+from dynamod.preprocess.lower import Model, Prepared
+from dynamod.preprocess.output import TextOutput
+
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from .loading import load, max_seqs
+from .lowering import Asked, PlainText, lower, prepare
+
+log = logging.getLogger("dynamod.engine")
+
+CLOSE = 3.0
+"""Seconds that `close` waits for the threads; one that hangs inside the engine is left behind."""
+
+_PROBE = "The probe: 1, 2, 3."
+
+
+class _Stream:
+    """One request. All but `cancelled` belongs to the event loop."""
+
+    __slots__ = ("cancelled", "future", "pending", "reply", "running")
+
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
+        self.cancelled = False  # set by the loop, read by the thread
+        self.future: Future[None] | None = None
+        self.running = False
+        self.pending = 0  # tokens the engine's next step has to do for this stream
+
+
+class MistralRs(Engine):
+    """Serves text; counts and stops as `preprocess.output` has them."""
+
+    name = "mistralrs"
+    kind = "text"
+    capabilities = Capabilities(logit_bias=True)
+
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self._streams: set[_Stream] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._sending = threading.Lock()
+        self._closed = False
+        self._tokens = 0
+        self._moved = 0.0
+
+    async def start(self) -> None:
+        """Read the card, then load. Raises UserError."""
+        options = self.options
+        assert options.path is not None
+        threads = max_seqs(options.arguments)
+        self._loop = asyncio.get_running_loop()
+        card = await asyncio.to_thread(
+            read_card,
+            options.path,
+            name=options.name,
+            config=options.config_path,
+            context_length=options.context_length,
+            kv_cache_block_size=options.kv_cache_block_size,
+            kind=self.kind,
+            engine=self.name,
+            capabilities=self.capabilities,
+            migration_limit=options.migration_limit,
+        )
+        self._model = await asyncio.to_thread(Model.load, card)
+        self._runner = await asyncio.to_thread(load, options)
+        limit = self._runner.max_sequence_length() or 0
+        if limit and (not card.context_length or limit < card.context_length):
+            card = msgspec.structs.replace(card, context_length=limit)
+        self._card = self._model.card = card
+        self._compare_tokenizers()
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mistralrs")
+
+    def card(self) -> ModelCard:
+        """See Engine."""
+        return self._card
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        """Check and render now; the rest happens in a thread."""
+        assert isinstance(request, Chat)
+        try:
+            prepared = prepare(self._model, request)
+        except RequestError as error:
+            reply.failed(type(error).__name__, str(error), param=error.param)
+            return
+        stream = _Stream(reply)
+        self._streams.add(stream)
+        self._idle.clear()
+        stream.future = self._pool.submit(self._serve, stream, prepared, request.request_id)
+        reply.on_cancel(lambda: self._cancel(stream))
+
+    def statistics(self) -> EngineStatistics:
+        """See Engine. mistralrs does not tell its steps: a step is taken to last since the last text of any stream."""
+        running = [stream for stream in self._streams if stream.running]
+        return EngineStatistics(
+            running=len(running),
+            waiting=len(self._streams) - len(running),
+            tokens=self._tokens,
+            in_step_for=self._loop.time() - self._moved if running else None,
+            step_tokens=sum(stream.pending for stream in running),
+        )
+
+    async def close(self) -> None:
+        """End every thread, and give the model back."""
+        self._closed = True
+        for stream in list(self._streams):
+            self._cancel(stream)
+        try:
+            async with asyncio.timeout(CLOSE):
+                await self._idle.wait()
+        except TimeoutError:
+            log.warning("mistralrs: %d requests hang in the engine", len(self._streams))
+        if hasattr(self, "_pool"):
+            self._pool.shutdown(wait=not self._streams, cancel_futures=True)
+            del self._runner
+
+    # On the event loop.
+
+    def _cancel(self, stream: _Stream) -> None:
+        """Reading stops at the next text; mistralrs frees the slot when nobody holds the iterator."""
+        stream.cancelled = True
+        if stream.future is not None and stream.future.cancel():
+            self._ended(stream)
+
+    def _began(self, stream: _Stream, asked: Asked) -> None:
+        if not any(other.running for other in self._streams):
+            self._moved = self._loop.time()
+        stream.running = True
+        stream.pending = asked.prompt_tokens
+
+    def _said(self, stream: _Stream, text: str, count: int, finish: str | None, prompt_tokens: int | None) -> None:
+        self._moved = self._loop.time()
+        stream.pending = 1
+        self._tokens += count
+        stream.reply.text(text, count, finish, prompt_tokens)
+        if finish is not None:
+            self._ended(stream)
+
+    def _failed(self, stream: _Stream, error: RequestError) -> None:
+        self._ended(stream)
+        stream.reply.failed(type(error).__name__, str(error), param=error.param)
+
+    def _ended(self, stream: _Stream) -> None:
+        self._streams.discard(stream)
+        if not self._streams:
+            self._idle.set()
+
+    # In a thread.
+
+    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # the loop is closed: nobody listens any more
+            log.debug("mistralrs: an answer came after the end")
+
+    def _serve(self, stream: _Stream, prepared: Prepared, request_id: str) -> None:
+        """One request from start to end. Whatever happens, the stream ends."""
+        try:
+            if not stream.cancelled:
+                asked = lower(self._model, prepared, request_id)
+                self._tell(self._began, stream, asked)
+                self._read(stream, asked)
+        except RequestError as error:
+            self._tell(self._failed, stream, error)
+        except BaseException as error:  # also a panic of the engine, which is no Exception
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("mistralrs: request %s failed: %s", request_id, reason)
+            self._tell(self._failed, stream, EngineFailed(f"mistralrs: {reason}"))
+        finally:
+            self._tell(self._ended, stream)
+
+    def _read(self, stream: _Stream, asked: Asked) -> None:
+        output, plain, told = TextOutput(asked.stops, include_stop=asked.include_stop), PlainText(), 0
+        for chunk in self._send(asked):
+            if stream.cancelled:
+                return
+            choice = chunk.choices[0]
+            text, finish, count = plain.of(choice), _FINISH.get(choice.finish_reason, "stop"), 1
+            if choice.finish_reason is None:
+                shown = output.push_text(text, count)
+            elif choice.finish_reason in _BROKEN:
+                raise EngineFailed(f"mistralrs ended the answer with '{choice.finish_reason}'")
+            else:
+                # A character of several tokens came as one text, an ending token as none: the usage has them all.
+                count = max(0, chunk.usage.completion_tokens - told) if chunk.usage is not None else 1
+                shown = output.push_text(text) + output.end(finish)
+            told += count
+            prompt = asked.prompt_tokens if output.finish is not None else None
+            self._tell(self._said, stream, shown, count, output.finish, prompt)
+            if output.finish is not None:
+                return
+        raise EngineFailed("mistralrs stopped in the middle of the answer")
+
+    def _send(self, asked: Asked) -> Any:
+        from mistralrs import ChatCompletionRequest
+
+        request = ChatCompletionRequest(**asked.fields)
+        with self._sending:  # a Runner is borrowed mutably for the call: a second one at the same time is refused
+            return self._runner.send_chat_completion_request(request)
+
+    def _compare_tokenizers(self) -> None:
+        ours = self._model.tokenizer.encode(_PROBE, add_special=True)
+        theirs = self._runner.tokenize_text(_PROBE, True, None)
+        if list(theirs) != ours:
+            log.warning(
+                "mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", self._card.name
+            )
+
+
+_FINISH = {"length": "length"}
+_BROKEN = ("canceled", "cancelled", "error")

@@ -1,0 +1,157 @@
+"""From our options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
+
+import difflib
+import inspect
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dynamod.message.errors import UserError
+
+from ..base import EngineOptions
+
+log = logging.getLogger("dynamod.engine")
+
+MAX_SEQS = 32
+
+VERBATIM = Path(__file__).with_name("verbatim.jinja")
+"""mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
+
+# Ours to say, or no value that a file or command line can hold.
+_HIDDEN = frozenset(
+    (
+        "which",
+        "model_id",
+        "quantized_model_id",
+        "quantized_filename",
+        "chat_template",
+        "jinja_explicit",
+        "anymoe_config",
+        "search_callback",
+        "tool_callbacks",
+        "mcp_client_config",
+        "code_execution_config",
+        "shell_config",
+        "adapters",
+        "mmproj_filename",
+    )
+)
+_ENUMS = {
+    "arch": "Architecture",
+    "dtype": "ModelDType",
+    "organization": "IsqOrganization",
+    "pa_cache_type": "PagedCacheType",
+}
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
+
+_HINTS = (
+    ("missing field `rope_theta`", "write rope_theta at the top level of config.json"),
+    (
+        "Unsupported Hugging Face",
+        "mistralrs does not know this architecture; the engine's argument arch names one it should take",
+    ),
+    ("invalid GGUF magic", "this is no GGUF file; download it again"),
+    ("was not found in local model directory", "give the folder of the original model with --model-config"),
+)
+
+
+def max_seqs(arguments: Mapping[str, Any]) -> int:
+    """How many requests the engine works on at once. Raises UserError."""
+    value = arguments.get("max_seqs", arguments.get("max-seqs", MAX_SEQS))
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"mistralrs: max_seqs={value!r} is not possible", "give a number from 1 upwards")
+    return value
+
+
+def load(options: EngineOptions) -> Any:
+    """Load the model. Blocks for as long as that takes. Raises UserError."""
+    # Rust reads RUST_LOG once, at import: its own notes (with the whole chat template) are for who asks for them.
+    os.environ.setdefault("RUST_LOG", "warn")
+    import mistralrs
+
+    path = options.path
+    assert path is not None
+    gguf = path.suffix.lower() == ".gguf"
+    which: Any = mistralrs.Which.GGUF if gguf else mistralrs.Which.Plain
+    for_runner, for_which = split(options.arguments, mistralrs.Runner, which)
+    log.info("mistralrs loads %s", path)
+    began = time.monotonic()
+    try:
+        given = {**_files(path, options.config_path), **_values(mistralrs, for_which)}
+        runner = mistralrs.Runner(
+            which=which(**given),
+            jinja_explicit=str(VERBATIM),
+            **{"max_seqs": MAX_SEQS, **_values(mistralrs, for_runner)},
+        )
+    except (KeyboardInterrupt, SystemExit, UserError):
+        raise
+    except (TypeError, OverflowError) as error:
+        raise UserError(f"mistralrs: {error}", "correct the engine's arguments") from None
+    except BaseException as error:  # ValueError for everything it expects; a panic is a BaseException
+        raise _explained(path, error) from None
+    log.info("mistralrs has loaded %s in %.1f s", path, time.monotonic() - began)
+    return runner
+
+
+def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments for `Runner` and for `Which`, keys as Python writes them. Raises UserError for an unknown one."""
+    known_runner = {name for name in inspect.signature(runner).parameters if name not in _HIDDEN}
+    known_which = {name for name in inspect.signature(which).parameters if name not in _HIDDEN}
+    known = sorted(known_runner | known_which)
+    for_runner: dict[str, Any] = {}
+    for_which: dict[str, Any] = {}
+    for key, value in arguments.items():
+        name = key.replace("-", "_")
+        if name in known_runner:
+            for_runner[name] = value
+        elif name in known_which:
+            for_which[name] = value
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"mistralrs takes no argument '{key}'", f"{hint}known: {', '.join(known)}")
+    return for_runner, for_which
+
+
+def _files(path: Path, config: Path | None) -> dict[str, Any]:
+    """Where weights and tokenizer are. A folder as `config` lends its tokenizer; all shards of a GGUF are named."""
+    folder = config.parent if config is not None and config.is_file() else config
+    if path.suffix.lower() != ".gguf":
+        found: dict[str, Any] = {"model_id": str(path)}
+        if folder is not None and (folder / "tokenizer.json").is_file():
+            found["tokenizer_json"] = str(folder / "tokenizer.json")
+        return found
+    names: str | list[str] = path.name
+    if shard := _SHARD.search(path.name):
+        names = [f"{path.name[: shard.start()]}-{n:05}-of-{shard[1]}.gguf" for n in range(1, int(shard[1]) + 1)]
+    found = {"quantized_model_id": str(path.absolute().parent), "quantized_filename": names}
+    if folder is not None and (folder / "tokenizer.json").is_file():
+        found["tok_model_id"] = str(folder)
+    return found
+
+
+def _values(module: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Names of enum members become the members. Raises UserError."""
+    return {name: _member(module, name, value) for name, value in arguments.items()}
+
+
+def _member(module: Any, name: str, value: Any) -> Any:
+    if name not in _ENUMS or value is None:
+        return value
+    kind = getattr(module, _ENUMS[name])
+    members = {member.lower(): member for member in dir(kind) if not member.startswith("_")}
+    found = members.get(str(value).lower())
+    if found is None:
+        raise UserError(f"mistralrs knows no {name} '{value}'", f"known: {', '.join(sorted(members.values()))}")
+    return getattr(kind, found)
+
+
+def _explained(path: Path, error: BaseException) -> UserError:
+    """One line without Rust's back trace, and what to do where that is known."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    hint = next((hint for sign, hint in _HINTS if sign in reason), "")
+    return UserError(f"mistralrs cannot load {path}: {reason}", hint)

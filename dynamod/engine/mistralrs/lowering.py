@@ -1,0 +1,123 @@
+"""From a client's request to mistralrs', and from mistralrs' deltas to text."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dynamod.message import tokens
+from dynamod.message.errors import BadRequest
+from dynamod.message.openai import ChatRequest, CompletionRequest
+from dynamod.message.worker import Chat, Stops
+from dynamod.preprocess.lower import Model, Prepared
+
+
+class _ChatBody(ChatRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The front door has dealt with unknown fields."""
+
+
+class _CompletionBody(CompletionRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """The front door has dealt with unknown fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the engine is asked: fields of `mistralrs.ChatCompletionRequest`, the prompt's length, when to stop."""
+
+    fields: dict[str, Any]
+    prompt_tokens: int
+    stops: Stops
+    include_stop: bool
+
+
+def prepare(model: Model, request: Chat) -> Prepared:
+    """Read, check and render. Raises BadRequest."""
+    try:
+        if request.kind == "chat":
+            return model.prepare(msgspec.json.decode(request.body, type=_ChatBody))
+        body = msgspec.json.decode(request.body, type=_CompletionBody)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"the request cannot be read: {error}") from None
+    if not isinstance(body.prompt, str):
+        raise BadRequest("mistralrs takes one prompt as a string", param="prompt")
+    return model.prepare(body, body.prompt)
+
+
+def lower(model: Model, prepared: Prepared, request_id: str) -> Asked:
+    """Tokenise (only to count) and translate. Safe in a thread. Raises BadRequest."""
+    request = prepared.request
+    if prepared.ids:
+        raise BadRequest("mistralrs takes text, not token ids", param="nvext.token_data")
+    if request.stop_token_ids:
+        raise BadRequest("mistralrs cannot stop at token ids; use `stop`", param="stop_token_ids")
+    generate = model.encode(prepared, request_id)
+    sampling, stops = generate.sampling, generate.stops
+    # What is None mistralrs takes from generation_config.json or its own default. Our values have the model's already
+    # in them, so "off" is said in numbers; elsewhere in this trade a temperature that nobody names is 1.
+    temperature = 1.0 if sampling.temperature is None else sampling.temperature
+    top_k = sampling.top_k if sampling.top_k not in (None, -1) else model.tokenizer.vocab_size
+    fields = {
+        "messages": prepared.prompt,
+        "model": "default",
+        "stream": True,
+        "temperature": temperature,
+        "top_p": sampling.top_p,
+        "top_k": top_k if temperature else None,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "logit_bias": sampling.logit_bias,
+        "max_tokens": stops.max_tokens,
+        # mistralrs has no min_tokens; the usual benchmark (as many as there may be) can be had all the same.
+        "ignore_eos": bool(stops.ignore_eos) or _no_end_before_limit(stops),
+        # With logprobs there is a delta for each token, and the bytes of each: what `PlainText` needs to be exact. They
+        # cost time in large vocabularies, so they are asked for where it shows.
+        "logprobs": bool(stops.stop or stops.min_tokens) or prepared.param == "prompt",
+    }
+    return Asked(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
+
+
+def _no_end_before_limit(stops: Stops) -> bool:
+    return bool(stops.min_tokens) and stops.max_tokens is not None and (stops.min_tokens or 0) >= stops.max_tokens
+
+
+class PlainText:
+    """Deltas back to the words of the model.
+
+    mistralrs cuts white space off the first delta, and for some models takes thoughts and tool calls out of the text.
+    We read those ourselves, for all engines the same way, so they are put back in the most common writing.
+    """
+
+    def __init__(self) -> None:
+        self._thinking = False
+        self._first = True
+
+    def of(self, choice: Any) -> str:
+        """The text of one chunk's choice."""
+        delta, parts = choice.delta, list[str]()
+        content = delta.content or ""
+        if self._first:
+            self._first = False
+            content = _uncut(content, choice.logprobs)
+        if delta.reasoning_content:
+            parts += [] if self._thinking else ["<think>\n"]
+            parts.append(delta.reasoning_content)
+            self._thinking = True
+        if self._thinking and (content or delta.tool_calls):
+            parts.append("\n</think>\n\n")
+            self._thinking = False
+        parts.append(content)
+        for call in delta.tool_calls or ():
+            name, arguments = json.dumps(call.function.name), call.function.arguments or "{}"
+            parts.append(f'<tool_call>\n{{"name": {name}, "arguments": {arguments}}}\n</tool_call>')
+        return "".join(parts)
+
+
+def _uncut(content: str, logprobs: Any) -> str:
+    """The first delta with the white space that its token began with, when the token is known."""
+    if logprobs is None or not logprobs.bytes:
+        return content
+    whole = bytes(logprobs.bytes).decode(errors="ignore")
+    return whole if whole.endswith(content) and whole.removesuffix(content).isspace() else content

@@ -1,0 +1,15 @@
+"""The sample model: a toy Llama in both file formats that engines load (see README.md in this folder).
+
+Nothing heavy is imported here; `train.py`, which makes the files, has its own needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FILES = {"sample": "hf", "sample.gguf": "sample.gguf"}
+
+
+def path(name: str) -> Path:
+    """Where the sample model lies: "sample" is the Hugging Face folder, "sample.gguf" the GGUF file."""
+    return Path(__file__).resolve().parent / _FILES[name]

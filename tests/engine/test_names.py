@@ -1,0 +1,55 @@
+"""Engines by name."""
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from dynamod.engine.base import Engine
+from dynamod.engine.echo import EchoCore, EchoFull
+from dynamod.engine.names import ALIASES, ENGINES, canonical, engine_class
+from dynamod.message.errors import UserError
+
+
+@pytest.mark.parametrize("name", [*ENGINES, *ALIASES])
+def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
+    found = engine_class(name)
+    assert issubclass(found, Engine)
+    assert found.name == canonical(name)
+    assert found.kind in ("tokens", "text")
+
+
+def test_the_echo_engines() -> None:
+    assert engine_class("echo") is engine_class("echo_core") is EchoCore
+    assert engine_class("echo_full") is EchoFull
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("mistralr", "mistralrs"), ("echo_ful", "echo_full"), ("mistral-rs", "mistralrs")]
+)
+def test_a_slip_is_corrected(typed: str, meant: str) -> None:
+    with pytest.raises(UserError) as caught:
+        engine_class(typed)
+    line = caught.value.line()
+    assert f"unknown engine '{typed}'" in line
+    assert f"did you mean {meant}?" in line
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UserError) as caught:
+        canonical("zzz")
+    assert caught.value.hint == f"known engines: {', '.join(sorted(ENGINES))}"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.util.find_spec
+
+    def find(name: str, *rest: Any) -> Any:
+        return None if name == "mistralrs" else real(name, *rest)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    with pytest.raises(UserError) as caught:
+        engine_class("mistral.rs")
+    assert caught.value.line() == "engine 'mistral.rs' needs the package 'mistralrs'; install dynamod[mistralrs]"
+    assert caught.value.exit_code == 3
+    assert engine_class("echo_core") is EchoCore

@@ -1,0 +1,93 @@
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).parent.parent / "systemd"
+DAEMON, WORKER = FOLDER / "dynamod.service", FOLDER / "dynamod-worker@.service"
+MANY = {"Environment", "EnvironmentFile", "After", "Wants", "DeviceAllow", "ReadWritePaths"}
+
+
+def read(path: Path) -> dict[str, dict[str, list[str]]]:
+    """Sections, keys and values. Every line must be a comment, a section or key=value."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    section: dict[str, list[str]] = {}
+    for line in path.read_text().splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        head = re.fullmatch(r"\[(\w+)\]", line)
+        if head:
+            assert head[1] not in sections
+            section = sections[head[1]] = {}
+            continue
+        pair = re.fullmatch(r"(\w+)=(.*)", line)
+        assert pair, line
+        assert pair[2] == pair[2].strip()
+        section.setdefault(pair[1], []).append(pair[2])
+    return sections
+
+
+@pytest.mark.parametrize("path", [DAEMON, WORKER], ids=lambda path: path.name)
+def test_form(path: Path) -> None:
+    sections = read(path)
+    assert list(sections) == ["Unit", "Service", "Install"]
+    for section in sections.values():
+        assert [key for key, values in section.items() if len(values) > 1 and key not in MANY] == []
+    service = {key: values[0] for key, values in sections["Service"].items()}
+    assert service["ExecStart"].startswith("/opt/dynamod/bin/")
+    assert (service["User"], service["Group"]) == ("dynamod", "dynamod")
+    assert (service["KillMode"], service["Restart"]) == ("mixed", "on-failure")
+    assert service["LimitNOFILE"] == "1048576"
+    assert (service["ProtectSystem"], service["NoNewPrivileges"]) == ("strict", "yes")
+    assert service["SystemCallFilter"] == "@system-service"
+    # They would take the accelerators and the compilers away from engines.
+    assert not {"PrivateDevices", "ProtectClock", "MemoryDenyWriteExecute"} & service.keys()
+
+
+def test_the_daemon_notifies() -> None:
+    service = {key: values[0] for key, values in read(DAEMON)["Service"].items()}
+    assert (service["Type"], service["NotifyAccess"], service["WatchdogSec"]) == ("notify", "main", "30")
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    for folder in ("State", "Runtime", "Cache", "Logs"):
+        assert service[f"{folder}Directory"] == "dynamod"
+    assert service["RuntimeDirectoryMode"] == "0750"
+
+
+def test_both_are_hardened_alike() -> None:
+    keys = ("Protect", "Restrict", "SystemCall", "Lock", "Private", "Capability", "NoNew")
+    daemon, worker = (
+        {key: values for key, values in read(path)["Service"].items() if key.startswith(keys)}
+        for path in (DAEMON, WORKER)
+    )
+    daemon.pop("Restart", None)
+    assert {k: v for k, v in daemon.items() if k != "RestartSec"} == {
+        k: v for k, v in worker.items() if k not in ("Restart", "RestartSec")
+    }
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_has_nothing_to_say(tmp_path: Path) -> None:
+    """With stubs for the programs, which are not installed here."""
+    stub = tmp_path / "stub"
+    stub.write_text("#!/bin/sh\n")
+    stub.chmod(0o755)
+    units = [tmp_path / "dynamod.service", tmp_path / "dynamod-worker@dynamo.backend.generate.service"]
+    for source, unit in zip((DAEMON, WORKER), units, strict=True):
+        unit.write_text(re.sub(r"(?m)^(ExecStart|ExecReload)=\S+", rf"\1={stub}", source.read_text()))
+    command = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_example_names_graphs() -> None:
+    settings = yaml.safe_load((FOLDER / "dynamod.yaml").read_text())
+    assert settings["graphs"] == [{"target": "graphs.agg:Frontend", "config": "/etc/dynamod/agg.yaml", "name": "agg"}]
+    assert settings.keys() <= {"graphs", "socket", "log_level"}
+
+
+def test_the_readme_names_every_file() -> None:
+    text = (FOLDER / "README.md").read_text()
+    assert [path.name for path in FOLDER.iterdir() if path.name != "README.md" and f"`{path.name}`" not in text] == []
