@@ -10,28 +10,33 @@ from typing import Annotated, Any
 import typer
 
 from dynamod import __version__
+from dynamod.message.errors import UserError
 
-EPILOG = """Examples:
 
-  dynamo serve graphs.agg:Frontend -f configs/agg.yaml
+def _examples(*lines: str) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])  # \b: lines stay as they are
 
-  dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port=9000
-
-  dynamo ps --output json
-
-  dynamo logs -f Worker
-"""
 
 app = typer.Typer(
     name="dynamo",
     help="Serve LLMs from graphs of supervised components, and control the daemon that runs them.",
-    epilog=EPILOG,
+    epilog=_examples(
+        "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
+        "dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port=9000",
+        "dynamo ps --output json",
+        "dynamo logs -f Worker",
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-config_app = typer.Typer(help="Look at config files.", no_args_is_help=True, rich_markup_mode=None)
+config_app = typer.Typer(
+    help="Look at config files.",
+    epilog=_examples("dynamo config check my.yaml --graph graphs.agg:Frontend", "dynamo config schema > schema.json"),
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 app.add_typer(config_app, name="config")
 
 
@@ -50,12 +55,22 @@ Component = Annotated[str, typer.Argument(help="component, like Worker or agg/Wo
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run `dynamo` with these arguments; returns the exit code."""
+    """Run `dynamo` with these arguments; returns the exit code. Raises UserError for a wrong word or flag."""
     try:
-        app(args=list(argv), prog_name="dynamo")
+        code = app(args=list(argv), prog_name="dynamo", standalone_mode=False)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    return 0
+    except Exception as error:
+        # typer carries click inside itself or beside itself, by its version: its errors are known by their form
+        if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):
+            raise
+        text = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(text)
+            return 0
+        where = getattr(getattr(error, "ctx", None), "command_path", "") or "dynamo"
+        raise UserError(" ".join(text.split()).rstrip("."), f"see {where} --help") from None
+    return code if isinstance(code, int) else 0
 
 
 def _version(value: bool) -> None:
@@ -75,7 +90,11 @@ def _main(
 
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog="Any setting of a component can be overridden: --Worker.engine=echo_core, --Frontend.port 9000.",
+    epilog=_examples(
+        "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
+        "dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port 9000",
+        "dynamo serve path/to/file.py:Frontend --detach --name mine",
+    ),
 )
 def serve(
     context: typer.Context,
@@ -116,19 +135,19 @@ def serve(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo status", "dynamo status --output json"))
 def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show the daemon and its graphs."""
     _get("status", socket, output)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo ps", "dynamo ps --output json"))
 def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """List components with their state, restarts and last error."""
     _get("ps", socket, output)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
     component: Annotated[str, typer.Argument(help="component; all when left out")] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
@@ -148,7 +167,7 @@ def logs(
     print(json.dumps(answer, indent=2) if output is Form.JSON else "\n".join(answer["lines"]))
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo inspect", "dynamo inspect agg/Worker.0", "dynamo inspect /Processor"))
 def inspect(
     actor: Annotated[str, typer.Argument(help="part of an actor's path; all when left out")] = "",
     socket: Socket = None,
@@ -158,13 +177,13 @@ def inspect(
     _get("inspect", socket, output, actor=actor)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker"))
 def restart(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Restart a component's processes, one after the other; open streams finish first."""
     _post("restart", socket, output, component=component)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo scale Worker 4"))
 def scale(
     component: Component,
     replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
@@ -175,13 +194,13 @@ def scale(
     _post("scale", socket, output, component=component, replicas=replicas)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo drain Worker"))
 def drain(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
     _post("drain", socket, output, component=component)
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo stop agg", "dynamo stop"))
 def stop(
     graph: Annotated[str | None, typer.Argument(help="graph; the whole daemon when left out")] = None,
     socket: Socket = None,
@@ -232,7 +251,7 @@ def config_check(
     print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
 
 
-@app.command()
+@app.command(epilog=_examples("dynamo env"))
 def env() -> None:
     """Print what matters for a bug report: versions, platform, engines."""
     import importlib.metadata

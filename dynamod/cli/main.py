@@ -37,6 +37,8 @@ def _dynamo(argv: Sequence[str]) -> int:
         return _version("dynamo")
     if argv and argv[0] == "run":
         return _dynamo_run(argv[1:])
+    if argv and argv[0] == "serve":
+        _prewarm(argv[1:], {"--detach", "-d", "--dry-run"})
     from .app import run
 
     return run(argv)
@@ -49,6 +51,8 @@ def _dynamod(argv: Sequence[str]) -> int:
 
 
 def _dynamo_run(argv: Sequence[str]) -> int:
+    if argv:
+        _prewarm(argv, {"--dry-run"})
     from .run import run
 
     return run(argv)
@@ -58,6 +62,14 @@ def _frontend(argv: Sequence[str]) -> int:
     from .frontend import run
 
     return run(argv)
+
+
+def _prewarm(argv: Sequence[str], without: set[str]) -> None:
+    """Let component processes warm up while this one reads its arguments, files and settings."""
+    if not (without | {"--help", "-h", "--version"}) & set(argv):
+        from dynamod.daemon.spawn import prewarm
+
+        prewarm()
 
 
 def _version(name: str) -> int:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 CONFIG = "/etc/dynamod/dynamod.yaml"
+EPILOG = f"""\
+The file ({CONFIG} by default) names the graphs to start; dynamo serve --detach hands over more.
+
+examples:
+  dynamod
+  dynamod --config dynamod.yaml --socket /run/dynamod/dynamod.sock
+  dynamod --socket /tmp/my.sock --state-dir /tmp/my.state -v
+"""
 KNOWN = {"graphs", "socket", "log_level"}
 KNOWN_GRAPH = {"target", "config", "name", "working_dir", "overrides", "service_name"}
 
@@ -32,7 +40,8 @@ def run(argv: Sequence[str]) -> int:
     p = _Parser(
         prog="dynamod",
         description="Run graphs as supervised components of this machine.",
-        epilog=f"The file ({CONFIG} by default) names the graphs to start; dynamo serve --detach hands over more.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     p.add_argument("--config", "-c", metavar="FILE", help=f"default {CONFIG}, if it is there")
     p.add_argument("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")

@@ -21,6 +21,7 @@ from .node import Node, Ping
 from .notify import Notifier
 from .runner import GraphRunner
 from .served import Models
+from .spawn import drop_spares
 from .tables import table
 from .verbs import graph_name
 
@@ -36,9 +37,22 @@ class Wanted:
     origin: Any = None
 
 
+def say(text: str) -> None:
+    """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a node runs. `must_hold`: refuse to join another daemon. `foreground`: print, and end with the graph."""
+    """How a node runs. `must_hold`: refuse to join another daemon. `foreground`: print, and end with the graph.
+
+    `changed` is called whenever a graph has come or gone after the start.
+    """
 
     socket: Path
     title: str
@@ -47,7 +61,7 @@ class Options:
     foreground: bool = True
     reload: Callable[[Node], Any] | None = None
     changed: Callable[[Node], None] | None = None
-    echo: Callable[[str], None] = field(default=print)
+    echo: Callable[[str], None] = field(default=say)
 
 
 def run(options: Options) -> int:
@@ -75,7 +89,15 @@ async def _live(options: Options) -> int:
         session = _Session(node, options)
         try:
             for wanted in options.wanted:
-                await session.start(wanted)
+                try:
+                    await session.start(wanted)
+                except UserError as error:
+                    if options.foreground or wanted.origin is None:
+                        raise
+                    log.error("graph %s, handed over before, cannot start: %s", wanted.name, error.line())
+            if (changed := options.changed) is not None:
+                node.graphs_changed = lambda: changed(node)
+            drop_spares()
             node.context.task(session.watch(), "watch graphs")
             if notifier.watchdog_interval:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
@@ -107,11 +129,12 @@ class _Session:
             return
         await self._node.until(lambda: all(map(self._is_ready, runners)) or any(r.fatal() for r in runners))
         fatal = [row for runner in runners for row in runner.fatal()]
-        if fatal and self._options.foreground:
-            for row in fatal:
-                print(f"error: {row.component} cannot start: {row.last_error}", file=sys.stderr)
-            self.code = 1
-            self._node.stop()
+        if fatal:
+            if self._options.foreground:  # a service stays: its log has it, ps shows it, and restart tries again
+                for row in fatal:
+                    print(f"error: {row.component} cannot start: {row.last_error}", file=sys.stderr)
+                self.code = 1
+                self._node.stop()
             return
         for runner in runners:
             self._print_ready(runner)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dynamod.graph.graph import Graph, ServiceSpec
+from dynamod.message.errors import UserError
 
 INGRESS = "ingress"
 
@@ -21,8 +22,15 @@ class Group:
         for spec in self.services:
             over_http = any("http" in info.transports for info in spec.endpoints.values())
             if over_http or spec.actor.endswith(":FrontendComponent"):
-                return spec, str(spec.config.get("host", "0.0.0.0")), int(spec.config.get("port", 8000))
+                return spec, str(spec.config.get("host", "0.0.0.0")), _port(spec)
         return None
+
+
+def _port(spec: ServiceSpec) -> int:
+    port = spec.config.get("port", 8000)
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= 65535:
+        raise UserError(f"{spec.name}.port is {port!r}", "give a number from 0 to 65535; 0 takes a free one")
+    return port
 
 
 def groups(graph: Graph) -> list[Group]:

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynamod import __version__
@@ -36,8 +36,9 @@ BEAT = 0.5
 class Host:
     """Runs the components of one plan until it is told to stop, the daemon is gone, or a component ends."""
 
-    def __init__(self, plan: HostPlan, sock: socket.socket) -> None:
+    def __init__(self, plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> None:
         self._plan = plan
+        self._fds = fds
         self._sock = sock
         self._stop = asyncio.Event()
         self._code = 0
@@ -74,7 +75,7 @@ class Host:
         assert cell is not None
         unix = UnixPost(cell.actor.context.task)
         mail = Mail(plan.office, LocalPost(exchange.receive), unix)
-        return Surroundings(plan, system, registry, exchange, office, unix, mail)
+        return Surroundings(plan, system, registry, exchange, office, unix, mail, self._fds)
 
     async def _start_all(self, around: Surroundings) -> None:
         for service in self._plan.services:  # in order: each finds those before it in its process
@@ -178,11 +179,27 @@ def _component(site: Site) -> Actor:
     return host_class(site)(site)
 
 
+WARM_UP = {
+    "ingress": ("dynamod.daemon.components.frontend", "dynamod.daemon.components.processor", "uvloop"),
+    "worker": ("dynamod.daemon.components.worker", "dynamod.preprocess.card", "dynamod.preprocess.locate", "uvloop"),
+}
+
+
+def warm_up(kind: str) -> None:
+    """Import what a process of this kind needs whatever its plan says; see spawn.py."""
+    for module in WARM_UP.get(kind, ()):
+        if importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+
+
 def main() -> None:
     """Entry point of the process."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     os.set_inheritable(sock.fileno(), False)
-    plan = decode(receive_plan(sock))
+    if len(sys.argv) > 2:
+        warm_up(sys.argv[2])
+    payload, fds = receive_plan(sock)
+    plan = decode(payload)
     sock.setblocking(False)
     os.environ.update(plan.env)
     from dynamod.observe.logs import configure
@@ -192,7 +209,7 @@ def main() -> None:
     if importlib.util.find_spec("uvloop") is not None:
         factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        code = runner.run(Host(plan, sock).run())
+        code = runner.run(Host(plan, sock, fds).run())
     os._exit(code) if code else sys.exit(0)
 
 

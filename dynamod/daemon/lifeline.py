@@ -59,13 +59,17 @@ class Lifeline:
             self._writer.write(pack(_encoder.encode(message)))
 
 
-def receive_plan(sock: socket.socket) -> bytes:
-    """Read the plan: the first payload on the child's end, before any loop runs."""
+def receive_plan(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Read the plan and the descriptors that come with it: the first payload, before any loop runs."""
     unframer = Unframer(magic=False)
-    while data := sock.recv(1 << 16):
+    fds: list[int] = []
+    while True:
+        data, new, _, _ = socket.recv_fds(sock, 1 << 16, 16)
+        fds += new
+        if not data:
+            raise SystemExit(0)  # nobody needs us
         for payload in unframer.feed(data):
-            return payload
-    raise SystemExit(0)  # the daemon died before it said what to do
+            return payload, fds
 
 
 def die_with_parent(sock: socket.socket, stop: Callable[[], object]) -> None:

@@ -59,6 +59,7 @@ class Node(Actor):
         self.book = LogBook(self.folder.path / "logs")
         self.recent = Recent(self.book)
         self.graphs: dict[str, GraphRunner] = {}
+        self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
         self.stopped = asyncio.Event()
@@ -126,12 +127,14 @@ class Node(Actor):
             del self.graphs[name]
             raise
         log.info("graph %s started (%s)", name, graph.target or graph.root)
+        self.graphs_changed()
         return runner
 
     async def stop_graph(self, name: str) -> None:
         """End a graph for good."""
         await self.graphs[name].stop()
         del self.graphs[name]
+        self.graphs_changed()
         self.changed()
 
     def stop(self) -> None:

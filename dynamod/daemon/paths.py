@@ -34,15 +34,17 @@ def choose_socket(explicit: str | None = None, environ: Mapping[str, str] = os.e
         if len(os.fsencode(path)) > _LONGEST:
             raise UserError(f"the socket path {path} is too long", f"use --socket with at most {_LONGEST} bytes")
         try:
+            if path.exists() and not path.is_socket():
+                raise OSError(0, "there is something that is no socket")
             private = path == private_socket()
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o755)
             if private and path.parent.stat().st_uid != os.getuid():
                 raise PermissionError(f"{path.parent} belongs to another user")
             if os.access(path.parent, os.W_OK | os.X_OK):
                 return path
-            tried.append(f"{path.parent}: not writable")
+            tried.append(f"{path}: the folder is not writable")
         except OSError as error:
-            tried.append(f"{path.parent}: {error.strerror or error}")
+            tried.append(f"{path}: {error.strerror or error}")
     raise UserError(f"no place for the control socket ({'; '.join(tried)})", "name one with --socket")
 
 

@@ -9,9 +9,10 @@ EXIT_USER_ERROR = 78
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
-    """One service in a process. `actor`: `module:Class` of a component that is an actor itself, else `spec` is loaded.
+    """One service in a process. `actor`: `module:Class` of a component that is an actor, else `spec` is loaded.
 
-    `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as inherited file descriptors.
+    `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
+    descriptors sent with the plan.
     """
 
     name: str

@@ -4,8 +4,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +12,10 @@ import msgspec
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import Answer, Ask, Beat, State
-from dynamod.post.framing import pack
 
 from .lifeline import Lifeline
 from .plan import EXIT_USER_ERROR, HostPlan, encode
+from .spawn import Child, take_spare
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -59,6 +57,7 @@ class Process(Actor):
         environ: Mapping[str, str],
         fds: Sequence[int] = (),
         grace: float = 3.0,
+        warm: str = "",
     ) -> None:
         self.plan = plan
         self._output = output
@@ -66,7 +65,8 @@ class Process(Actor):
         self._environ = environ
         self._fds = fds
         self._grace = grace
-        self._child: asyncio.subprocess.Process | None = None
+        self._warm = warm
+        self._child: Child | None = None
         self._lifeline = Lifeline(self._take, lambda: None, upper=True)
         self._states: dict[str, str] = {service.name: "Starting" for service in plan.services}
         self._detail = ""
@@ -74,6 +74,7 @@ class Process(Actor):
         self._ended = asyncio.Event()
         self._asks: dict[int, asyncio.Future[Any]] = {}
         self._next_ask = 0
+        self._born: float | None = None
         self._beat: float | None = None
         self._last_line = b""
         self._draining = False
@@ -81,34 +82,15 @@ class Process(Actor):
     async def started(self) -> None:
         """Spawn the child and wait until its components are Ready."""
         self._born = self.context.now()
-        ours, theirs = socket.socketpair()
-        try:
-            os.set_inheritable(theirs.fileno(), True)
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "dynamod.daemon.host",
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=dict(self._environ),
-                pass_fds=[theirs.fileno(), *self._fds],
-                start_new_session=True,
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.sendall(pack(encode(self.plan)))
-        ours.setblocking(False)
+        self._child = child = take_spare(self._warm, self._environ) or Child(self._environ, self._warm)
+        child.tell(encode(self.plan), self._fds)
         self._changed()
+        out, err = await child.outputs()
         readers = [
-            self.context.task(self._read(self._child.stdout, "out"), "stdout"),
-            self.context.task(self._read(self._child.stderr, "err"), "stderr"),
+            self.context.task(self._read(out, "out"), "stdout"),
+            self.context.task(self._read(err, "err"), "stderr"),
         ]
-        self.context.task(self._lifeline.run(ours), "lifeline")
+        self.context.task(self._lifeline.run(child.sock), "lifeline")
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
 
@@ -157,7 +139,7 @@ class Process(Actor):
             components=dict(self._states),
             detail=self._detail,
             beat_age=now - self._beat if self._beat is not None else None,
-            uptime=now - self._born,
+            uptime=now - self._born if self._born is not None else 0.0,
         )
 
     def inspection(self) -> dict[str, Any]:
@@ -183,8 +165,7 @@ class Process(Actor):
             case Beat():
                 self._beat = self.context.now()
 
-    async def _read(self, stream: asyncio.StreamReader | None, which: str) -> None:
-        assert stream is not None
+    async def _read(self, stream: asyncio.StreamReader, which: str) -> None:
         while True:
             try:
                 line = await stream.readline()

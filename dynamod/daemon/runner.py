@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
-import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dynamod.actor import Backoff, Policy, Spec, Supervisor, System
+from dynamod.actor import ActorUnreachable, Backoff, Policy, Spec, Supervisor, System
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
@@ -20,6 +19,7 @@ from .groups import Group, groups
 from .plan import HostPlan, ServicePlan
 from .process import Output, Process
 from .sockets import listen, url_of
+from .spawn import environment
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -49,6 +49,12 @@ class _Running:
     group: Group
     sock: socket.socket | None
     replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # index -> devices
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change at a time
+
+    def indexes(self, component: str) -> list[int]:
+        """The replicas that `Worker` or `Worker.1` means."""
+        number = component.rpartition("/")[2].partition(".")[2]
+        return [index for index in sorted(self.replicas) if number in ("", str(index))]
 
 
 class GraphRunner:
@@ -139,7 +145,7 @@ class GraphRunner:
                             pid=facts.pid if facts is not None else 0,
                             restarts=child.restarts if child is not None else 0,
                             uptime=facts.uptime if facts is not None else None,
-                            last_error=child.last_error if child is not None else "",
+                            last_error=child.last_error.removeprefix("ProcessEnded: ") if child is not None else "",
                             gpus=list(devices),
                         )
                     )
@@ -172,45 +178,57 @@ class GraphRunner:
         return found
 
     async def restart(self, component: str, *, drain: bool = True, timeout: float = 30.0) -> None:
-        """Restart the processes of a component, one after the other, each when the one before is Ready."""
-        assert self._supervisor is not None
+        """Restart the processes of a component, one after the other, each when the one before is Ready.
+
+        Raises UserError when one does not come up.
+        """
         for running in self._of(component):
-            for index in sorted(running.replicas):
-                name = process_name(running.group, index)
-                if any(child.name == name and child.state == "Fatal" for child in self._supervisor.children()):
-                    self._spawn(running, index)
-                    continue
-                ref = await self._supervisor.restart_child(name, drain=drain, timeout=timeout)
-                self._changed()
-                await self._system.ready(ref, timeout=600)
+            async with running.lock:
+                for index in running.indexes(component):
+                    await self._restart(running, index, drain, timeout)
         self._changed()
+
+    async def _restart(self, running: _Running, index: int, drain: bool, timeout: float) -> None:
+        supervisor, name = self._supervisor, process_name(running.group, index)
+        if supervisor is None:
+            return
+        if any(child.name == name and child.state == "Fatal" for child in supervisor.children()):
+            self._spawn(running, index)
+            return
+        try:
+            ref = await supervisor.restart_child(name, drain=drain, timeout=timeout)
+            self._changed()
+            await self._system.ready(ref, timeout=600)
+        except (KeyError, ActorUnreachable) as error:
+            why = str(error).replace("ProcessEnded: ", "")
+            raise UserError(f"{self.name}/{name} did not restart: {why}", "see dynamo ps and dynamo logs") from None
 
     async def drain(self, component: str, timeout: float = 600.0) -> None:
         """Take the processes of a component out of service: no new requests, open ones finish, then they end."""
-        assert self._supervisor is not None
         for running in self._of(component):
-            indexes = sorted(running.replicas)
-            names = [process_name(running.group, index) for index in indexes]
-            await asyncio.gather(*(self._supervisor.stop_child(n, drain=True, timeout=timeout) for n in names))
-            for index in indexes:
-                self._give_back(running, index)
+            async with running.lock:
+                await self._drain(running, running.indexes(component), timeout)
         self._changed()
+
+    async def _drain(self, running: _Running, indexes: Sequence[int], timeout: float) -> None:
+        if (supervisor := self._supervisor) is None:
+            return
+        names = [process_name(running.group, index) for index in indexes]
+        await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
+        for index in indexes:
+            self._give_back(running, index)
 
     async def scale(self, component: str, replicas: int, timeout: float = 600.0) -> None:
         """Run `replicas` processes of a component. More start at once; the highest numbers drain and go."""
-        assert self._supervisor is not None
         if not 0 <= replicas <= 256:
             raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
         for running in self._of(component):
-            while len(running.replicas) < replicas:
-                index = next(i for i in range(257) if i not in running.replicas)
-                self._take(running.group, index)
-                self._spawn(running, index)
-            surplus = sorted(running.replicas)[replicas:]
-            names = [process_name(running.group, index) for index in surplus]
-            await asyncio.gather(*(self._supervisor.stop_child(n, drain=True, timeout=timeout) for n in names))
-            for index in surplus:
-                self._give_back(running, index)
+            async with running.lock:
+                while len(running.replicas) < replicas and self._supervisor is not None:
+                    index = next(i for i in range(257) if i not in running.replicas)
+                    self._take(running.group, index)
+                    self._spawn(running, index)
+                await self._drain(running, sorted(running.replicas)[replicas:], timeout)
         self._changed()
 
     def has(self, component: str) -> bool:
@@ -223,7 +241,8 @@ class GraphRunner:
 
     def _names(self, running: _Running, component: str) -> bool:
         name = component.removeprefix(f"{self.name}/").split(".")[0]
-        return name == running.group.name or any(spec.name == name for spec in running.group.services)
+        found = name == running.group.name or any(spec.name == name for spec in running.group.services)
+        return found and ("." not in component or bool(running.indexes(component)))
 
     def _of(self, component: str) -> list[_Running]:
         return [running for running in self._groups.values() if self._names(running, component)]
@@ -265,7 +284,7 @@ class GraphRunner:
         for spec in group.services:
             sockets = {}
             if running.sock is not None and listener is not None and spec.name == listener[0].name:
-                sockets["http"] = running.sock.fileno()
+                sockets["http"] = 0  # the only descriptor that goes with the plan
             services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
         return HostPlan(
             graph=self.name,
@@ -275,16 +294,13 @@ class GraphRunner:
             link=str(self._link),
             office=str(self._folder / f"{self.name}.{name}.sock"),
             config=self.graph.config,
+            env={"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(self.graph.config).decode()},
         )
 
     def _environ(self, running: _Running, index: int) -> Mapping[str, str]:
-        environ = dict(os.environ)
+        environ = environment()
         for spec in running.group.services:
             environ.update(spec.envs)
-        environ["DYNAMOD_LOG_PIPE"] = "1"
-        environ["PYTHONUNBUFFERED"] = "1"
-        environ["DYNAMO_SERVICE_CONFIG"] = msgspec.json.encode(self.graph.config).decode()
-        environ.pop("NOTIFY_SOCKET", None)  # only the daemon speaks to systemd
         devices = running.replicas[index]
         if running.group.gpus:
             environ[VARIABLE] = ",".join(devices)

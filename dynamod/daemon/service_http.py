@@ -1,7 +1,6 @@
 """HTTP endpoints of a user's service (`@api`): one route per endpoint, strings stream as they are yielded."""
 
 import json
-import socket
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -28,7 +27,7 @@ class ServiceHttp:
     async def start(self) -> None:
         """Serve."""
         await self._runner.setup()
-        sock = socket.socket(fileno=self._site.service.sockets["http"])
+        sock = self._site.listener()
         await web.SockSite(self._runner, sock).start()
 
     async def stop(self) -> None:

@@ -1,7 +1,8 @@
 """What a component finds around it in its process: configuration, registry, post, and the other components there."""
 
 import os
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +50,7 @@ class Surroundings:
     office: Office
     unix: UnixPost
     mail: Mail
+    fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
     _view: View | None = None
 
@@ -56,8 +58,9 @@ class Surroundings:
     def view(self) -> View:
         """Live instances and models, watched from the first use on."""
         if self._view is None:
+            # an instance that leaves the registry may be draining: its open streams go on until the socket closes,
+            # which the kernel does at once when the process dies
             self._view = View(self.registry)
-            self._view.on_gone(lambda gone: self.unix.forget(gone.transport.get("unix", "")))
         return self._view
 
 
@@ -75,6 +78,10 @@ class Site:
         """The component's own configuration, common keys merged in."""
         config: Mapping[str, Any] = self.service.spec.get("config", {})
         return config
+
+    def listener(self) -> socket.socket:
+        """The listening socket that the daemon bound for this component."""
+        return socket.socket(fileno=self.around.fds[self.service.sockets["http"]])
 
     @property
     def namespace(self) -> str:

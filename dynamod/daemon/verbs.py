@@ -55,11 +55,13 @@ class Verbs:
                 return self._rows_of(runner, arguments)
             case "scale":
                 runner = self._runner(arguments)
+                if "." in self._component(arguments):
+                    raise UserError(f"{self._component(arguments)} is one process", "scale a component, like Worker")
                 await runner.scale(self._component(arguments), _replicas(arguments))
                 return self._rows_of(runner, arguments)
             case "drain":
                 runner = self._runner(arguments)
-                await runner.drain(self._component(arguments), float(arguments.get("timeout") or LONG))
+                await runner.drain(self._component(arguments), _seconds(arguments))
                 return {"drained": self._component(arguments)}
             case "stop":
                 return await self._stop(arguments)
@@ -113,7 +115,9 @@ class Verbs:
         """
         component = str(arguments.get("component") or "")
         after = arguments.get("after") or {}
-        lines = int(arguments.get("lines") or 100)
+        if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
+            raise UserError(f"after is {after!r}", "give `next` of the answer before")
+        lines = _whole("lines", arguments.get("lines", 100))
         hosting = {row["process"] for row in self.ps(local=True) if component in ("", row["component"])}
         found = [name for name in self._node.book.components() if name in hosting or _is_of(name, component)]
         marks = {"here": self._node.recent.number}
@@ -186,7 +190,7 @@ class Verbs:
             name = str(arguments.get("name") or "") or graph_name(graph)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"the graph cannot be read: {error!r}", "use dynamo serve --detach") from None
-        runner = await self._node.start_graph(name, graph, origin=arguments.get("origin"))
+        runner = await self._node.start_graph(name, graph, origin="handed over")
         return self._graph_status(runner)
 
     # Finding.
@@ -278,6 +282,19 @@ def _replicas(arguments: dict[str, Any]) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise UserError(f"replicas is {value!r}", "give a number from 0 to 256")
     return value
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise UserError(f"{name} is {value!r}", "give a number from 0 upwards")
+    return value
+
+
+def _seconds(arguments: dict[str, Any]) -> float:
+    value = arguments.get("timeout", LONG)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise UserError(f"timeout is {value!r}", "give seconds")
+    return float(value)
 
 
 def _known(names: list[str]) -> str:

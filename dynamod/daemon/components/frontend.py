@@ -1,6 +1,5 @@
 """The frontend component: the HTTP server in the ingress process."""
 
-import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,7 +33,7 @@ class FrontendComponent(Actor):
             )
         backend = ProcessorBackend(ref, cell.actor, site.around.view)
         self._server = Server(settings_of(site.config), backend)
-        await self._server.start(socket.socket(fileno=site.service.sockets["http"]))
+        await self._server.start(site.listener())
 
     async def drained(self) -> None:
         """Close the door, let open answers finish."""

@@ -1,5 +1,8 @@
 """The processor component: preprocessing, routing and migration in the ingress process."""
 
+import asyncio
+import logging
+
 import msgspec
 
 from dynamod.actor import Reason
@@ -10,6 +13,11 @@ from dynamod.router.policy import mode_of
 
 from ..site import Site
 from .served import SERVED, ServedModel
+
+log = logging.getLogger("dynamod.frontend")
+
+CATCH_UP = 5.0
+"""Seconds that the front door waits for models that are there already, after a restart for example."""
 
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 
@@ -37,9 +45,25 @@ class ProcessorComponent(Processor):
         )
 
     async def started(self) -> None:
-        """Wait for the lease, then for models."""
+        """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
         await self._site.around.registry.leased(timeout=60)
         await super().started()
+        try:
+            async with asyncio.timeout(CATCH_UP):
+                await self._caught_up()
+        except TimeoutError:
+            log.warning("not all models could be loaded within %g s; going on without", CATCH_UP)
+
+    async def _caught_up(self) -> None:
+        """What we put comes back behind the snapshots that were asked for before."""
+        registry, view = self._site.around.registry, self._site.around.view
+        key, back = f"v1/caught-up/{registry.lease:x}", asyncio.Event()
+        registry.put(key, b"")
+        registry.watch(key, lambda _key, _value: back.set())
+        await back.wait()
+        registry.delete(key)
+        while not view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
+            await asyncio.sleep(0.005)
 
     async def stopping(self, reason: Reason) -> None:
         """Nothing is left behind: the registry drops what stood under the lease."""
