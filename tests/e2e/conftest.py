@@ -1,0 +1,510 @@
+"""Real commands in real processes: a `Machine` is a folder with a control socket, and all that was started there.
+
+Test modules cannot import this file, so what they need hangs on the machine. When a machine is closed everything
+that it saw running must be gone, its ports free and its folder removable: nothing may be left behind.
+"""
+
+import atexit
+import functools
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRY = {
+    "dynamo": ["-c", "from dynamod.cli.main import dynamo; dynamo()"],
+    "dynamod": ["-c", "from dynamod.cli.main import dynamod; dynamod()"],
+    "dynamo-run": ["-c", "from dynamod.cli.main import dynamo_run; dynamo_run()"],
+    "dynamo.frontend": ["-m", "dynamo.frontend"],
+}
+AGG = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
+SLOW = 20.0
+"""Seconds for what has no promised bound: machines of continuous integration may be busy."""
+
+BATCH = """
+import json, os, signal, sys, tempfile
+import dynamod.cli.app, dynamod.cli.run, dynamod.cli.serve, dynamod.cli.service, dynamod.cli.frontend
+import dynamod.graph.load, dynamod.graph.config, dynamod.daemon.preflight, dynamod.preprocess.locate, dynamod.cli.client
+from dynamod.cli import main
+
+devnull = os.open(os.devnull, os.O_WRONLY)
+stdout = os.dup(1)
+os.dup2(devnull, 1)
+dynamod.cli.app.run(["serve", "--help"])
+dynamod.graph.load.load_graph(None, "configs/agg.yaml")
+sys.stdout.flush()
+os.dup2(stdout, 1)
+cases = json.load(sys.stdin)
+entries = {
+    "dynamo": main.dynamo, "dynamod": main.dynamod, "dynamo-run": main.dynamo_run, "dynamo.frontend": main.frontend
+}
+results = []
+for command, *argv in cases:
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        os.dup2(out.fileno(), 1)
+        os.dup2(err.fileno(), 2)
+        sys.argv = [command, *argv]
+        entries[command]()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    texts = []
+    for file in (out, err):
+        file.seek(0)
+        texts.append(file.read().decode())
+    results.append([code, *texts])
+json.dump(results, sys.stdout)
+"""
+"""Runs commands, one fork for each; what a user would wait for is imported before."""
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _bytecode() -> str:
+    folder = tempfile.mkdtemp(prefix="dm-pyc-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> T:
+    """Wait for something that other processes bring about; returns what the condition gave."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds:g} s: {what or condition}")
+        time.sleep(0.02)
+    return value
+
+
+@dataclass(frozen=True)
+class Pid:
+    """A process that cannot be mistaken for a later one of the same number."""
+
+    pid: int
+    born: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Pid | None":
+        fields = _stat(pid)
+        return cls(pid, fields[19]) if fields and fields[0] not in "ZX" else None
+
+    @property
+    def lives(self) -> bool:
+        return Pid.of(self.pid) == self
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return []
+
+
+def tree(pid: int) -> set[Pid]:
+    """A process and all below it."""
+    found = {one for one in [Pid.of(pid)] if one is not None}
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return found
+    for task in tasks:
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            found |= tree(int(child))
+    return found
+
+
+@dataclass(frozen=True)
+class Result:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    def mistake(self) -> str:
+        """The one line on stderr that a user's mistake is answered with."""
+        lines = self.err.strip().splitlines()
+        assert self.code != 0
+        assert "Traceback" not in self.err + self.out
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("error: "), self.err
+        return lines[0]
+
+
+class Command:
+    """A command that runs; its output goes to files."""
+
+    def __init__(
+        self, machine: "Machine", argv: list[str], env: Mapping[str, str], cwd: Path, *, deaf: bool = False
+    ) -> None:
+        self.machine = machine
+        self._out, self._err = (machine.folder / f"{len(machine.commands)}.{name}" for name in ("out", "err"))
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            if deaf:  # a pipe whose reader has left
+                reader, writer = os.pipe()
+                os.close(reader)
+            stdout = writer if deaf else out
+            self._popen = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=err, env=env, cwd=cwd, start_new_session=True
+            )
+            if deaf:
+                os.close(writer)
+        self.pid = self._popen.pid
+        self.seen: set[Pid] = set()
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text(errors="replace")
+
+    @property
+    def code(self) -> int | None:
+        return self._popen.poll()
+
+    def tree(self) -> set[Pid]:
+        """It and its children now; all that were ever seen must be gone in the end."""
+        now = tree(self.pid)
+        self.seen |= now
+        return now
+
+    def prints(self, pattern: str, seconds: float = SLOW) -> "re.Match[str]":
+        """Wait until stdout holds the pattern."""
+
+        def look() -> "re.Match[str] | None":
+            match = re.search(pattern, self.out)
+            assert match or self.code is None, f"ended with {self.code}: {self.err}"
+            return match
+
+        match = until(look, seconds, f"{pattern} in output of {self._popen.args}\n{self.err}")
+        self.tree()
+        return match
+
+    def ready(self) -> str:
+        """Wait until its graph is ready; returns the URL (empty without one)."""
+        return self.prints(r"\S+ ready(?:: (\S+))?\n")[1] or ""
+
+    def send(self, number: int) -> float:
+        """Send a signal; returns the time."""
+        self.tree()
+        self._popen.send_signal(number)
+        return time.monotonic()
+
+    def wait(self, seconds: float = 10.0) -> Result:
+        """Wait for its end."""
+        code = self._popen.wait(seconds)
+        return Result(code, self.out, self.err)
+
+    def end(self, number: int = signal.SIGINT, bound: float = 5.0) -> Result:
+        """End it in good order, within the promised bound, with everything below it."""
+        started = self.send(number)
+        self._popen.wait(bound + 1)
+        self.gone(bound - (time.monotonic() - started))
+        return Result(self._popen.returncode, self.out, self.err)
+
+    def gone(self, seconds: float) -> None:
+        """Every process seen below it is gone within the time."""
+        until(lambda: not any(pid.lives for pid in self.seen), max(0.1, seconds), f"the end of {self.seen}")
+
+    def kill(self) -> None:
+        """Whatever is left: for the end of a test that failed."""
+        self.tree()
+        for pid in self.seen:
+            if pid.lives:
+                os.kill(pid.pid, signal.SIGKILL)
+        self._popen.wait(5)
+
+
+class Machine:
+    """A folder, a control socket in it, and commands that use them."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))  # short: socket paths are limited
+        self.socket = self.folder / "d.sock"
+        self.env: dict[str, str] = {}
+        self.commands: list[Command] = []
+        self.ports: set[int] = set()
+        self.until = until
+        self.tree = tree
+
+    # Commands.
+
+    def environ(self, **env: str) -> dict[str, str]:
+        """Ours, but with this machine's socket and the checkout on the path."""
+        dropped = ("DYN", "NOTIFY_", "STATE_", "RUNTIME_", "CUDA_", "COLUMNS", "PYTHONUNBUFFERED", "PYTHONWARNINGS")
+        clean = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
+        if clean.pop("PYTHONDONTWRITEBYTECODE", ""):  # every start would compile all our modules
+            clean["PYTHONPYCACHEPREFIX"] = _bytecode()
+        return {**clean, "PYTHONPATH": path, "DYNAMOD_SOCKET": str(self.socket), **self.env, **env}
+
+    def start(self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, **env: str) -> Command:
+        """Start a command. `deaf`: nobody reads what it prints."""
+        words = [sys.executable, *ENTRY[command], *map(str, argv)]
+        started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)
+        self.commands.append(started)
+        return started
+
+    def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
+        """Run a command to its end."""
+        words = [sys.executable, *ENTRY[command], *map(str, argv)]
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=self.environ(**env),
+            cwd=cwd or self.folder,
+            timeout=seconds,
+        )
+        return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def batch(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Result]:
+        """Run many commands that end at once, each in a fork of one process that has imported everything."""
+        done = subprocess.run(
+            [sys.executable, "-c", BATCH],
+            input=json.dumps([[command, *argv] for command, argv in cases]).encode(),
+            capture_output=True,
+            env=self.environ(),
+            cwd=self.folder,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return [Result(*one) for one in json.loads(done.stdout)]
+
+    def agg(self, *argv: object, deaf: bool = False, **env: str) -> Command:
+        """Start `dynamo serve` of the shipped graph with the echo engine on a free port."""
+        return self.start("dynamo", *AGG, *argv, deaf=deaf, **env)
+
+    # The control socket.
+
+    def raw(
+        self, method: str, path: str, body: Any = None, *, socket_path: Path | None = None, seconds: float = SLOW
+    ) -> tuple[int, Any]:
+        """What curl --unix-socket does: status and JSON."""
+        text = body if isinstance(body, str) else json.dumps(body) if body is not None else None
+        connection = _Unix(socket_path or self.socket, seconds)
+        try:
+            connection.request(method, path, text)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or b"null")
+        finally:
+            connection.close()
+
+    def unix(self, seconds: float = SLOW) -> http.client.HTTPConnection:
+        """An HTTP connection over the control socket."""
+        return _Unix(self.socket, seconds)
+
+    def raw_status(self) -> int:
+        """Pid of the process that answers at the control socket; 0 when none does."""
+        try:
+            return int(self.raw("GET", "/v1/status")[1]["pid"])
+        except OSError:
+            return 0
+
+    def ps(self, component: str = "") -> list[dict[str, Any]]:
+        """Rows of `ps`, of one component or all; none while nobody answers."""
+        try:
+            status, rows = self.raw("GET", "/v1/ps")
+        except OSError:
+            return []
+        assert status == 200, rows
+        return [row for row in rows if component in ("", row["component"])]
+
+    def row(self, component: str) -> dict[str, Any]:
+        """The only row of a component."""
+        (row,) = self.ps(component)
+        return row
+
+    # The front door.
+
+    def ask(self, url: str, path: str, body: Any = None, seconds: float = SLOW) -> tuple[int, str]:
+        """GET, or POST of a JSON body; status and text."""
+        connection = self._connect(url, seconds)
+        try:
+            connection.request(*_request(path, body))
+            response = connection.getresponse()
+            return response.status, response.read().decode()
+        finally:
+            connection.close()
+
+    def answers(self, url: str, path: str) -> int:
+        """Status of a GET; 0 when nobody listens."""
+        try:
+            return self.ask(url, path)[0]
+        except OSError:
+            return 0
+
+    def serves(self, url: str) -> bool:
+        """Whether the sample model can be asked for."""
+        try:
+            return '"sample"' in self.ask(url, "/v1/models")[1]
+        except OSError:
+            return False
+
+    def chat(self, url: str, text: str, **fields: Any) -> str:
+        """A unary chat with the sample model; returns the answer's text."""
+        status, answer = self.ask(url, "/v1/chat/completions", chat_body(text, **fields))
+        assert status == 200, answer
+        content: str = json.loads(answer)["choices"][0]["message"]["content"]
+        return content
+
+    def stream(self, url: str, text: str, **fields: Any) -> "Streaming":
+        """A streaming chat whose first words have come."""
+        return Streaming(self._connect(url, SLOW), chat_body(text, stream=True, **fields))
+
+    def free(self, url: str) -> bool:
+        """Whether nobody listens on the port of a URL, so that another may."""
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("0.0.0.0", int(url.rpartition(":")[2])))
+            except OSError:
+                return False
+            return True
+
+    def port(self) -> int:
+        """A port that was free a moment ago."""
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port: int = sock.getsockname()[1]
+        return port
+
+    def _connect(self, url: str, seconds: float) -> http.client.HTTPConnection:
+        port = int(url.rpartition(":")[2])
+        self.ports.add(port)
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+
+    def close(self) -> None:
+        """End what runs; then nothing may be left."""
+        faults = []
+        for command in reversed(self.commands):
+            if command.code is None:
+                try:
+                    command.end()
+                except (AssertionError, subprocess.TimeoutExpired) as error:
+                    faults.append(f"{error}\n{command.err[-3000:]}")
+        for command in self.commands:
+            left = [pid for pid in command.seen if pid.lives]
+            if left:
+                faults.append(f"left behind by {command._popen.args}: {left}")
+            command.kill()
+        faults += [f"port {port} is not free" for port in self.ports if not self.free(f":{port}")]
+        shutil.rmtree(self.folder)
+        assert not faults, "\n".join(faults)
+
+
+def chat_body(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "sample", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def _request(path: str, body: Any) -> tuple[str, str, str | None, dict[str, str]]:
+    if body is None:
+        return "GET", path, None, {}
+    return "POST", path, json.dumps(body), {"Content-Type": "application/json"}
+
+
+class Streaming:
+    """An SSE answer that is read bit by bit."""
+
+    def __init__(self, connection: http.client.HTTPConnection, body: dict[str, Any]) -> None:
+        self._connection = connection
+        connection.request(*_request("/v1/chat/completions", body))
+        self._response = connection.getresponse()
+        self.status = self._response.status
+        self.text = ""
+        self.finish: str | None = None
+        self.error: dict[str, Any] | None = None
+        self.done = False
+        if self.status == 200:
+            while not self.text:
+                assert self._event(), "the stream has ended at once"
+        else:
+            self.error = json.loads(self._response.read())
+
+    def _event(self) -> bool:
+        """Read one event; False at the end."""
+        name, data = "", ""
+        while line := self._response.readline().decode():
+            line = line.rstrip("\n")
+            if not line and data:
+                break
+            field, _, value = line.partition(":")
+            name, data = (value.strip(), data) if field == "event" else (name, data + value.strip())
+        if not data:
+            return False
+        if data == "[DONE]":
+            self.done = True
+            return True
+        value = json.loads(data)
+        if name == "error" or "error" in value:
+            self.error = {"event": name, **value}
+            return True
+        for choice in value["choices"]:
+            self.text += choice["delta"].get("content") or ""
+            self.finish = choice["finish_reason"] or self.finish
+        return True
+
+    def read(self) -> "Streaming":
+        """Read to the end."""
+        while self._event():
+            pass
+        self._connection.close()
+        return self
+
+    def close(self) -> None:
+        """Leave, as a client whose window is closed."""
+        self._response.close()
+        self._connection.close()
+
+
+class _Unix(http.client.HTTPConnection):
+    def __init__(self, path: Path, seconds: float) -> None:
+        super().__init__("dynamod", timeout=seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(str(self._path))
+        except OSError:
+            self.sock.close()
+            raise
+
+
+def _machine() -> Iterator[Machine]:
+    machine = Machine()
+    try:
+        yield machine
+    finally:
+        machine.close()
+
+
+machine = pytest.fixture(_machine, name="machine")
+shared = pytest.fixture(_machine, name="shared", scope="module")

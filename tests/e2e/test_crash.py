@@ -1,0 +1,134 @@
+"""What happens when a component process dies: it comes back, and who waits for it gets an honest answer."""
+
+import os
+import signal
+import time
+from typing import Any
+
+WORDS = " ".join(f"word{n}" for n in range(150))
+
+
+def kill(machine: Any, component: str) -> int:
+    pid: int = machine.row(component)["pid"]
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_a_killed_worker_comes_back(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    url = command.ready()
+    before = machine.chat(url, "hello")
+
+    pid = kill(machine, "Worker")
+    gone = machine.until(lambda: machine.answers(url, "/health") == 503, 1.0, "the frontend drops the instance")
+    assert gone
+    assert machine.ask(url, "/v1/models")[1] == '{"object":"list","data":[]}'
+    status, text = machine.ask(url, "/v1/chat/completions", {"model": "sample", "messages": [{"role": "user"}]})
+    assert status in (400, 404, 503), text
+    assert '"error"' in text
+
+    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: machine.row("Worker")["state"] == "Ready")
+    row = machine.row("Worker")
+    assert row["pid"] not in (pid, 0)
+    assert (row["restarts"], row["last_error"]) == (1, "killed by SIGKILL")
+    assert machine.row("Frontend")["restarts"] == 0
+    assert machine.chat(url, "hello") == before
+    command.tree()
+
+    # the front door dies: the port stays open, and it serves again
+    kill(machine, "Frontend")
+    machine.until(lambda: machine.row("Frontend")["restarts"] == 1)
+    assert machine.chat(url, "hello") == before, "a connection waits in the backlog until the door is open again"
+    machine.until(lambda: machine.row("Frontend")["state"] == "Ready")
+    assert machine.row("Processor")["last_error"] == "killed by SIGKILL"
+    assert machine.free(url) is False
+    shown = machine.run("dynamo", "ps")
+    assert "killed by SIGKILL" in shown.out
+
+
+def test_a_stream_without_another_worker_ends_with_an_error_event(machine: Any) -> None:
+    url = machine.agg("--Processor.queue_timeout=1", DYN_TOKEN_ECHO_DELAY_MS="20").ready()
+    stream = machine.stream(url, WORDS)
+    kill(machine, "Worker")
+    started = time.monotonic()
+    stream.read()
+    assert time.monotonic() - started < 10
+    if stream.error is None:  # the worker was back before the queue clock passed: then nothing may be lost
+        assert stream.finish == "stop"
+        assert WORDS in stream.text
+    else:
+        assert stream.error["event"] == "error"
+        assert stream.error["error"]["message"]
+        assert stream.error["error"]["code"]
+        assert not stream.done
+
+
+def test_a_stream_goes_on_at_another_worker_with_the_same_text(machine: Any) -> None:
+    command = machine.agg("--Worker.ServiceArgs.workers=2", DYN_TOKEN_ECHO_DELAY_MS="4")
+    url = command.ready()
+    machine.until(lambda: len(machine.ps("Worker")) == 2)
+    streams = [machine.stream(url, WORDS) for _ in range(4)]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert stream.error is None
+        assert (stream.finish, stream.done) == ("stop", True)
+    assert len({stream.text for stream in streams}) == 1
+    assert WORDS in streams[0].text
+    machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
+    assert [row["restarts"] for row in machine.ps("Worker")] == [1, 0]
+
+
+BROKEN = """
+from dynamo.sdk import service, endpoint
+
+@service(dynamo={"namespace": "broken"})
+class Broken:
+    def __init__(self):
+        raise RuntimeError("no luck today")
+
+    @endpoint()
+    async def generate(self, request):
+        yield 1
+"""
+
+
+def test_a_component_that_fails_at_every_start_is_given_up(machine: Any) -> None:
+    (machine.folder / "broken.py").write_text(BROKEN)
+    daemon = machine.start("dynamod")
+    machine.until(lambda: machine.socket.exists())
+    handed = machine.run("dynamo", "serve", "broken:Broken", "--detach")
+    assert handed.code == 0, handed.err
+    alone = machine.start("dynamo", "serve", "broken:Broken", DYNAMOD_SOCKET=str(machine.folder / "alone.sock"))
+
+    result = alone.wait(60)
+    assert result.code not in (0, 3)
+    lines = [line for line in result.err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, result.err
+    assert "Broken" in lines[0]
+    assert "no luck today" in lines[0]
+    alone.gone(5)
+
+    row = machine.until(lambda: [row for row in machine.ps("Broken") if row["state"] == "Fatal"], 60)[0]
+    assert "no luck today" in row["last_error"]
+    assert row["restarts"] >= 3
+    assert row["pid"] == 0
+    assert "Fatal" in machine.run("dynamo", "ps").out
+    assert daemon.code is None, "the daemon lives on"
+    (machine.folder / "broken.py").write_text(BROKEN.replace("raise", "return  #"))
+    assert machine.run("dynamo", "restart", "Broken").code == 0
+    machine.until(lambda: machine.row("Broken")["state"] == "Ready")
+    (machine.folder / "broken.py").write_text(BROKEN)
+    assert "no luck today" in machine.run("dynamo", "restart", "Broken").mistake()
+
+
+def test_what_cannot_work_is_given_up_at_once(machine: Any) -> None:
+    started = time.monotonic()
+    result = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="soon").wait(20)
+    assert time.monotonic() - started < 10
+    assert result.code not in (0, 3)
+    lines = [line for line in result.err.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, result.err
+    assert "DYN_TOKEN_ECHO_DELAY_MS=soon" in lines[0]
+    assert "Traceback" not in result.err

@@ -1,0 +1,46 @@
+"""Accelerators: each replica has its own, keeps it over a crash, and too few are one line."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+
+def visible(pid: int) -> str:
+    words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    (found,) = [word.decode().partition("=")[2] for word in words if word.startswith(b"CUDA_VISIBLE_DEVICES=")]
+    return found
+
+
+def test_each_worker_has_its_own_and_keeps_it(machine: Any) -> None:
+    machine.env["DYNAMOD_GPUS"] = "3,5"
+    gpus = ("--Worker.ServiceArgs.resources.gpu=1", "--Worker.ServiceArgs.workers=2")
+    command = machine.agg(*gpus)
+    url = command.ready()
+    rows = machine.ps("Worker")
+    assert [row["gpus"] for row in rows] == [["3"], ["5"]]
+    assert [visible(row["pid"]) for row in rows] == ["3", "5"]
+    assert machine.raw("GET", "/v1/status")[1]["gpus"] == {"agg/Worker.0": ["3"], "agg/Worker.1": ["5"]}
+
+    for row in rows:
+        os.kill(row["pid"], signal.SIGKILL)
+    machine.until(lambda: [(row["state"], row["restarts"]) for row in machine.ps("Worker")] == [("Ready", 1)] * 2)
+    command.tree()
+    assert [visible(row["pid"]) for row in machine.ps("Worker")] == ["3", "5"]
+    more = machine.run("dynamo", "scale", "Worker", 3).mistake()
+    assert "GPU" in more
+    assert len(machine.ps("Worker")) == 2
+
+    # what is given back can be used again
+    assert machine.run("dynamo", "scale", "Worker", 1).code == 0
+    assert machine.run("dynamo", "scale", "Worker", 2).code == 0
+    assert [row["gpus"] for row in machine.ps("Worker")] == [["3"], ["5"]]
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * 2)
+    command.tree()
+    assert machine.serves(url)
+
+
+def test_too_few_are_one_line(machine: Any) -> None:
+    line = machine.agg("--Worker.ServiceArgs.resources.gpu=2", DYNAMOD_GPUS="7").wait(20).mistake()
+    assert "asks for 2 GPUs, 1 of 1 are free" in line
+    assert "DYNAMOD_GPUS" in line

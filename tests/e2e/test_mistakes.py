@@ -1,0 +1,153 @@
+"""A user's mistake is one line on stderr that says what to do, never a traceback; and help helps."""
+
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+COMMANDS = ("serve", "status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop", "run", "env", "config")
+HELP = [
+    "dynamo",
+    *(f"dynamo {command} --help".replace("  ", " ") for command in ("", *COMMANDS)),
+    *(f"{command} --help" for command in ("dynamod", "dynamo-run", "dynamo.frontend")),
+    *(f"{command} --version" for command in ("dynamo", "dynamod", "dynamo-run")),
+]
+
+
+MISTAKES: list[tuple[str, list[str]]] = [
+    ("dynamo serve graphs.nope:Frontend", ["graphs.nope"]),
+    ("dynamo serve graphs.agg:Fronted", ["no service 'Fronted'", "Frontend"]),
+    ("dynamo serve graphs.agg", ["graphs.agg"]),
+    ("dynamo serve graphs.agg:Frontend -f nothere.yaml", ["nothere.yaml"]),
+    ("dynamo serve graphs.agg:Frontend -f wrong.yaml", ["wrong.yaml:3", "prot", "did you mean 'port'", "host"]),
+    ("dynamo serve graphs.agg:Frontend -f torn.yaml", ["torn.yaml:3"]),
+    ("dynamo serve -f configs/agg.yaml --Frontend.port=high", ["Frontend", "port", "high"]),
+    ("dynamo serve -f configs/agg.yaml --Frontend.port=70000", ["Frontend", "port", "70000"]),
+    ("dynamo serve -f configs/agg.yaml --port high", ["--port", "integer"]),
+    ("dynamo serve -f configs/agg.yaml --Wroker.engine=echo_core", ["Wroker", "Worker"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engnie=echo_core", ["engnie", "engine"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_cor", ["echo_cor", "did you mean echo_core"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Worker.model=/no/model", ["/no/model"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port={taken}", ["{taken}", "in use"]),
+    ("dynamo serve -f configs/agg.yaml --service-name Nobody", ["Nobody", "Worker"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket regular", ["regular", "socket"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket " + "x" * 120, ["too long"]),
+    ("dynamo serve", ["graph"]),
+    ("dynamo serve -f configs/agg.yaml -vvv", ["-v"]),
+    ("dynamo sevre", ["sevre"]),
+    ("dynamo ps --ouput json", ["--ouput"]),
+    ("dynamo ps --output yaml", ["yaml"]),
+    ("dynamo scale Worker", ["replicas"]),
+    ("dynamo scale Worker many", ["replicas", "integer"]),
+    ("dynamo scale Worker -- -1", ["replicas", "0"]),
+    ("dynamo ps --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
+    ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --detach", ["no daemon"]),
+    ("dynamo config check wrong.yaml --graph graphs.agg:Frontend", ["wrong.yaml:3"]),
+    ("dynamo run out=echo_cor", ["echo_cor"]),
+    ("dynamo run in=htpt out=echo_core sample", ["in=htpt", "http", "dyn://"]),
+    ("dynamo run out=echo_core /no/model", ["/no/model"]),
+    ("dynamo run out=echo_core sample --http-prot 1", ["--http-prot"]),
+    ("dynamo run out=echo_core sample --http-port high", ["--http-port", "high"]),
+    ("dynamo run out=echo_core sample --http-port {taken}", ["{taken}", "in use"]),
+    ("dynamo run out=echo_core", ["model"]),
+    ("dynamo run in=dyn://a.b.c.d out=echo_core sample", ["dyn://a.b.c.d"]),
+    ("dynamo run in=dyn://a.b.c out=auto", ["in and out"]),
+    ("dynamod --config nothere.yaml", ["nothere.yaml"]),
+    ("dynamod --config d.yaml", ["d.yaml", "grahps", "graphs"]),
+    ("dynamod --nothing", ["--nothing"]),
+    ("dynamod --socket regular", ["regular"]),
+    ("dynamo.frontend --nothing", ["--nothing"]),
+    ("dynamo.frontend --router-mode best", ["best", "round-robin"]),
+    ("dynamo.frontend --http-port 70000", ["70000"]),
+    ("dynamo-run in=http in=http", ["twice"]),
+]
+
+
+@pytest.fixture(scope="module")
+def results(shared: Any) -> Iterator[dict[str, Any]]:
+    """What each mistake and each help is answered with. `{taken}` is a port that somebody else has."""
+    folder = shared.folder
+    (folder / "wrong.yaml").write_text("Frontend:\n  host: 0.0.0.0\n  prot: 8000\n")
+    (folder / "torn.yaml").write_text("Frontend:\n  host: [0.0.0.0\n")
+    (folder / "d.yaml").write_text("grahps: []\n")
+    (folder / "regular").write_text("mine")
+    texts = [words for words, _ in MISTAKES] + HELP
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        cases = [(text.split()[0], text.replace("{taken}", port).split()[1:]) for text in texts]
+        yield {"{taken}": port, **dict(zip(texts, shared.batch(cases), strict=True))}
+    assert (folder / "regular").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("words", "says"), MISTAKES)
+def test_one_line(results: dict[str, Any], words: str, says: list[str]) -> None:
+    line = results[words].mistake()
+    for part in says:
+        assert part.replace("{taken}", results["{taken}"]) in line
+    assert (results[words].code == 3) == ("no daemon" in says)
+    assert results[words].out == ""
+
+
+def test_a_missing_extra_is_named(shared: Any) -> None:
+    (shared.folder / "blocked").mkdir(exist_ok=True)
+    (shared.folder / "blocked/sitecustomize.py").write_text(
+        "import importlib.util\n"
+        "find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *a: None if name == 'mistralrs' else find(name, *a)\n"
+        "import sys; sys.modules['mistralrs'] = None\n"
+    )
+    path = f"{shared.folder}/blocked:{shared.environ()['PYTHONPATH']}"
+    line = shared.run("dynamo", "serve", "-f", "configs/agg.yaml", "--Frontend.port=0", PYTHONPATH=path).mistake()
+    assert "dynamod[mistralrs]" in line
+
+
+def test_help(results: dict[str, Any]) -> None:
+    top = results["dynamo --help"]
+    assert top.code == 0
+    assert "  dynamo serve graphs.agg:Frontend -f configs/agg.yaml\n" in top.out
+    assert all(command in top.out for command in COMMANDS)
+    assert results["dynamo"].out == top.out
+    for command in ("dynamod", "dynamo-run", "dynamo.frontend"):
+        result = results[f"{command} --help"]
+        assert result.code == 0
+        assert "example" in result.out.lower(), command
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_shows_an_example(results: dict[str, Any], command: str) -> None:
+    result = results[f"dynamo {command} --help"]
+    assert result.code == 0, result.err
+    name = "dynamo-run" if command == "run" else f"dynamo {command}"
+    assert re.search(rf"^\s*{name}", result.out.partition("xample")[2], re.MULTILINE), result.out
+
+
+@pytest.mark.parametrize("command", ["dynamo", "dynamod", "dynamo-run"])
+def test_version(results: dict[str, Any], command: str) -> None:
+    result = results[f"{command} --version"]
+    assert result.code == 0
+    assert re.fullmatch(rf"{command} \d+\.\d+\S*\n", result.out)
+
+
+def test_completion(shared: Any) -> None:
+    script = shared.run("dynamo", "--show-completion", "bash")
+    assert script.code == 0, script.err
+    assert "_DYNAMO_COMPLETE=complete_bash" in script.out
+    words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": "dynamo s", "COMP_CWORD": "1"}
+    assert set(shared.run("dynamo", **words).out.split()) >= {"serve", "status", "scale", "stop"}
+
+
+def test_look_before_serving(shared: Any) -> None:
+    result = shared.run("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--dry-run")
+    assert result.code == 0
+    assert "echo_core" in result.out
+    good = shared.run("dynamo", "config", "check", "configs/agg.yaml", "--Worker.engine=echo_core")
+    assert good.code == 0, good.err
+    schema = shared.run("dynamo", "config", "schema").json
+    assert "Worker" in schema["properties"]
+    env = shared.run("dynamo", "env").out
+    assert f"python {sys.version.split()[0]}" in env

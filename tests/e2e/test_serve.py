@@ -1,0 +1,130 @@
+"""`dynamo serve` in the foreground: what it prints, that it answers, and that it ends."""
+
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+WORDS = " ".join(f"word{n}" for n in range(150))
+
+
+def test_what_it_prints_and_answers(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    url = command.ready()
+    assert "Added new chat model sample\n" in command.out
+    table = """\
++------------+------------+-----------+-----------+------------------+
+| MODEL TYPE | MODEL NAME | NAMESPACE | COMPONENT | ENDPOINT         |
++------------+------------+-----------+-----------+------------------+
+| chat       | sample     | dynamo    | Processor | chat/completions |
++------------+------------+-----------+-----------+------------------+
+"""
+    assert table in command.out
+    for component, process in (("Worker", "Worker.0"), ("Processor", "ingress.0"), ("Frontend", "ingress.0")):
+        row = machine.row(component)
+        assert row["state"] == "Ready"
+        assert row["process"] == f"agg/{process}"
+        cells = [cell.strip() for line in command.out.splitlines() for cell in line.split("|") if component in line]
+        assert {component, row["process"], "Ready", str(row["pid"])} <= set(cells)
+    answer = machine.chat(url, "hello there")
+    assert "hello there" in answer
+    stream = machine.stream(url, "hello there").read()
+    assert (stream.text, stream.finish, stream.done, stream.error) == (answer, "stop", True, None)
+    status, text = machine.ask(url, "/v1/models")
+    assert status == 200
+    assert '"sample"' in text
+    result = command.end()
+    assert result.code == 0
+    assert machine.free(url)
+    assert not machine.socket.exists()
+
+
+def test_it_ends_within_the_bound_with_a_stream_open(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200", deaf=True)  # as in `dynamo serve ... | head -1`
+    machine.until(lambda: machine.raw_status() == command.pid and machine.raw("GET", "/v1/status")[1]["ready"])
+    (url,) = machine.raw("GET", "/v1/status")[1]["graphs"][0]["urls"]
+    machine.until(lambda: machine.serves(url))
+    stream = machine.stream(url, WORDS)
+    result = command.end(signal.SIGTERM)
+    assert result.code == 0
+    assert "Broken" not in result.err
+    assert machine.free(url)
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "wait"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.4), (signal.SIGTERM, 0.7)]
+)
+def test_it_ends_within_the_bound_while_components_start(machine: Any, number: int, wait: float) -> None:
+    command = machine.agg()
+    machine.until(lambda: len(command.tree()) > 1)
+    time.sleep(wait)
+    result = command.end(number)
+    assert "Traceback" not in result.err
+
+
+def test_a_second_signal_ends_at_once(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
+    command.send(signal.SIGINT)
+    time.sleep(0.3)
+    result = command.end(signal.SIGINT)
+    assert result.code in (0, 130)
+    assert machine.free(url)
+    stream.close()
+
+
+def test_a_killed_daemon_leaves_no_orphans(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
+    assert len(command.tree()) == 3
+    command.end(signal.SIGKILL)
+    machine.until(lambda: machine.free(url), 1)
+    stream.close()
+    assert machine.socket.exists()  # nobody could remove it
+    again = machine.agg()  # and the next daemon takes it over
+    assert machine.answers(again.ready(), "/health") == 200
+    assert machine.raw("GET", "/v1/status")[1]["pid"] == again.pid
+    assert [path.name for path in machine.folder.glob("d.sock.d/*")] == [str(again.pid)]
+
+
+def test_a_killed_daemon_while_components_start(machine: Any) -> None:
+    command = machine.agg()
+    machine.until(lambda: len(command.tree()) > 2)
+    command.end(signal.SIGKILL)
+
+
+BUSY = """
+import os, time
+from dynamo.sdk import service, endpoint, async_on_start
+
+@service(dynamo={"namespace": "busy"})
+class Busy:
+    @endpoint()
+    async def generate(self, request):
+        time.sleep(600)  # a native engine that holds the interpreter
+        yield "never"
+
+    @async_on_start
+    async def block(self):
+        if os.environ.get("BLOCK"):
+            import asyncio, subprocess
+            subprocess.Popen(["sleep", "600"])
+            asyncio.get_running_loop().call_later(0.7, time.sleep, 600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_component_that_blocks_its_loop_ends_too(machine: Any, number: int) -> None:
+    (machine.folder / "busy.py").write_text(BUSY)
+    command = machine.start("dynamo", "serve", "busy:Busy", BLOCK="1")
+    command.ready()
+    time.sleep(1.0)
+    pids = command.tree()
+    assert len(pids) == 3, "daemon, component, and what the component has started"
+    command.end(number)
+    assert not any(os.path.exists(f"/proc/{pid.pid}/fd/0") and pid.lives for pid in pids)
