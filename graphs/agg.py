@@ -2,4 +2,4 @@
 
 from graphs.components import Frontend, Processor, Worker
 
-Frontend.link(Processor).link(Worker)
+Frontend.link(Processor).link(Worker)  # type: ignore[attr-defined]  # mypy does not see what class decorators return

@@ -167,10 +167,16 @@ class System:
             del self._cells[cell.ref.path]
 
     def dead_letter(self, ref: Ref, message: Any, why: str) -> None:
-        """Count mail that nobody reads. Payloads are not kept."""
+        """Count mail that nobody reads. Payloads are not kept.
+
+        A message that has a method `undeliverable(why)` is told, so that whoever waits for its effect hears of it.
+        """
         kind = type(message).__name__
         self._dead[kind] += 1
         self._recent_dead.append((ref.path, kind, why))
+        tell = getattr(message, "undeliverable", None)
+        if tell is not None:
+            tell(f"{ref.path}: {why}")
 
     def statistics(self) -> SystemStatistics:
         """A snapshot of the whole system."""

@@ -52,24 +52,28 @@ def _dynamod(argv: Sequence[str]) -> int:
 
 def _dynamo_run(argv: Sequence[str]) -> int:
     if argv:
-        _prewarm(argv, {"--dry-run"})
+        worker_only = any(word.startswith("in=dyn") for word in argv)
+        ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
+        kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
+        _prewarm(argv, {"--dry-run"}, kinds)
     from .run import run
 
     return run(argv)
 
 
 def _frontend(argv: Sequence[str]) -> int:
+    _prewarm(argv, set(), ("ingress",))
     from .frontend import run
 
     return run(argv)
 
 
-def _prewarm(argv: Sequence[str], without: set[str]) -> None:
+def _prewarm(argv: Sequence[str], without: set[str], kinds: Sequence[str] = ("ingress", "worker")) -> None:
     """Let component processes warm up while this one reads its arguments, files and settings."""
     if not (without | {"--help", "-h", "--version"}) & set(argv):
         from dynamod.daemon.spawn import prewarm
 
-        prewarm()
+        prewarm(kinds)
 
 
 def _version(name: str) -> int:

@@ -97,7 +97,6 @@ async def _live(options: Options) -> int:
                     log.error("graph %s, handed over before, cannot start: %s", wanted.name, error.line())
             if (changed := options.changed) is not None:
                 node.graphs_changed = lambda: changed(node)
-            drop_spares()
             node.context.task(session.watch(), "watch graphs")
             if notifier.watchdog_interval:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
@@ -128,6 +127,7 @@ class _Session:
         if not runners:
             return
         await self._node.until(lambda: all(map(self._is_ready, runners)) or any(r.fatal() for r in runners))
+        drop_spares()
         fatal = [row for runner in runners for row in runner.fatal()]
         if fatal:
             if self._options.foreground:  # a service stays: its log has it, ps shows it, and restart tries again

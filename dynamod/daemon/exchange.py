@@ -35,9 +35,6 @@ class Exchange:
             reply.failed("Overloaded", f"nobody serves {endpoint} here", retry=True)
             return
         ref, make = place
-        if ref.system.cell(ref) is None:
-            reply.failed("Overloaded", f"{endpoint} is not running", retry=True)
-            return
         try:
             ref.send_nowait(make(request, reply))
         except MailboxFull:

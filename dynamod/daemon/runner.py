@@ -272,7 +272,15 @@ class GraphRunner:
         fds = [running.sock.fileno()] if running.sock is not None else []
 
         def factory() -> Process:
-            return Process(plan, output=self._output, changed=self._changed, environ=environ, fds=fds, grace=STOP_GRACE)
+            return Process(
+                plan,
+                output=self._output,
+                changed=self._changed,
+                environ=environ,
+                fds=fds,
+                grace=STOP_GRACE,
+                warm="worker" if running.sock is None else "ingress",
+            )
 
         self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))
         log.debug("started %s (%s)", name, ", ".join(spec.name for spec in group.services))

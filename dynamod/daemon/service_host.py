@@ -29,6 +29,10 @@ class Invoke:
     request: Request
     reply: Reply
 
+    def undeliverable(self, why: str) -> None:
+        """The component ends or drains before it read this (called by the kernel)."""
+        self.reply.failed("Overloaded", why, retry=True)
+
 
 class ServiceHost(Actor):
     """Owns the instance of a user's class. Requests run beside each other, each ends with its reader."""

@@ -90,13 +90,14 @@ def environment() -> dict[str, str]:
     environ = dict(os.environ)
     environ["DYNAMOD_LOG_PIPE"] = "1"
     environ["PYTHONUNBUFFERED"] = "1"
-    environ.pop("NOTIFY_SOCKET", None)  # only the daemon speaks to systemd
+    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
+        environ.pop(name, None)  # only the daemon speaks to systemd
     return environ
 
 
-def prewarm() -> None:
+def prewarm(kinds: Sequence[str] = WARM) -> None:
     """Start the spares. Called by commands that will serve for certain."""
-    for kind in WARM:
+    for kind in kinds:
         if kind not in _spares:
             _spares[kind] = Child(environment(), kind)
 

@@ -89,3 +89,7 @@ class Job:
 
     request: Request
     reply: Reply
+
+    def undeliverable(self, why: str) -> None:
+        """The worker ends or drains before it read this: the sender may try elsewhere (called by the kernel)."""
+        self.reply.failed("Overloaded", why, retry=True)

@@ -41,7 +41,8 @@ class ServiceSpec:
     `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
     keys merged in, without `ServiceArgs`; `service_args`: that part as written. `actor`: `module:Class` of an actor
-    that runs the service in place of its class (`@service(actor=...)`, what the shipped components use). `depends`: by attribute name, pruned.
+    that runs the service in place of its class (`@service(actor=...)`, what the shipped components use). `depends`: by
+    attribute name, pruned.
     """
 
     name: str

@@ -89,7 +89,7 @@ def _build(path: Path) -> Any:
 
 def _id_list(value: Any) -> list[int]:
     """An id, a list of ids, or nothing, as a list."""
-    values = cast(list[Any], value) if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value]
     return [item for item in values if isinstance(item, int) and not isinstance(item, bool)]
 
 
@@ -97,7 +97,7 @@ def _context_length(configs: list[Json], tokenizing: Json) -> int:
     for part in configs:
         for key in _CONTEXT_KEYS:
             if isinstance(part.get(key), int):
-                return part[key]
+                return int(part[key])
     length = tokenizing.get("model_max_length")
     return int(length) if isinstance(length, int | float) and 0 < length < _UNSET_LENGTH else 0
 
@@ -137,7 +137,7 @@ def _templates(folder: Path, tokenizing: Json) -> dict[str, str]:
     if isinstance(given, str):
         found["default"] = given
     elif isinstance(given, list):
-        for item in cast(list[Any], given):
+        for item in given:
             if isinstance(item, dict) and isinstance(item.get("template"), str):
                 found[str(cast(Json, item).get("name", "default"))] = item["template"]
     single = folder / "chat_template.jinja"

@@ -25,7 +25,8 @@ def locate(name: str, *, download: bool = True) -> Path:
     local cache. Raises UserError with one line that says what to do.
     """
     if name in _SHIPPED:
-        return importlib.import_module("dynamod.sample").path(name)
+        shipped: Path = importlib.import_module("dynamod.sample").path(name)
+        return shipped
     if not name.startswith(_PREFIX):
         path = Path(name).expanduser()
         if name and path.exists():

@@ -109,7 +109,7 @@ class Tokenizer:
     def decode(self, ids: Any, skip_special: bool = True) -> str:
         """Return the text of a whole answer."""
         if self._reference is not None:
-            return self._reference.decode(list(ids), skip_special_tokens=skip_special)
+            return str(self._reference.decode(list(ids), skip_special_tokens=skip_special))
         decoder = self.decoder(skip_special)
         return decoder.push(ids) + decoder.flush()
 
@@ -127,7 +127,8 @@ class Tokenizer:
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the token that is written `text` (e.g. "<|im_end|>"), or None."""
-        return (self._fast or self._reference).token_to_id(text)
+        found: int | None = (self._fast or self._reference).token_to_id(text)
+        return found
 
     def _doubled(self, ids: Any) -> bool:
         return self.bos_id is not None and len(ids) > 1 and ids[0] == ids[1] == self.bos_id

@@ -339,6 +339,35 @@ async def test_drain_finishes_what_is_there_and_refuses_the_rest() -> None:
 
 
 @virtual
+async def test_mail_that_nobody_reads_is_told_to_the_message_itself() -> None:
+    told: list[str] = []
+
+    class Letter(Work):
+        def undeliverable(self, why: str) -> None:
+            told.append(why)
+
+    class Reader(Worker):
+        @handle
+        async def letter(self, message: Letter) -> None:
+            pass
+
+    async with System() as system:
+        ref = system.start("reader", Reader, restart="temporary")
+        await system.ready(ref, timeout=1)
+        await ref.send(Work(5))
+        await asyncio.sleep(0.1)
+        await ref.send(Letter())
+        cell = system.cell(ref)
+        assert cell is not None
+        assert cell.task is not None
+        cell.task.cancel()
+        await asyncio.sleep(0.1)
+        ref.send_nowait(Letter())
+        await ref.send(Letter())
+        assert told == ["/reader: the actor ended", "/reader: nobody lives there", "/reader: nobody lives there"]
+
+
+@virtual
 async def test_drained_waits_for_work_beside_the_mailbox() -> None:
     class Busy(Actor):
         async def started(self) -> None:
