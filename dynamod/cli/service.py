@@ -12,8 +12,8 @@ from dynamod import __version__
 from dynamod.message.errors import UserError
 
 if TYPE_CHECKING:
-    from dynamod.daemon.boot import Wanted
     from dynamod.daemon.node import Node
+    from dynamod.daemon.reload import Wanted
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -63,10 +63,12 @@ def run(argv: Sequence[str]) -> int:
     from dynamod.daemon.boot import Options
     from dynamod.daemon.boot import run as boot
     from dynamod.daemon.paths import choose_socket
+    from dynamod.daemon.reload import reloader
 
     path = choose_socket(flags.socket or settings.get("socket"))
     state = state_file(flags.state_dir)
-    wanted = _configured(settings, flags.config or CONFIG) + _kept(state)
+    file = flags.config or CONFIG
+    wanted = _configured(settings, file) + _kept(state)
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
     return boot(
         Options(
@@ -75,6 +77,7 @@ def run(argv: Sequence[str]) -> int:
             wanted,
             must_hold=True,
             foreground=False,
+            reload=reloader(lambda: _configured(read_settings(flags.config), file)),
             changed=lambda node: keep(state, node),
         )
     )
@@ -116,14 +119,17 @@ def state_file(folder: str | None) -> Path | None:
 
 
 def keep(file: Path | None, node: "Node") -> None:
-    """Write down the graphs that were handed over, so that they come back."""
+    """Write down the graphs that were handed over, so that they come back; also those that cannot start now."""
     if file is None:
         return
+    from dynamod.daemon.reload import HANDED_OVER
+
     graphs = [
         {"name": runner.name, "graph": runner.graph.to_dict()}
         for runner in node.graphs.values()
-        if runner.origin == "handed over"
+        if runner.origin == HANDED_OVER
     ]
+    graphs += [{"name": name, "graph": graph.to_dict()} for name, graph in node.failed.items()]
     text = json.dumps(graphs)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -135,11 +141,11 @@ def keep(file: Path | None, node: "Node") -> None:
 
 
 def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
-    from dynamod.daemon.boot import Wanted
     from dynamod.daemon.preflight import check
+    from dynamod.daemon.reload import Wanted
     from dynamod.graph.load import load_graph
 
-    wanted = []
+    wanted: list[Wanted] = []
     for number, entry in enumerate(settings.get("graphs") or []):
         folder = Path(entry.get("working_dir") or Path(file).parent)
         try:
@@ -153,19 +159,22 @@ def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
             check(graph)
         except UserError as error:
             raise UserError(f"{file}: graphs[{number}]: {error}", error.hint) from None
-        wanted.append(Wanted(graph, str(entry.get("name") or "")))
+        one = Wanted(graph, str(entry.get("name") or ""))
+        if one.called in [other.called for other in wanted]:
+            raise UserError(f"{file}: graphs[{number}].name: a second graph '{one.called}'", "give each a name")
+        wanted.append(one)
     return wanted
 
 
 def _kept(file: Path | None) -> "list[Wanted]":
-    from dynamod.daemon.boot import Wanted
+    from dynamod.daemon.reload import HANDED_OVER, Wanted
     from dynamod.graph.graph import Graph
 
     if file is None or not file.is_file():
         return []
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
-        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], "handed over") for entry in entries]
+        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], HANDED_OVER) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.error("ignored %s: %s", file, error)
         return []

@@ -7,34 +7,25 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dynamod.actor import ActorUnreachable, System
-from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
 from .components.served import ServedModel
 from .node import Node, Ping
 from .notify import Notifier
+from .reload import HANDED_OVER, Wanted
 from .runner import GraphRunner
 from .served import Models
 from .spawn import drop_spares
 from .tables import table
-from .verbs import graph_name
+
+__all__ = ["Options", "Wanted", "run", "say"]
 
 log = logging.getLogger("dynamod.daemon")
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A graph to start. `origin`: how it was asked for, so that a service can start it again."""
-
-    graph: Graph
-    name: str = ""
-    origin: Any = None
 
 
 def say(text: str) -> None:
@@ -51,7 +42,7 @@ def say(text: str) -> None:
 class Options:
     """How a node runs. `must_hold`: refuse to join another daemon. `foreground`: print, and end with the graph.
 
-    `changed` is called whenever a graph has come or gone after the start.
+    `changed` is called whenever a graph has come or gone after the start, `reload` on SIGHUP.
     """
 
     socket: Path
@@ -59,7 +50,7 @@ class Options:
     wanted: Sequence[Wanted] = ()
     must_hold: bool = False
     foreground: bool = True
-    reload: Callable[[Node], Any] | None = None
+    reload: Callable[[Node], Awaitable[None]] | None = None
     changed: Callable[[Node], None] | None = None
     echo: Callable[[str], None] = field(default=say)
 
@@ -85,22 +76,25 @@ async def _live(options: Options) -> int:
             if isinstance(error, UserError):
                 raise error from None
             raise
-        _signals(node, options)
+        hangup = _signals(node)
         session = _Session(node, options)
         try:
             for wanted in options.wanted:
                 try:
                     await session.start(wanted)
-                except UserError as error:
-                    if options.foreground or wanted.origin is None:
+                except Exception as error:
+                    if wanted.origin != HANDED_OVER:
                         raise
-                    log.error("graph %s, handed over before, cannot start: %s", wanted.name, error.line())
+                    node.failed[wanted.called] = wanted.graph
+                    text = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                    log.error("graph %s, handed over before, cannot start: %s", wanted.called, text)
             if (changed := options.changed) is not None:
                 node.graphs_changed = lambda: changed(node)
             node.context.task(session.watch(), "watch graphs")
             if notifier.watchdog_interval:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
-            notifier.ready(f"serving {len(node.graphs)} graphs")
+            notifier.ready(_status(node))
+            node.context.task(_reloads(hangup, node, notifier, options), "reload")
             await node.stopped.wait()
         finally:
             notifier.stopping()
@@ -118,8 +112,7 @@ class _Session:
         self._models = Models(node.watch, self._model_added, node.changed)
 
     async def start(self, wanted: Wanted) -> None:
-        name = wanted.name or graph_name(wanted.graph)
-        self._runners.append(await self._node.start_graph(name, wanted.graph, origin=wanted.origin))
+        self._runners.append(await self._node.start_graph(wanted.called, wanted.graph, origin=wanted.origin))
 
     async def watch(self) -> None:
         """Say when the graphs are ready; end a foreground command whose graph cannot start."""
@@ -138,6 +131,10 @@ class _Session:
             return
         for runner in runners:
             self._print_ready(runner)
+
+    def _live(self) -> list[GraphRunner]:
+        """Without those that have been stopped meanwhile."""
+        return [runner for runner in self._runners if self._node.graphs.get(runner.name) is runner]
 
     def _is_ready(self, runner: GraphRunner) -> bool:
         return runner.ready() and self._models.ready(runner)
@@ -161,7 +158,8 @@ class _Session:
         return any(spec.actor.endswith(":ProcessorComponent") for spec in specs)
 
 
-def _signals(node: Node, options: Options) -> None:
+def _signals(node: Node) -> asyncio.Event:
+    """Handle signals. The event is set by SIGHUP."""
     loop = asyncio.get_running_loop()
     asked = 0
 
@@ -177,14 +175,57 @@ def _signals(node: Node, options: Options) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number.name)
-    if options.reload is not None:
-        reload = options.reload
-        loop.add_signal_handler(signal.SIGHUP, lambda: node.context.task(reload(node), "reload"))
+    hangup = asyncio.Event()
+    had_terminal = _has_terminal()
+
+    def hung_up() -> None:
+        if had_terminal and not _has_terminal():  # the window was closed
+            end("SIGHUP")
+        else:
+            hangup.set()
+
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
+        loop.add_signal_handler(signal.SIGHUP, hung_up)
+    return hangup
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+async def _reloads(hangup: asyncio.Event, node: Node, notifier: Notifier, options: Options) -> None:
+    """One reload after the other; a SIGHUP during one leads to another."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        if options.reload is None:
+            log.info("SIGHUP: nothing to reload, this command was started with its graph")
+            continue
+        log.info("SIGHUP: reloading")
+        notifier.reloading()
+        try:
+            await options.reload(node)
+        except Exception:
+            log.exception("the reload failed")
+        notifier.ready(_status(node))
+
+
+def _status(node: Node) -> str:
+    count = len(node.graphs)
+    return f"serving {count} graph{'' if count == 1 else 's'}"
 
 
 async def _watchdog(node: Node, notifier: Notifier, interval: float) -> None:
     """Tell systemd that we live, after a round trip through the node's own mailbox."""
     while True:
-        await node.context.ref.ask(Ping(), timeout=interval)
-        notifier.watchdog()
+        try:
+            await node.context.ref.ask(Ping(), timeout=interval)
+        except TimeoutError:
+            log.error("the daemon does not answer itself; the service manager is not told that it lives")
+        else:
+            notifier.watchdog()
         await asyncio.sleep(interval)

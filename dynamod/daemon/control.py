@@ -49,9 +49,10 @@ class Control(Actor):
         path = str(self._node.socket)
         remove_stale(path)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        old = os.umask(0o117)
+        old = os.umask(0o177)  # closed to others until it has its mode
         try:
             listener.bind(path)
+            os.chmod(path, 0o660)  # whatever umask, or a default ACL of the folder, made of it
         except OSError as error:
             listener.close()
             raise UserError(f"cannot bind the control socket {path}: {error.strerror}", "choose --socket") from None

@@ -26,6 +26,7 @@ from .gpus import Gpus, devices
 from .link import LinkServer
 from .paths import RunFolder, link_path
 from .recent import Recent
+from .reload import HANDED_OVER
 from .runner import GraphRunner
 from .seat import Seat
 from .verbs import Verbs
@@ -59,6 +60,7 @@ class Node(Actor):
         self.book = LogBook(self.folder.path / "logs")
         self.recent = Recent(self.book)
         self.graphs: dict[str, GraphRunner] = {}
+        self.failed: dict[str, Graph] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
@@ -126,13 +128,18 @@ class Node(Actor):
         except BaseException:
             del self.graphs[name]
             raise
+        if origin == HANDED_OVER:
+            self.failed.pop(name, None)
         log.info("graph %s started (%s)", name, graph.target or graph.root)
         self.graphs_changed()
         return runner
 
     async def stop_graph(self, name: str) -> None:
         """End a graph for good."""
-        await self.graphs[name].stop()
+        runner = self.graphs[name]
+        await runner.stop()
+        if self.graphs.get(name) is not runner:
+            return  # somebody else has stopped it too
         del self.graphs[name]
         self.graphs_changed()
         self.changed()

@@ -1,5 +1,6 @@
 """A user's service class as an actor: every endpoint is a message type of its mailbox."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
@@ -12,14 +13,24 @@ from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
 from dynamod.graph.graph import ServiceSpec
 from dynamod.graph.hooks import hooks
 from dynamod.graph.load import load_service
-from dynamod.message.errors import RequestError
+from dynamod.graph.service_config import find_key
+from dynamod.message.errors import DynamodError, RequestError, UserError
 from dynamod.message.worker import Call, Request
+from dynamod.observe.logs import adopt_structlog
 from dynamod.post.base import Reply
 
 from .client import ServiceClient, plain
 from .site import Site
 
 log = logging.getLogger("dynamod.service")
+
+LIVENESS_INTERVAL = 5.0
+"""Seconds between looks at the liveness and readiness hooks; `@service(liveness_interval=...)` or the config decide."""
+HOOK_TIMEOUT = 10.0
+
+
+class NotAlive(DynamodError):
+    """A liveness hook said no: the component crashes and is started afresh."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +57,17 @@ class ServiceHost(Actor):
         self._endpoints: dict[str, EndpointSpec] = {}
         self._open: set[Any] = set()
         self._calls = 0
+        self._published: list[str] = []  # endpoints that are in the registry while the service is ready
+        self._ready = False
         self._http: Any = None
+        self._tending: asyncio.Task[Any] | None = None
 
     async def started(self) -> None:
         """Make the instance, run its start hooks, serve its endpoints."""
         site = self._site
         spec = ServiceSpec.from_dict(site.service.spec)
         service = load_service(spec)
+        adopt_structlog()
         clients = {name: ServiceClient(site.around, info) for name, info in site.service.spec["depends"].items()}
         self._instance = service.create(clients, spec.config)
         self._hooks = hooks(service)
@@ -64,7 +79,7 @@ class ServiceHost(Actor):
         for name, endpoint in self._endpoints.items():
             if DynamoTransport.DEFAULT in endpoint.transports:
                 site.serve(name, self.context.ref, self.invokes[name])
-                site.publish(name)
+                self._published.append(name)
             if DynamoTransport.HTTP in endpoint.transports:
                 routes.append(endpoint)
         if routes:
@@ -72,21 +87,68 @@ class ServiceHost(Actor):
 
             self._http = ServiceHttp(self._instance, routes, site)
             await self._http.start()
+        self._set_ready(await self._is_ready())
+        if self._hooks.liveness or self._hooks.readiness:
+            self._tending = self.context.task(self._tend(_interval(service.options, spec.config)), "look at hooks")
 
     async def drained(self) -> None:
         """Leave the registry and wait for the calls that run."""
-        self._site.withdraw()
+        self._leave()
         for task in list(self._open):
             await task
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry, close the HTTP side, run the shutdown hooks."""
-        self._site.withdraw()
+        self._leave()
         if self._http is not None:
             await self._http.stop()
         if self._instance is not None:
             for name in self._hooks.on_shutdown:
                 await _maybe(getattr(self._instance, name)())
+
+    def _leave(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
+        self._site.withdraw()
+
+    async def _tend(self, interval: float) -> None:
+        """Look at the hooks again and again; raises NotAlive, or what a liveness hook raises."""
+        while True:
+            await asyncio.sleep(interval)
+            for name in self._hooks.liveness:
+                if not await self._hook(name):
+                    raise NotAlive(f"{self._site.name}.{name}() says that the service does not work any more")
+            self._set_ready(await self._is_ready())
+
+    async def _is_ready(self) -> bool:
+        for name in self._hooks.readiness:
+            try:
+                if not await self._hook(name):
+                    return False
+            except Exception:
+                log.exception("%s.%s failed: the service is not ready", self._site.name, name)
+                return False
+        return True
+
+    async def _hook(self, name: str) -> bool:
+        """What the hook says; no answer (None) is a yes, and raising is the way to say no."""
+        value = getattr(self._instance, name)()
+        if inspect.isawaitable(value):
+            async with asyncio.timeout(HOOK_TIMEOUT):
+                value = await value
+        return value is None or bool(value)
+
+    def _set_ready(self, ready: bool) -> None:
+        if ready == self._ready:
+            return
+        self._ready = ready
+        if self._hooks.readiness:
+            log.info("%s is %s", self._site.name, "ready" if ready else "not ready: it leaves the registry")
+        for name in self._published:
+            if ready:
+                self._site.publish(name)
+            else:
+                self._site.withdraw(name)
 
     async def invoke(self, message: Invoke) -> None:
         """Start a call of an endpoint."""
@@ -125,6 +187,14 @@ def host_class(site: Site) -> type[ServiceHost]:
     invokes = {name: type(name, (Invoke,), {}) for name in names}
     receivers = {**ServiceHost.receivers, **dict.fromkeys(invokes.values(), ServiceHost.invoke)}
     return type(f"{site.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
+
+
+def _interval(options: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    key = find_key(config, "liveness_interval")
+    value = config[key] if key is not None else options.get("liveness_interval", LIVENESS_INTERVAL)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UserError(f"liveness_interval is {value!r}", "give seconds")
+    return float(value)
 
 
 async def _maybe(value: Any) -> None:

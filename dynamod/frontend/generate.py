@@ -11,6 +11,7 @@ from aiohttp import HttpVersion11, web
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.registry import ModelCard
+from dynamod.observe.logs import bound
 
 from .base import Backend, Job
 from .body import read_body
@@ -51,7 +52,11 @@ class Generate:
             self._read = Parser(CompletionRequest, reject).parse
 
     async def __call__(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        """Serve one request. Raises RequestError while nothing has been sent."""
+        """Serve one request. Raises RequestError while nothing has been sent. Log lines meanwhile carry its id."""
+        with bound(x_request_id=exchange.id):
+            return await self._generate(request, exchange)
+
+    async def _generate(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
         exchange.endpoint = self._label
         body = await read_body(request, self._settings.body_limit)
         asked, unknown = self._read(body)

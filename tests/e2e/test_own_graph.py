@@ -185,3 +185,91 @@ def test_a_graph_with_a_mistake_is_one_line(machine: Any) -> None:
     words = ("torn.py:3", "nothing_of_that_name", "@service", "missing.py", "high", "70000", "nowhere.invalid")
     for result, says in zip(results, words, strict=True):
         assert says in result.mistake()
+
+
+CAREFUL = """
+import os
+from pathlib import Path
+
+from dynamo.sdk import api, async_on_start, depends, endpoint, liveness, readiness, service
+
+try:
+    import structlog
+except ImportError:
+    structlog = None
+
+@service(dynamo={"namespace": "inference"}, placement="own", liveness_interval=0.1)
+class Backend:
+    @async_on_start
+    async def begin(self):
+        if structlog is not None:
+            structlog.get_logger("backend").info("said with structlog", number=1)
+
+    @liveness
+    async def alive(self):
+        if Path("raise").exists():
+            raise ValueError("no pulse")
+        return not Path("dead").exists()
+
+    @readiness
+    def can_work(self):
+        return not Path("busy").exists()
+
+    @endpoint()
+    async def generate(self, request):
+        yield str(os.getpid())
+
+
+@service(dynamo={"namespace": "inference"})
+class Frontend:
+    backend = depends(Backend)
+
+    @api()
+    async def generate(self, text):
+        async for response in self.backend.generate(text):
+            yield response
+"""
+
+
+def test_hooks_say_whether_it_lives_and_can_work(machine: Any) -> None:
+    folder: Path = machine.folder
+    (folder / "careful.py").write_text(CAREFUL)
+    (folder / "busy").touch()
+    command = machine.start("dynamo", "serve", "careful:Frontend", "--Frontend.port", machine.port())
+    url = command.ready()
+
+    def answer(seconds: float) -> str:
+        try:
+            status, text = machine.ask(url, "/generate", {}, seconds)
+        except TimeoutError:
+            return "waits"
+        return text if status == 200 else f"{status}"
+
+    # not ready from the start: nobody finds it; then it is there, and leaves again
+    assert answer(0.7) == "waits"
+    (folder / "busy").unlink()
+    assert answer(5.0) == str(machine.row("Backend")["pid"])
+    (folder / "busy").touch()
+    machine.until(lambda: "not ready" in command.err)
+    assert answer(0.7) == "waits"
+    (folder / "busy").unlink()
+    assert answer(5.0) == str(machine.row("Backend")["pid"])
+    assert machine.row("Backend")["restarts"] == 0
+
+    # not alive: it is started afresh
+    for count, file, says in ((1, "dead", "Backend.alive() says"), (2, "raise", "no pulse")):
+        pid = machine.row("Backend")["pid"]
+        (folder / file).touch()
+        machine.until(lambda count=count: machine.row("Backend")["restarts"] >= count)
+        (folder / file).unlink()
+        machine.until(lambda: machine.row("Backend")["state"] == "Ready")
+        command.tree()
+        assert machine.row("Backend")["pid"] != pid
+        assert says in command.err
+        assert answer(5.0) == str(machine.row("Backend")["pid"])
+
+    pytest.importorskip("structlog")
+    (line, *_) = [line for line in command.err.splitlines() if "said with structlog" in line]
+    assert "INFO" in line
+    assert "backend: said with structlog" in line
+    assert "number=1" in line

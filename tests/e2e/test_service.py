@@ -1,7 +1,14 @@
 """`dynamod` as a service: graphs are handed over, stopped, and come back with it."""
 
 import json
+import os
+import shutil
 import signal
+import socket
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 ECHO = ("-f", "configs/agg.yaml", "--Worker.engine=echo_core")
@@ -67,6 +74,16 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     assert names(machine) == ["own"]
     assert f"port {ports[0]} is in use" in daemon.err
 
+    # it is not forgotten when others change, and a reload tries it again
+    other = machine.run("dynamo", "serve", *ECHO, "--detach", "--name", "other", "--port", 0)
+    assert other.code == 0, other.err
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["other", "a"]
+    stranger.end()
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: names(machine) == ["own", "other", "a"])
+    machine.until(lambda: machine.serves(urls[0]))
+    daemon.tree()
+
 
 def test_a_second_command_joins_and_its_graph_is_its_own(machine: Any) -> None:
     daemon = machine.start("dynamod")
@@ -80,3 +97,179 @@ def test_a_second_command_joins_and_its_graph_is_its_own(machine: Any) -> None:
     assert stopped.code == 0, stopped.err
     machine.until(lambda: machine.ps() == [])
     assert machine.free(url)
+
+
+class Manager:
+    """The end of NOTIFY_SOCKET that is systemd's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "notify.sock"
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.bind(str(self.path))
+        self.heard: list[dict[str, str]] = []
+
+    def until(self, key: str, seconds: float = 20.0) -> dict[str, str]:
+        """Wait for the next message with this key."""
+        end = time.monotonic() + seconds
+        while True:
+            self._sock.settimeout(max(0.01, end - time.monotonic()))
+            lines = self._sock.recv(4096).decode().splitlines()
+            words = dict(line.split("=", 1) for line in lines)
+            self.heard.append(words)
+            if key in words:
+                return words
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def configure(machine: Any, **graphs: str) -> None:
+    """Write d.yaml with graphs of one echo_full worker each; the value is its context length."""
+    lines = ["log_level: debug", "graphs:"]
+    for name, context in graphs.items():
+        overrides = f"['--Worker.engine=echo_full', '--Worker.context_length={context}']"
+        lines.append(f"  - {{target: 'graphs.agg:Frontend', config: configs/agg.yaml, name: {name},")
+        lines.append(f"     service_name: Worker, overrides: {overrides}}}")
+    (machine.folder / "d.yaml").write_text("\n".join(lines) + "\n")
+
+
+def pids(machine: Any) -> dict[str, int]:
+    return {row["graph"]: row["pid"] for row in machine.ps()}
+
+
+def all_ready(machine: Any, *graphs: str) -> Callable[[], bool]:
+    return lambda: {row["graph"]: row["state"] for row in machine.ps()} == dict.fromkeys(graphs, "Ready")
+
+
+def test_systemd_is_told(machine: Any) -> None:
+    configure(machine, one="100", two="100")
+    manager = Manager(machine.folder)
+    try:
+        daemon = machine.start(
+            "dynamod", "-c", "d.yaml", NOTIFY_SOCKET=str(manager.path), WATCHDOG_USEC="1000000", STATE_DIRECTORY=""
+        )
+        words = manager.until("READY")
+        assert words == {"READY": "1", "STATUS": "serving 2 graphs"}
+        assert sorted(names(machine)) == ["one", "two"]
+        for _ in range(4):
+            assert manager.until("WATCHDOG", 1.0) == {"WATCHDOG": "1"}  # later, and systemd would kill it
+        configure(machine, one="100")
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        daemon.send(signal.SIGHUP)
+        words = manager.until("RELOADING")
+        assert words["RELOADING"] == "1"
+        assert before < int(words["MONOTONIC_USEC"]) < time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        assert manager.until("READY")["STATUS"] == "serving 1 graph"
+        assert names(machine) == ["one"]
+        manager.until("WATCHDOG", 1.0)
+        assert not any("STOPPING" in words for words in manager.heard)
+        daemon.send(signal.SIGTERM)
+        assert manager.until("STOPPING") == {"STOPPING": "1"}
+        assert daemon.wait().code == 0
+    finally:
+        manager.close()
+
+
+def test_a_reload_changes_only_what_changed(machine: Any) -> None:
+    configure(machine, same="100", other="100", gone="100")
+    daemon = machine.start("dynamod", "-c", "d.yaml")
+    machine.until(all_ready(machine, "same", "other", "gone"))
+    handed = machine.run("dynamo", "serve", *ECHO, "--service-name", "Worker", "--detach", "--name", "handed")
+    assert handed.code == 0, handed.err
+    machine.until(all_ready(machine, "same", "other", "gone", "handed"))
+    before = pids(machine)
+
+    # mistakes in the file: one line each, and nothing is touched
+    for text, says in (
+        ("graphs:\n  - {target: 'graphs.agg:Frontend', confg: x}\n", "confg"),
+        ("graphs: [\n", "d.yaml"),
+        ("graphs:\n  - {target: 'nowhere.agg:Frontend'}\n", "graphs[0]"),
+        (
+            "graphs:\n" + "  - {target: 'graphs.agg:Frontend', config: configs/agg.yaml, overrides: "
+            "['--Worker.engine=echo_full']}\n" * 2,
+            "graphs[1].name",
+        ),
+    ):
+        (machine.folder / "d.yaml").write_text(text)
+        length = len(daemon.err)
+        daemon.send(signal.SIGHUP)
+        machine.until(lambda length=length: "nothing reloaded" in daemon.err[length:])
+        errors = [line for line in daemon.err[length:].splitlines() if "ERROR" in line]
+        assert len(errors) == 1, errors
+        assert "d.yaml" in errors[0]
+        assert says in errors[0]
+        assert "Traceback" not in daemon.err[length:]
+        assert pids(machine) == before
+
+    configure(machine, same="100", other="200", fresh="100")
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: set(names(machine)) == {"same", "other", "fresh", "handed"})
+    machine.until(all_ready(machine, "same", "other", "fresh", "handed"))
+    daemon.tree()
+    after = pids(machine)
+    assert {name for name in after if after[name] == before.get(name)} == {"same", "handed"}
+    assert "graph other changed (Worker: config)" in daemon.err
+    assert "graph gone is no longer named" in daemon.err
+
+    # nothing has changed; and one that was stopped by hand comes again
+    assert machine.run("dynamo", "stop", "fresh").code == 0
+    daemon.send(signal.SIGHUP)
+    machine.until(all_ready(machine, "same", "other", "fresh", "handed"))
+    daemon.tree()
+    again = pids(machine)
+    assert {name for name in again if again[name] == after[name]} == {"same", "other", "handed"}
+
+    # what cannot start does not take its predecessor with it
+    taken = machine.port()
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", taken))
+        holder.listen()
+        whole = "{target: 'graphs.agg:Frontend', config: configs/agg.yaml, name: same, overrides: "
+        whole += f"['--Worker.engine=echo_full', '--Frontend.host=127.0.0.1', '--Frontend.port={taken}']}}"
+        (machine.folder / "d.yaml").write_text(f"graphs:\n  - {whole}\n")
+        daemon.send(signal.SIGHUP)
+        machine.until(lambda: "graph same runs again as it was" in daemon.err)
+    assert f"port {taken} is in use" in daemon.err
+    machine.until(all_ready(machine, "same", "handed"))
+    daemon.tree()
+
+
+def test_a_foreground_command_has_nothing_to_reload(machine: Any) -> None:
+    command = machine.agg()
+    url = command.ready()
+    before = {row["pid"] for row in machine.ps()}
+    command.send(signal.SIGHUP)
+    machine.until(lambda: "SIGHUP: nothing to reload" in command.err)
+    assert "hello" in machine.chat(url, "hello")
+    assert {row["pid"] for row in machine.ps()} == before
+
+
+def test_paths_of_a_handed_over_graph_are_the_callers(machine: Any) -> None:
+    from dynamod.preprocess.locate import locate
+
+    caller, elsewhere = machine.folder / "caller", machine.folder / "elsewhere"
+    caller.mkdir()
+    elsewhere.mkdir()
+    shutil.copytree(locate("sample"), caller / "mine")
+    (caller / "keys").write_text("secret\n")
+    daemon = machine.start("dynamod", cwd=elsewhere)
+    machine.until(lambda: machine.raw_status() == daemon.pid)
+    words = ("--Worker.model=mine", "--Frontend.api-key-file=keys", "--port", 0)
+    handed = machine.run("dynamo", "serve", *ECHO, *words, "--detach", cwd=caller)
+    assert handed.code == 0, handed.err
+    url = handed.out.split()[-1]
+    machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"})
+    daemon.tree()
+    assert machine.ask(url, "/v1/models")[0] == 401
+    plan = machine.raw("GET", "/v1/status")[1]["graphs"]
+    assert plan[0]["ready"]
+
+
+def test_the_control_socket_is_for_the_group(machine: Any) -> None:
+    old = os.umask(0o077)
+    try:
+        daemon = machine.start("dynamod")
+    finally:
+        os.umask(old)
+    machine.until(lambda: machine.raw_status() == daemon.pid)
+    assert stat.S_IMODE(machine.socket.stat().st_mode) == 0o660

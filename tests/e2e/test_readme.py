@@ -1,0 +1,229 @@
+"""The README does what it says: every command in it is run, and what it shows is what is printed."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"
+TESTS = "uv run pytest"
+VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
+
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
+
+
+def blocks(kind: str) -> dict[str, list[str]]:
+    """Fenced blocks of a kind, by the heading they stand under."""
+    found: dict[str, list[str]] = {}
+    heading, inside, lines = "", "", list[str]()
+    for line in (ROOT / "README.md").read_text().splitlines():
+        if inside:
+            if line == "```":
+                if inside == kind:
+                    found.setdefault(heading, []).append("\n".join(lines))
+                inside = ""
+            else:
+                lines.append(line)
+        elif line.startswith("```"):
+            inside, lines = line[3:] or "none", []
+        elif line.startswith("## "):
+            heading = line[3:]
+    return found
+
+
+def commands(heading: str) -> list[str]:
+    """The shell commands under a heading, one per line (a backslash joins lines)."""
+    texts = "\n".join(blocks("bash")[heading]).replace("\\\n", " ").splitlines()
+    return [text.strip() for text in texts if text.strip() and not text.lstrip().startswith("#")]
+
+
+def plain(text: str) -> str:
+    """Numbers and the width of columns are different every time."""
+    return re.sub(r"[-+ ]+", " ", re.sub(r"\d+", "0", text))
+
+
+class Shell:
+    """Runs the README's commands one after the other, with free ports in place of 8000 and 8080."""
+
+    def __init__(self, machine: Any, folder: Path) -> None:
+        self.machine, self.folder = machine, folder
+        self.ports: dict[str, int] = {}
+        self.last: Any = None  # what was started last and goes on
+        machine.env.update(RAYON_NUM_THREADS="1", DYN_TOKEN_ECHO_DELAY_MS="1")
+
+    def run(self, line: str) -> str:
+        """Run one command; returns what it printed. What serves goes on, and has said that it is ready."""
+        words = shlex.split(line)
+        while words[:2] == ["uv", "run"] or words[:1] == ["--extra"]:
+            words = words[2:]
+        match words:
+            case ["dynamo", "serve", *_]:
+                return self._serve("dynamo", words[1:], "--Frontend.port", "8000")
+            case ["dynamo-run", *_]:
+                front = any(word == "in=http" for word in words)
+                return self._serve("dynamo-run", words[1:], "--http-port" if front else "", "8080")
+            case ["dynamo", "logs", "-f", *_]:
+                follower = self.machine.start("dynamo", *words[1:])
+                self.machine.until(lambda: follower.out)
+                follower.end()
+                return str(follower.out)
+            case ["dynamo", verb, *_] if verb in VERBS:
+                done = self.machine.run("dynamo", *words[1:])
+                assert done.code == 0, done.err
+                return str(done.out)
+            case ["curl", *_]:
+                return self._curl(words[1:])
+        pytest.fail(f"README.md has a command that this test cannot run: {line}")
+
+    def _serve(self, command: str, argv: list[str], flag: str, place: str) -> str:
+        if flag:
+            self.ports[place] = self.machine.port()
+            argv = [*argv, f"{flag}={self.ports[place]}"]
+        self.last = self.machine.start(command, *argv, cwd=self.folder)
+        url = self.last.ready()
+        assert url == (f"http://localhost:{self.ports[place]}" if flag else "")
+        return str(self.last.out)
+
+    def _curl(self, words: list[str]) -> str:
+        def place(word: str) -> str:
+            for known, port in self.ports.items():
+                word = re.sub(rf"^(localhost|http://localhost):{known}/", rf"\1:{port}/", word)
+            return word.replace("$DYNAMOD_SOCKET", str(self.machine.socket))
+
+        argv = [place(word) for word in words]
+        assert not any(re.search(r"localhost:80[08]0", word) for word in argv), "nothing serves that port here"
+        for port in self.ports.values():
+            self.machine.ports.add(port)
+        done = subprocess.run(["curl", "-sS", "-f", *argv], capture_output=True, timeout=30)
+        assert done.returncode == 0, done.stderr.decode() + done.stdout.decode()
+        return done.stdout.decode()
+
+
+@pytest.fixture
+def shell(machine: Any) -> Callable[[Path], Shell]:
+    return lambda folder: Shell(machine, folder)
+
+
+def content(answer: str) -> str:
+    text: str = json.loads(answer)["choices"][0]["message"]["content"]
+    return text
+
+
+@needs_curl
+@pytest.mark.engine
+def test_run_it(shell: Callable[[Path], Shell]) -> None:
+    pytest.importorskip("mistralrs")
+    first, ask, ask_streaming, tests = commands("Run it")
+    assert first == FIRST
+    assert tests == TESTS  # that is us
+    here = shell(ROOT)
+    printed = {plain(line) for line in here.run(first).splitlines()}
+    (shown,) = blocks("text")["Run it"]
+    assert {plain(line) for line in shown.splitlines()} == printed
+
+    answer = here.run(ask)
+    assert content(answer) == "The capital of South Africa is Pretoria."
+    (shown,) = blocks("json")["Run it"]
+    changing = {"id", "created"}
+    assert {key: value for key, value in json.loads(shown).items() if key not in changing} == {
+        key: value for key, value in json.loads(answer).items() if key not in changing
+    }
+
+    events = [line for line in here.run(ask_streaming).splitlines() if line]
+    assert all(line.startswith("data: ") for line in events)
+    assert events.pop() == "data: [DONE]"
+    deltas = [json.loads(event[6:])["choices"][0]["delta"] for event in events]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "The capital of South Africa is Pretoria."
+    assert len(deltas) > 4, "it comes in pieces"
+
+
+def test_the_test_command_has_what_it_needs() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    development = " ".join(settings["dependency-groups"]["dev"])
+    assert "pytest>=" in development
+    assert "mistralrs" in development
+    assert settings["tool"]["pytest"]["ini_options"]["testpaths"] == ["tests"]
+    assert settings["project"]["optional-dependencies"]["mistralrs"]
+    assert settings["project"]["scripts"].keys() >= {"dynamo", "dynamod", "dynamo-run"}
+
+
+@needs_curl
+@pytest.mark.engine
+def test_one_engine_without_a_graph_file(shell: Callable[[Path], Shell]) -> None:
+    pytest.importorskip("mistralrs")
+    echo, ask, front, worker, ask_sample = commands("One engine without a graph file")
+    here = shell(ROOT)
+    here.run(echo)
+    assert content(here.run(ask)) == "Hello, world"
+    here.last.end()
+
+    here.run(front)
+    here.run(worker)
+    here.machine.until(lambda: here.machine.serves(f"http://localhost:{here.ports['8080']}"))
+    assert "capital of France is Paris" in content(here.run(ask_sample))
+
+
+@needs_curl
+def test_your_own_graph(shell: Callable[[Path], Shell], machine: Any) -> None:
+    serve, ask = commands("Your own graph")
+    (code,) = blocks("python")["Your own graph"]
+    (machine.folder / "hello.py").write_text(code + "\n")
+    here = shell(machine.folder)
+    here.run(serve)
+    assert here.run(ask) == "hello world; hello moon; "
+    rows = {row["component"]: row["pid"] for row in machine.ps()}
+    assert rows["Backend"] != rows["Frontend"]
+
+
+@needs_curl
+def test_look_and_control(shell: Callable[[Path], Shell], machine: Any) -> None:
+    lines = commands("Look and control")
+    verbs = [line for line in lines if line.startswith("dynamo ")]
+    requests = [line for line in lines if line.startswith("curl ")]
+    assert lines == verbs + requests, "a command that this test cannot run"
+    assert {line.split()[1] for line in verbs} == VERBS
+    assert verbs[-1] == "dynamo stop"
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    command.ready()
+    here = shell(machine.folder)
+    for line in verbs[:-1]:
+        out = here.run(line)
+        assert out, line
+        machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
+        command.tree()
+        if line == "dynamo status":
+            assert str(machine.socket) in out
+        if "scale" in line:
+            assert len(machine.ps("Worker")) == 2
+    assert machine.ps("Worker") == [], "drained"
+    for line in requests:
+        assert all(row["component"] for row in json.loads(here.run(line)))
+        machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
+        command.tree()
+    assert len(machine.ps("Worker")) == 2
+    here.run(verbs[-1])
+    command.wait()
+
+
+def test_no_command_is_left_out() -> None:
+    run = {"Run it", "One engine without a graph file", "Your own graph", "Look and control"}
+    assert blocks("bash").keys() == run, "a heading with commands has a test here"
+    assert not blocks("sh").keys() | blocks("shell").keys() | blocks("none").keys(), "commands stand in bash blocks"
+    every = [line for heading in run for line in commands(heading)]
+    assert FIRST in every
+    assert TESTS in every
+
+
+def test_links_lead_somewhere() -> None:
+    for file in [ROOT / "README.md", *ROOT.glob("*/README.md"), *ROOT.glob("dynamod/*/README.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)\)", file.read_text()):
+            if "://" not in target:
+                assert (file.parent / target).exists(), f"{file}: {target}"
