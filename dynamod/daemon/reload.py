@@ -41,7 +41,8 @@ class Wanted:
 
 def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node], Any]":
     """What boot calls on SIGHUP. `read` gives the graphs that the file names, each under a name of its own, or
-    raises UserError."""
+    raises UserError.
+    """
 
     async def reload(node: "Node") -> None:
         try:
