@@ -26,7 +26,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ENTRY = {
-    "dynamo": ["-c", "from dynamod.cli.main import dynamo; dynamo()"],
+    "dynamo": ["-c", "
+from dynamod.cli.client import _Unix
+from dynamod.cli.main import dynamo; dynamo()"],
     "dynamod": ["-c", "from dynamod.cli.main import dynamod; dynamod()"],
     "dynamo-run": ["-c", "from dynamod.cli.main import dynamo_run; dynamo_run()"],
     "dynamo.frontend": ["-m", "dynamo.frontend"],
@@ -481,21 +483,6 @@ class Streaming:
         """Leave, as a client whose window is closed."""
         self._response.close()
         self._connection.close()
-
-
-class _Unix(http.client.HTTPConnection):
-    def __init__(self, path: Path, seconds: float) -> None:
-        super().__init__("dynamod", timeout=seconds)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        try:
-            self.sock.connect(str(self._path))
-        except OSError:
-            self.sock.close()
-            raise
 
 
 def _machine() -> Iterator[Machine]:
