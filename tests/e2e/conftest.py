@@ -24,11 +24,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from dynamod.cli.client import _Unix
+
 ROOT = Path(__file__).parents[2]
 ENTRY = {
-    "dynamo": ["-c", "
-from dynamod.cli.client import _Unix
-from dynamod.cli.main import dynamo; dynamo()"],
+    "dynamo": ["-c", "from dynamod.cli.main import dynamo; dynamo()"],
     "dynamod": ["-c", "from dynamod.cli.main import dynamod; dynamod()"],
     "dynamo-run": ["-c", "from dynamod.cli.main import dynamo_run; dynamo_run()"],
     "dynamo.frontend": ["-m", "dynamo.frontend"],
