@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from dynamod import __version__
-from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError, UserError
-from dynamod.post.unix_impl import remove_stale
 
 from .verbs import CHANGING, UnknownName
 
@@ -27,15 +25,15 @@ FOLLOW = 0.3
 """Seconds between looks for new log lines."""
 
 
-class Control(Actor):
-    """Serves the node's verbs. Mode 0660; who may change something is decided by the peer's credentials."""
+class Control:
+    """Answers on a listener that `door.Door` bound; who may change something is decided by the peer's credentials."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self._runner: web.AppRunner | None = None
 
-    async def started(self) -> None:
-        """Bind the socket. We hold the node's seat, so a socket in the way is a dead daemon's."""
+    async def start(self, listener: socket.socket) -> None:
+        """Serve the node's verbs."""
         app = web.Application(middlewares=[_errors])
         for verb in READING:
             app.router.add_get(f"/v1/{verb}", self._read)
@@ -46,25 +44,12 @@ class Control(Actor):
         app.router.add_get("/v1", self._index)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
-        path = str(self._node.socket)
-        remove_stale(path)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        old = os.umask(0o177)  # closed to others until it has its mode
-        try:
-            listener.bind(path)
-            os.chmod(path, 0o660)  # whatever umask, or a default ACL of the folder, made of it
-        except OSError as error:
-            listener.close()
-            raise UserError(f"cannot bind the control socket {path}: {error.strerror}", "choose --socket") from None
-        finally:
-            os.umask(old)
         await web.SockSite(self._runner, listener).start()
 
-    async def stopping(self, reason: Reason) -> None:
-        """Close and remove the socket."""
+    async def stop(self) -> None:
+        """End open answers and close the listener."""
         if self._runner is not None:
             await self._runner.cleanup()
-        remove_stale(str(self._node.socket))
 
     async def _index(self, request: web.Request) -> web.Response:
         verbs = {"get": [f"/v1/{v}" for v in READING], "post": [f"/v1/{v}" for v in sorted(CHANGING)]}

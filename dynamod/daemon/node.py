@@ -22,6 +22,7 @@ from dynamod.registry.base import Watcher
 from dynamod.registry.link_impl import LinkRegistry
 from dynamod.registry.memory_impl import MemoryRegistry
 
+from .door import Door
 from .gpus import Gpus, devices
 from .link import LinkServer
 from .paths import RunFolder, link_path
@@ -193,9 +194,7 @@ class Node(Actor):
         await self.system.ready(ref, timeout=5)
         self._link, self.role = link, "holder"
         log.debug("this process holds the node at %s", self.socket)
-        from .control import Control  # aiohttp takes long to import: components start meanwhile
-
-        self._seat_supervisor.start_child(Spec("control", lambda: Control(self)))
+        self._seat_supervisor.start_child(Spec("door", lambda: Door(self)))
         self.seated.set()
         for prefix, watcher in self._watches:
             self.registry.watch(prefix, watcher)
