@@ -12,6 +12,8 @@ import typer
 from dynamod import __version__
 from dynamod.message.errors import UserError
 
+from . import complete
+
 
 def _examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])  # \b: lines stay as they are
@@ -51,7 +53,9 @@ Socket = Annotated[
     str | None, typer.Option("--socket", help="control socket (default: DYNAMOD_SOCKET, else usual places)")
 ]
 Output = Annotated[Form, typer.Option("--output", "-o", help="how to print the answer")]
-Component = Annotated[str, typer.Argument(help="component, like Worker or agg/Worker")]
+Component = Annotated[
+    str, typer.Argument(help="component, like Worker or agg/Worker", autocompletion=complete.components)
+]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -99,10 +103,14 @@ def _main(
 def serve(
     context: typer.Context,
     graph: Annotated[
-        str | None, typer.Argument(help="graph, like graphs.agg:Frontend or path/to/file.py:Frontend")
+        str | None,
+        typer.Argument(
+            help="graph, like graphs.agg:Frontend or path/to/file.py:Frontend", autocompletion=complete.targets
+        ),
     ] = None,
     config_file: Annotated[
-        str | None, typer.Option("--config-file", "-f", help="YAML with the components' settings")
+        str | None,
+        typer.Option("--config-file", "-f", help="YAML with the components' settings", autocompletion=complete.configs),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="name of the running graph (default: its module's name)")] = "",
     service_name: Annotated[
@@ -149,7 +157,9 @@ def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
 
 @app.command(epilog=_examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
-    component: Annotated[str, typer.Argument(help="component; all when left out")] = "",
+    component: Annotated[
+        str, typer.Argument(help="component; all when left out", autocompletion=complete.components)
+    ] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many of the last lines")] = 100,
     socket: Socket = None,
@@ -202,7 +212,9 @@ def drain(component: Component, socket: Socket = None, output: Output = Form.TEX
 
 @app.command(epilog=_examples("dynamo stop agg", "dynamo stop"))
 def stop(
-    graph: Annotated[str | None, typer.Argument(help="graph; the whole daemon when left out")] = None,
+    graph: Annotated[
+        str | None, typer.Argument(help="graph; the whole daemon when left out", autocompletion=complete.graphs)
+    ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
@@ -239,7 +251,7 @@ def config_schema(
 @config_app.command("check", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def config_check(
     context: typer.Context,
-    config_file: Annotated[str, typer.Argument(help="config file")],
+    config_file: Annotated[str, typer.Argument(help="config file", autocompletion=complete.configs)],
     graph: Annotated[str | None, typer.Option("--graph", help="graph, when the file names none")] = None,
 ) -> None:
     """Check a config file without starting anything."""

@@ -33,10 +33,10 @@ def _run(main: Main) -> int:
 
 
 def _dynamo(argv: Sequence[str]) -> int:
-    if list(argv) in (["--version"], ["-V"]):
-        return _version("dynamo")
     if argv and argv[0] == "run":
         return _dynamo_run(argv[1:])
+    if argv and argv[-1] in ("--version", "-V") and len(argv) <= 2:  # `dynamo serve --version` too
+        return _version("dynamo")
     if argv and argv[0] == "serve":
         _prewarm(argv[1:], {"--detach", "-d", "--dry-run"})
     from .app import run

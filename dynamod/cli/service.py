@@ -129,7 +129,7 @@ def keep(file: Path | None, node: "Node") -> None:
         for runner in node.graphs.values()
         if runner.origin == HANDED_OVER
     ]
-    graphs += [{"name": name, "graph": graph.to_dict()} for name, graph in node.failed.items()]
+    graphs += [{"name": name, "graph": kept.graph.to_dict()} for name, kept in node.failed.items()]
     text = json.dumps(graphs)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

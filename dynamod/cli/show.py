@@ -44,7 +44,8 @@ def status(value: dict[str, Any]) -> str:
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
         who = f" ({graph['guest']})" if graph.get("guest") else ""
-        lines.append(f"  {graph['name']}: {'ready' if graph['ready'] else 'not ready'}{who} {where}".rstrip())
+        state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
+        lines.append(f"  {graph['name']}: {state}{who} {where}".rstrip())
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
     return "\n".join(lines)

@@ -12,6 +12,7 @@ from dynamod.actor import Stream
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, UserError
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Call
+from dynamod.post.base import Sink
 from dynamod.registry.keys import Address
 
 from .site import Surroundings
@@ -52,7 +53,7 @@ class EndpointClient:
             outbound.cancel()
 
 
-class _Sink:
+class _Sink(Sink):
     def __init__(self, address: str) -> None:
         self._address = address
         self.stream: Stream[Any] = Stream()
@@ -63,8 +64,8 @@ class _Sink:
                 self.stream.push(offset, items)
                 if finish is not None:
                     self.stream.end(finish)
-            case Failed(_, error, message, param):
-                self.stream.fail(REQUEST_ERRORS.get(error, EngineFailed)(message, param=param))
+            case Failed(_, error, message, param, _, code):
+                self.stream.fail(REQUEST_ERRORS.get(error, EngineFailed)(message, param=param, code=code))
             case _:
                 pass
 

@@ -1,5 +1,7 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
+from pathlib import Path
+
 from dynamod.engine.names import canonical, engine_class
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
@@ -20,11 +22,9 @@ def check(graph: Graph) -> None:
             raise UserError(
                 f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample"
             )
-        if (
-            not model.startswith("hf://") and model.count("/") != 1
-        ):  # what may be a repository is looked up by the worker
-            from dynamod.preprocess.locate import locate
+        from dynamod.preprocess.locate import locate, may_be_repository
 
+        if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
             locate(model, download=False)
 
 

@@ -8,7 +8,6 @@ tokens; 0 means as fast as the loop turns. Every step serves all running streams
 import asyncio
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +28,7 @@ DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
 @dataclass(slots=True)
 class _Stream:
     reply: Reply
-    pieces: Sequence[Any]  # token ids, or characters
+    pieces: Any  # packed token ids, or characters
     position: int
     end: int
     finish: str
@@ -130,20 +129,22 @@ class EchoCore(_Echo):
         return self._card
 
     def submit(self, request: Generate | Chat, reply: Reply) -> None:
-        """Echo the prompt, from where another instance stopped, up to max_tokens."""
+        """Echo the prompt from where another instance stopped, up to max_tokens; over again for min_tokens."""
         assert isinstance(request, Generate)
-        ids = tokens.unpack(request.token_ids)
+        prompt = tokens.count(request.token_ids)
         limit = request.stops.max_tokens
-        end = len(ids) if limit is None else min(limit, len(ids))
+        whole = max(prompt, request.stops.min_tokens or 0) if prompt else 0
+        end = whole if limit is None else min(limit, whole)
         done = tokens.count(request.prior_output)
-        finish = "stop" if end == len(ids) else "length"
+        finish = "stop" if end == whole else "length"
         if done >= end:
             reply.tokens(b"", 0, finish)
         else:
-            self._add(_Stream(reply, ids, done, end, finish, len(ids)))
+            self._add(_Stream(reply, request.token_ids, done, end, finish, prompt))
 
     def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
-        stream.reply.tokens(tokens.pack(stream.pieces[position : position + 1]), 1, finish)
+        place = position % stream.prompt * 4  # packed int32
+        stream.reply.tokens(stream.pieces[place : place + 4], 1, finish)
 
 
 class EchoFull(_Echo):

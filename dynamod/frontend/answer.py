@@ -16,7 +16,7 @@ from .validate import text_prompts
 class Choice:
     """One choice of an answer while it is made. `held`: text not yet sent (streams) or all of it (unary)."""
 
-    __slots__ = ("entries", "held", "index", "last", "offset", "prefix", "reason", "tokens")
+    __slots__ = ("direct", "entries", "held", "index", "last", "offset", "prefix", "reason", "tokens")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -24,6 +24,7 @@ class Choice:
         self.tokens = 0
         self.reason: str | None = None
         self.prefix = b""  # of its text frames; empty until the first one
+        self.direct = False  # text may go straight to the socket: the first frame is out, nothing is held
         self.held: list[str] = []
         self.entries: list[Logprob] = []
         self.offset = 0  # characters in log probabilities already sent
@@ -104,11 +105,12 @@ class Answer:
         """Count tokens and the time since the last ones. Runs once per chunk."""
         now = perf_counter()
         meter = self._meter
-        if choice.last:
+        last = choice.last
+        if last:
             if tokens:  # Histogram.observe, written out
                 gap = meter.gap
-                seconds = now - choice.last
-                gap.counts[bisect_left(GAP, seconds / tokens)] += tokens
+                seconds = now - last
+                gap.counts[bisect_left(GAP, seconds if tokens == 1 else seconds / tokens)] += tokens
                 gap.total += seconds
         elif self.first is None:
             self.first = now - self._begun

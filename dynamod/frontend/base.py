@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Models that can be asked for now, by name."""
 
     def health(self) -> Mapping[str, Any]:
-        """`endpoints` (dyn:// addresses) and `instances` (JSON-like rows) that are alive now."""
+        """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
 
     async def start(self, job: Job, outlet: Outlet) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""

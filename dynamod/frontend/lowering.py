@@ -1,15 +1,69 @@
-"""What the processor hands to engines that take text, and the prompts of a completion request."""
+"""From an accepted HTTP request to the mail that engines get: one message per choice."""
 
+import asyncio
+import random as random_module
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.registry import ModelCard
-from dynamod.message.worker import Chat
+from dynamod.message.worker import Chat, Generate
 from dynamod.preprocess.conditions import sampling_of, stops_of
+from dynamod.preprocess.lower import Model, Prepared
 
 from .base import Job
 
 _ANY_TOKEN = 2**31 - 1
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
+_INT64 = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A request as engines get it: one message per choice, in the order of the choices. `model` is None for text."""
+
+    card: ModelCard
+    model: Model | None
+    requests: Sequence[Generate | Chat]
+    prompt_tokens: Sequence[int]  # by choice
+    annotations: Mapping[str, Any]
+
+
+async def lower(job: Job, card: ModelCard, model: Model | None, random: random_module.Random) -> Lowered:
+    """Check a request and make its mail; long prompts are tokenised in a thread. Raises RequestError."""
+    request = job.request
+    check_served(request, card)
+    samples = request.n or 1
+    annotations: dict[str, Any] = {}
+    if model is None:
+        chat = lower_text(job, card)
+        if request.nvext is not None and "request_id" in (request.nvext.annotations or ()):
+            annotations["request_id"] = job.id
+        return Lowered(card, None, [chat] * samples, [0] * samples, annotations)
+    requests: list[Generate] = []
+    counts: list[int] = []
+    for prompt in completion_prompts(request):
+        prepared = model.prepare(request, prompt)
+        if model.needs_thread(prepared.prompt):
+            generate = await asyncio.to_thread(model.encode, prepared, job.id)
+        else:
+            generate = model.encode(prepared, job.id)
+        _annotate(annotations, generate, prepared)
+        requests += [_seeded(generate, sample, random) for sample in range(samples)]
+        counts += [tokens.count(generate.token_ids)] * samples
+    return Lowered(card, model, requests, counts, annotations)
+
+
+def check_served(request: ChatRequest | CompletionRequest, card: ModelCard) -> None:
+    """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
+    wanted = request.logprobs is not None and request.logprobs is not False  # 0 asks for the chosen tokens alone
+    if wanted and not card.capabilities.logprobs:
+        raise BadRequest(f"The model {card.name!r} offers no logprobs.", param="logprobs", code="unsupported_parameter")
 
 
 def completion_prompts(request: ChatRequest | CompletionRequest) -> list[str | list[int] | None]:
@@ -46,8 +100,6 @@ def lower_text(job: Job, card: ModelCard) -> Chat:
         raise BadRequest(f"The model {card.name!r} takes one prompt as a string.", param="prompt")
     if isinstance(request, ChatRequest) and not request.messages:
         raise BadRequest("messages must not be empty", param="messages")
-    if request.logprobs not in (None, False) and not card.capabilities.logprobs:
-        raise BadRequest(f"The model {card.name!r} offers no logprobs.", param="logprobs")
     return Chat(
         request_id=job.id,
         model=card.name,
@@ -62,3 +114,21 @@ def _limits(request: ChatRequest | CompletionRequest) -> bool:
     if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
         return True
     return request.max_tokens is not None
+
+
+def _seeded(generate: Generate, sample: int, random: random_module.Random) -> Generate:
+    """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise."""
+    seed = generate.sampling.seed
+    seed = random.getrandbits(31) if seed is None else (seed + sample + _INT64) % (2 * _INT64) - _INT64
+    return msgspec.structs.replace(generate, sampling=msgspec.structs.replace(generate.sampling, seed=seed, n=1))
+
+
+def _annotate(annotations: dict[str, Any], generate: Generate, prepared: Prepared) -> None:
+    """What nvext.annotations asks for; of several prompts the first one's."""
+    for wanted in generate.annotations:
+        if wanted == "formatted_prompt":
+            annotations.setdefault("formatted_prompt", prepared.prompt)
+        elif wanted == "token_ids":
+            annotations.setdefault("token_ids", list(tokens.unpack(generate.token_ids)))
+        elif wanted == "request_id":
+            annotations.setdefault("request_id", generate.request_id)

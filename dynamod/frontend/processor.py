@@ -6,27 +6,27 @@ It is an actor with one message per request (`Serve`); after that the flights ca
 import asyncio
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, handle
-from dynamod.message import tokens
 from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.registry import ModelCard
-from dynamod.message.worker import Chat, Generate, Stops
+from dynamod.message.worker import Generate, Stops
 from dynamod.migration.flight import Flight, Limits
 from dynamod.post.base import Post
-from dynamod.preprocess.lower import Model, Prepared
+from dynamod.preprocess.lower import Model
 from dynamod.preprocess.output import Output, TextOutput
 from dynamod.registry.view import View
 from dynamod.router.policy import RouterMode, choose
 
 from .base import Job, Logprob, Outlet, Run
-from .lowering import completion_prompts, lower_text
+from .lowering import Lowered, lower
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -45,10 +45,12 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Begin to serve a request."""
+    """Begin to serve a request. `runs` gets its run: a sender that leaves may never hear the reply."""
 
     job: Job
     outlet: Outlet
+    lowered: Lowered
+    runs: list[Run] = field(default_factory=list[Run])
 
 
 Announce = Callable[[str, ModelCard | None], None]
@@ -78,7 +80,7 @@ class Processor(Actor):
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self.cards: dict[str, ModelCard] = {}
         self._flights: set[Flight] = set()
-        self._turn = 0
+        self._turns: Counter[str] = Counter()  # choices sent so far, by model
         self._requests = self._landed_count = 0
 
     async def started(self) -> None:
@@ -92,9 +94,11 @@ class Processor(Actor):
     async def serve(self, message: Serve) -> "Run | RequestError":
         """Start a request's flights. What is wrong with the request is the reply."""
         try:
-            return await self._serve(message.job, message.outlet)
+            run = self._start(message.job, message.outlet, message.lowered)
         except RequestError as error:
             return error
+        message.runs.append(run)
+        return run
 
     def statistics(self) -> ProcessorStatistics:
         """A snapshot."""
@@ -109,6 +113,7 @@ class Processor(Actor):
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         if card is None:
             self._models.pop(name, None)
+            self._turns.pop(name, None)
             if self.cards.pop(name, None) is not None:
                 self._announce(name, None)
         elif card.kind == "text":
@@ -125,8 +130,13 @@ class Processor(Actor):
         except Exception:
             log.exception("cannot serve model %s: its tokenizer or template failed to load", name)
             return
-        if self._view.card(name) is not None:
+        now = self._view.card(name)
+        if now is None:
+            return  # gone while it loaded
+        if (now.kind, now.mdc_sum) == (card.kind, card.mdc_sum):
             self._ready(name, model, card)
+        elif name not in self.cards:
+            self._model_changed(name, now)  # another model has taken the name meanwhile
 
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._models[name] = model
@@ -135,71 +145,27 @@ class Processor(Actor):
 
     # Requests.
 
-    async def _serve(self, job: Job, outlet: Outlet) -> Run:
-        request = job.request
-        card = self.cards.get(request.model)
+    async def lower(self, job: Job) -> Lowered:
+        """Check a request and make its mail, in the caller's task: a long prompt keeps no other request waiting.
+
+        Raises RequestError.
+        """
+        name = job.request.model
+        card = self.cards.get(name)
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
-            raise NotFound(f"The model {request.model!r} does not exist. Models served now: {known}.", param="model")
+            raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
+        return await lower(job, card, self._models[card.name], self.context.random)
+
+    def _start(self, job: Job, outlet: Outlet, lowered: Lowered) -> Run:
+        card, model = lowered.card, lowered.model
         self._requests += 1
-        samples = request.n or 1
-        model = self._models[card.name]
-        if model is None:
-            chat = lower_text(job, card)
-            wanted = request.nvext.annotations or () if request.nvext is not None else ()
-            annotations: dict[str, Any] = {"request_id": job.id} if "request_id" in wanted else {}
-            return self._start(job, outlet, card, None, [chat] * samples, [0] * samples, annotations)
-        generates: list[Generate] = []
-        prompts: list[int] = []
-        annotations = {}
-        for prompt in completion_prompts(request):
-            prepared = model.prepare(request, prompt)
-            if model.needs_thread(prepared.prompt):
-                generate = await asyncio.to_thread(model.encode, prepared, job.id)
-            else:
-                generate = model.encode(prepared, job.id)
-            self._annotate(annotations, generate, prepared)
-            count = tokens.count(generate.token_ids)
-            for sample in range(samples):
-                generates.append(self._seeded(generate, sample, samples))
-                prompts.append(count)
-        return self._start(job, outlet, card, model, generates, prompts, annotations)
-
-    def _seeded(self, generate: Generate, sample: int, samples: int) -> Generate:
-        """Every request gets an explicit seed, so that another instance can go on with the same noise."""
-        seed = generate.sampling.seed
-        seed = self.context.random.getrandbits(31) if seed is None else seed + sample
-        if samples > 1 or seed != generate.sampling.seed:
-            sampling = msgspec.structs.replace(generate.sampling, seed=seed, n=1)
-            return msgspec.structs.replace(generate, sampling=sampling)
-        return generate
-
-    @staticmethod
-    def _annotate(annotations: dict[str, Any], generate: Generate, prepared: Prepared) -> None:
-        for wanted in generate.annotations:
-            if wanted == "formatted_prompt":
-                annotations.setdefault("formatted_prompt", prepared.prompt)
-            elif wanted == "token_ids":
-                annotations.setdefault("token_ids", list(tokens.unpack(generate.token_ids)))
-            elif wanted == "request_id":
-                annotations.setdefault("request_id", generate.request_id)
-
-    def _start(
-        self,
-        job: Job,
-        outlet: Outlet,
-        card: ModelCard,
-        model: Model | None,
-        requests: Sequence[Generate | Chat],
-        prompt_tokens: Sequence[int],
-        annotations: Mapping[str, Any],
-    ) -> Run:
         run = _Run(outlet)
         samples = job.request.n or 1
         limit = card.migration_limit if self._migration_limit is None else self._migration_limit
         include_stop = bool(job.request.include_stop_str_in_output)
         flights: list[Flight] = []
-        for index, request in enumerate(requests):
+        for index, request in enumerate(lowered.requests):
             output: Output | TextOutput
             if isinstance(request, Generate):
                 assert model is not None
@@ -208,7 +174,7 @@ class Processor(Actor):
                     model.tokenizer,
                     request.stops,
                     request.eos_token_ids,
-                    prompt_tokens[index],
+                    lowered.prompt_tokens[index],
                     skip_special=skip,
                     continuing=job.kind == "completion",
                     include_stop=include_stop,
@@ -226,15 +192,15 @@ class Processor(Actor):
                     pick=functools.partial(self._pick, card.name),
                     exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
                     limit=limit,
-                    now=self.context.now,
+                    now=asyncio.get_running_loop().time,  # the system's clock, without the calls between
                     landed=self._landed,
                     logprobs=_logprobs_of(model, outlet) if model is not None else None,
                 )
             )
         run.flights = flights
-        if self._pick(card.name, ()) is None:
+        if not self._view.serving(card.name):
             raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
-        outlet.started(len(flights), sum(prompt_tokens[::samples]), annotations)
+        outlet.started(len(flights), sum(lowered.prompt_tokens[::samples]), lowered.annotations)
         for flight in flights:
             if run.over:
                 break
@@ -245,8 +211,8 @@ class Processor(Actor):
         return run
 
     def _pick(self, name: str, tried: Any) -> Any:
-        self._turn += not tried
-        return choose(self._mode, self._view.serving(name), self._turn, self.context.random, tried)
+        self._turns[name] += not tried
+        return choose(self._mode, self._view.serving(name), self._turns[name], self.context.random, tried)
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)
@@ -309,16 +275,21 @@ class ProcessorBackend:
 
     def health(self) -> Mapping[str, Any]:
         """See frontend.base.Backend."""
-        instances = self._view.all_instances()
-        return {
-            "endpoints": sorted({f"dyn://{instance.path}" for instance in instances}),
-            "instances": [msgspec.to_builtins(instance) for instance in instances],
-        }
+        serving = [instance for name in self._processor.cards for instance in self._view.serving(name)]
+        rows = [msgspec.to_builtins(instance) for instance in self._view.all_instances()]
+        for row in rows:
+            del row["transport"]  # the places of sockets are for those inside
+        return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
 
     async def start(self, job: Job, outlet: Outlet) -> Run:
         """See frontend.base.Backend."""
+        message = Serve(job, outlet, await self._processor.lower(job))
         try:
-            run: Run = await self._ref.ask(Serve(job, outlet), timeout=30.0)
+            run: Run = await self._ref.ask(message, timeout=30.0)
         except (ActorUnreachable, DeadlineExceeded, MailboxFull) as error:
             raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
+        except asyncio.CancelledError:
+            for begun in message.runs:  # the client left while the reply was on its way
+                begun.cancel()
+            raise
         return run

@@ -61,7 +61,7 @@ class Frames:
             content = _encode(printable(text))
         if self._chunked:
             size = len(prefix) + len(content) + self._tail_size
-            line = _SIZES[size] if size < len(_SIZES) else b"%x\r\n" % size
+            line = _SIZES[size] if size < 1024 else b"%x\r\n" % size
             return b"".join((line, prefix, content, self._tail))
         return b"".join((prefix, content, self._tail))
 

@@ -65,22 +65,22 @@ class StreamOutlet(Answer):
         self.tick(choice, tokens)
         if not text:
             return
-        transport = self._transport
-        if transport is None or choice.held or not choice.prefix or choice.entries or self._usage_each:
-            choice.held.append(text)
-            self._dirty[index] = choice
-            self._push()
-        elif transport.get_write_buffer_size() > HIGH_WATER:
-            choice.held.append(text)
-            self._dirty[index] = choice
-            self._wake()
-        elif not transport.is_closing():
-            transport.write(self._frames.text(choice.prefix, text))
+        if choice.direct:
+            transport = self._transport
+            if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
+                transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
+                return
+            choice.direct = False
+        choice.held.append(text)
+        self._dirty[index] = choice
+        self._push()
 
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
         """See Outlet. They travel with the next text."""
         if self.open:
-            self.choices[index].entries += entries
+            choice = self.choices[index]
+            choice.entries += entries
+            choice.direct = False
 
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
         """See Outlet."""
@@ -132,6 +132,7 @@ class StreamOutlet(Answer):
                 return
             body = {"text": text}
         self._seal(choice)
+        choice.direct = False
         if self._frames.chat and not choice.prefix:
             delta = {"role": "assistant", **delta}
             body["delta"] = delta
@@ -206,6 +207,7 @@ class StreamOutlet(Answer):
     def _flush(self) -> None:
         for choice in self._dirty.values():
             self._seal(choice)
+            choice.direct = self._transport is not None and bool(choice.prefix) and not self._usage_each
         self._dirty.clear()
         data = b"".join(self._ready)
         self._ready.clear()

@@ -2,6 +2,8 @@
 
 Offsets make loss and doubling visible: `Tokens.offset` counts tokens of the answer before this delta, `Text.offset`
 characters, `Items.offset` items. A receiver drops what it has and treats a gap as an error.
+
+`gc=False`: these hold nothing that could form a cycle, and there are many of them.
 """
 
 from typing import Any
@@ -9,13 +11,13 @@ from typing import Any
 import msgspec
 
 
-class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
     """The actor behind the endpoint took the request (it is in its hands, not only in a queue)."""
 
     stream: int
 
 
-class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     """New token ids of a stream, packed int32. `finish`: None while it goes on, else OpenAI's finish reason."""
 
     stream: int
@@ -24,7 +26,7 @@ class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1):
     finish: str | None = None
 
 
-class Text(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class Text(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     """New text of a text engine's stream, and how many `tokens` it stands for; `prompt_tokens` comes with finish."""
 
     stream: int
@@ -44,7 +46,7 @@ class Items(msgspec.Struct, frozen=True, array_like=True, tag=3):
     finish: str | None = None
 
 
-class Logprobs(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class Logprobs(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     """Log probabilities of the `Tokens` delta at the same offset, sent just before it.
 
     `chosen`: one per token. `top`: per token, pairs (token id, log probability), best first.
@@ -59,7 +61,7 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True, tag=4):
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The stream ends with an error: a class name of `message.errors.REQUEST_ERRORS` and its message.
 
-    `retry`: nothing was done for the request, another instance may take it.
+    `retry`: nothing was done for the request, another instance may take it. `code`: OpenAI's, None for the class's own.
     """
 
     stream: int
@@ -67,12 +69,24 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     message: str
     param: str | None = None
     retry: bool = False
+    code: str | None = None
 
 
 Delta = Accepted | Tokens | Text | Items | Logprobs | Failed
 
 
+class Step(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
+    """One token each of many streams that all go on: what nearly every engine step is, as columns of packed int32.
+
+    The same as a `Tokens` of one id and no finish for each row; a stream may have several rows, in order.
+    """
+
+    streams: bytes
+    offsets: bytes
+    ids: bytes
+
+
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """All deltas of one engine step that go to one destination process."""
 
-    deltas: tuple[Delta, ...]
+    deltas: tuple[Delta | Step, ...]

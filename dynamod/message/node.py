@@ -55,6 +55,12 @@ class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     rows: tuple[dict[str, Any], ...]
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    """A guest is about to start a graph of this name; answered by `Claimed`."""
+
+    name: str
+
+
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     """Reply to an `Ask`: `error` is empty on success."""
 
@@ -75,7 +81,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
     lease: int
 
 
-ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Beat | Exited
+ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Beat | Exited | Claim
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
@@ -109,4 +115,11 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     arguments: dict[str, Any] = {}
 
 
-FromNode = Welcome | Snapshot | Changed | Ask
+class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
+    """The name that the graph gets: the one asked for, or with a number behind it when that is taken on this node."""
+
+    asked: str
+    name: str
+
+
+FromNode = Welcome | Snapshot | Changed | Ask | Claimed

@@ -5,6 +5,7 @@ stream, it turns ids into text and hands it to the outlet in the same call.
 """
 
 import logging
+from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -30,8 +31,12 @@ class TokenOutput(Protocol):
     finish: str | None
     completion_tokens: int
 
-    def push(self, ids: Sequence[int]) -> str:
-        """Text for new ids; sets `finish` when the answer is over."""
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """Text for new ids; sets `finish` when the answer is over. `engine_finish`: these are the engine's last."""
+        ...
+
+    def token(self, index: int) -> str:
+        """`push` of one id behind which the engine goes on."""
         ...
 
     def end(self, finish: str) -> str:
@@ -45,8 +50,8 @@ class TextOutput(Protocol):
     finish: str | None
     completion_tokens: int
 
-    def push_text(self, text: str, tokens: int = 0) -> str:
-        """Text to show for new text."""
+    def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
+        """Text to show for new text. `engine_finish`: it is the engine's last."""
         ...
 
     def end(self, finish: str) -> str:
@@ -117,11 +122,14 @@ class Flight:
         self._sends = 0
         self._base = 0  # received before the current send
         self._received = 0  # tokens, characters or items of the answer so far
-        self._history: list[bytes] = []  # packed ids received, for another instance to continue behind
+        self._history = array("i")  # ids received, for another instance to continue behind
         self._outbound: Outbound | None = None
         self.started_at = self.moved_at = now()
         self.accepted = False
-        self._push: Any = output.push if isinstance(request, Generate) else output.push_text  # type: ignore[union-attr]
+        text_engine = not isinstance(request, Generate)
+        self._push: Any = output.push_text if text_engine else output.push  # type: ignore[union-attr]
+        self._token: Any = None if text_engine else output.token  # type: ignore[union-attr]
+        self._tell = listener.text
 
     def send(self) -> bool:
         """Send the request to an instance. False when none is ready; the flight is then still on the ground."""
@@ -134,11 +142,13 @@ class Flight:
         self.accepted = False
         self.moved_at = self._now()
         self._base = self._received
+        self._pending_logprobs = None
         request = self.request
         if self._history and isinstance(request, Generate):
-            request = msgspec.structs.replace(request, prior_output=b"".join(self._history))
-        outbound = self._post.open(instance, request, _Leg(self, self._sends))
-        if not self.over:
+            request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
+        number = self._sends
+        outbound = self._post.open(instance, request, _Leg(self, number))
+        if not self.over and self._sends == number:  # a post inside the process may have refused it, and we moved on
             self._outbound = outbound
         return True
 
@@ -153,14 +163,38 @@ class Flight:
         waited = now - self.moved_at
         if limits.total is not None and now - self.started_at > limits.total:
             self._fail(REQUEST_ERRORS["TimedOut"](f"the request took longer than {limits.total:g} s in total"))
-        elif not self.accepted and limits.queue is not None and waited > limits.queue:
+        elif self._received > self._base:
+            if limits.gap is not None and waited > limits.gap:
+                self._break(f"the answer paused for more than {limits.gap:g} s", retry=False)
+        elif self.accepted:  # also behind a move: the next instance has the whole prompt before it
+            if limits.first is not None and waited > limits.first:
+                self._break(f"no token came within {limits.first:g} s", retry=False)
+        elif limits.queue is not None and waited > limits.queue:
             self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
-        elif self.accepted and not self._received and limits.first is not None and waited > limits.first:
-            self._break(f"no token came within {limits.first:g} s", retry=False)
-        elif self._received and limits.gap is not None and waited > limits.gap:
-            self._break(f"the answer paused for more than {limits.gap:g} s", retry=False)
 
     # Called by the leg.
+
+    def token(self, offset: int, index: int) -> None:
+        """Take one token of the current leg behind which the engine goes on: the hot path of the ingress."""
+        if self.over:
+            return
+        received = self._received
+        if self._base + offset != received or self._pending_logprobs is not None or self._token is None:
+            self.delta(Tokens(0, offset, tokens.pack((index,))))
+            return
+        self._received = received + 1
+        self.moved_at = self._now()
+        if self._exact:
+            self._history.append(index)
+        output = self._output
+        try:
+            text = self._token(index)
+            if output.finish is None:
+                self._tell(self.index, text, 1)
+            else:
+                self._emit(text, 1, None, None)
+        except Exception as error:
+            self._bug(error)
 
     def delta(self, delta: Delta) -> None:
         """Take one delta of the current leg."""
@@ -181,38 +215,45 @@ class Flight:
                 self._failed(delta)  # type: ignore[arg-type]
         except StreamGap as error:
             self._break(f"the stream lost frames ({error})", retry=False)
-        except Exception as error:  # a bug of ours or the tokenizer's ends this request, not its neighbours
-            log.exception("request %s failed while its answer was read", self.request.request_id)
-            self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
+        except Exception as error:
+            self._bug(error)
+
+    def _bug(self, error: Exception) -> None:
+        """An error of ours or the tokenizer's ends this request, not its neighbours."""
+        log.exception("request %s failed while its answer was read", self.request.request_id)
+        self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
 
     def _tokens(self, delta: Tokens) -> None:
-        packed, count = delta.ids, len(delta.ids) >> 2
+        packed, count, skip = delta.ids, len(delta.ids) >> 2, 0
         offset = self._base + delta.offset
         if offset != self._received:
             skip = unseen(self._received, offset, count)
             packed, count = packed[skip * 4 :], count - skip
         self._received += count
         self.moved_at = self._now()
-        if self._exact:
-            self._history.append(packed)
         ids = tokens.unpack(packed)
+        if self._exact:
+            self._history.extend(ids)
         if self._pending_logprobs is not None:
             pending, self._pending_logprobs = self._pending_logprobs, None
-            if self._logprobs is not None:
+            if skip:
+                pending = Logprobs(pending.stream, pending.offset, pending.chosen[skip:], pending.top[skip:])
+            if self._logprobs is not None and count:
                 self._logprobs(self.index, pending, ids)
         before = self._output.completion_tokens
-        text = self._push(ids) if count else ""
+        text = self._push(ids, delta.finish) if count else ""
         self._emit(text, self._output.completion_tokens - before, delta.finish, None)
 
     def _text(self, delta: Text) -> None:
         offset = self._base + delta.offset
-        text = delta.text
+        text, count = delta.text, delta.tokens
         if offset != self._received:
             text = text[unseen(self._received, offset, len(text)) :]
+            count = count if text else 0  # a doubled delta has been counted
         self._received += len(text)
         self.moved_at = self._now()
         before = self._output.completion_tokens
-        shown = self._push(text, delta.tokens)
+        shown = self._push(text, count, delta.finish)
         self._emit(shown, self._output.completion_tokens - before, delta.finish, delta.prompt_tokens)
 
     def _items(self, delta: Items) -> None:
@@ -242,7 +283,7 @@ class Flight:
             self._break(delta.message, retry=True)
         else:
             self._outbound = None
-            self._fail(REQUEST_ERRORS.get(delta.error, EngineFailed)(delta.message, param=delta.param))
+            self._fail(REQUEST_ERRORS.get(delta.error, EngineFailed)(delta.message, param=delta.param, code=delta.code))
 
     def _break(self, why: str, *, retry: bool) -> None:
         outbound, self._outbound = self._outbound, None
@@ -276,10 +317,13 @@ class Flight:
 class _Leg:
     """The sink of one send: what an instance says after the request has moved on is not heard."""
 
-    __slots__ = ("_flight", "_number")
+    __slots__ = ("_flight", "_number", "token")
 
     def __init__(self, flight: Flight, number: int) -> None:
         self._flight, self._number = flight, number
+        self.token: Callable[[int, int], None] = (
+            flight.token
+        )  # without a look at the number: posts say nothing more once a send is cancelled
 
     def delta(self, delta: Delta) -> None:
         flight = self._flight

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from dynamod.message.ingress import Delta, Failed
+from dynamod.message import tokens
+from dynamod.message.ingress import Delta, Failed, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
 
@@ -11,11 +12,16 @@ from dynamod.message.worker import Request
 class Sink(Protocol):
     """Receives the deltas of one stream, called directly from the event loop: no queue, no task switch.
 
-    After a delta with `finish`, a `Failed`, or `lost`, nothing more comes. Must not raise.
+    After a delta with `finish`, a `Failed`, or `lost`, nothing more comes. Must not raise. Inherit from this to have
+    `token` in terms of `delta`.
     """
 
     def delta(self, delta: Delta) -> None:
         """One delta, in the order in which the worker sent them. Doubled frames are possible, see offsets."""
+
+    def token(self, offset: int, index: int) -> None:
+        """The same as a `Tokens` delta with the single id `index` and no finish: nearly all that ever comes."""
+        self.delta(Tokens(0, offset, tokens.pack((index,))))
 
     def lost(self, why: str) -> None:
         """The connection is gone, or was never made: what the worker did after the last delta is not known."""
@@ -71,7 +77,9 @@ class Reply(Protocol):
     def logprobs(self, chosen: tuple[float, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()) -> None:
         """Log probabilities of the tokens that the next `tokens` call brings."""
 
-    def failed(self, error: str, message: str, *, param: str | None = None, retry: bool = False) -> None:
+    def failed(
+        self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
+    ) -> None:
         """End the stream with an error (a class name of message.errors)."""
 
 

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Logprobs, Text, Tokens
+from dynamod.message import tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Logprobs, Step, Text, Tokens
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -71,7 +72,7 @@ class Outbox:
         self._credits -= 1
         self._frames += 1
         self._deltas += len(deltas)
-        self._write(_encoder.encode(Frame(tuple(deltas))))
+        self._write(_encoder.encode(Frame(tuple(columns(deltas)))))
 
     def credit(self, frames: int) -> None:
         """The reader has processed `frames` more frames."""
@@ -94,6 +95,36 @@ class Outbox:
     def statistics(self) -> OutboxStatistics:
         """A snapshot of this destination."""
         return OutboxStatistics(self._frames, self._deltas, len(self._pending), self._credits, len(self.streams))
+
+
+MAX_STREAM = 2**31 - 1
+"""Largest stream number that fits into a `Step`."""
+
+
+def columns(deltas: list[Delta]) -> list[Delta | Step]:
+    """Write neighbouring single tokens as one `Step`; the order stays."""
+    out: list[Delta | Step] = []
+    run: list[Tokens] = []
+    for delta in deltas:
+        if type(delta) is Tokens and delta.finish is None and len(delta.ids) == 4 and delta.stream <= MAX_STREAM:
+            run.append(delta)
+            continue
+        if run:
+            _close_run(out, run)
+            run = []
+        out.append(delta)
+    if run:
+        _close_run(out, run)
+    return out
+
+
+def _close_run(out: list[Delta | Step], run: list[Tokens]) -> None:
+    if len(run) < 2:
+        out += run
+        return
+    streams = tokens.pack([delta.stream for delta in run])
+    offsets = tokens.pack([delta.offset for delta in run])
+    out.append(Step(streams, offsets, b"".join([delta.ids for delta in run])))
 
 
 def merge(deltas: list[Delta]) -> list[Delta]:
@@ -186,9 +217,11 @@ class StreamReply:
         """See base.Reply."""
         self._add(Logprobs(self._stream, self._offset, chosen, top), None)
 
-    def failed(self, error: str, message: str, *, param: str | None = None, retry: bool = False) -> None:
+    def failed(
+        self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
+    ) -> None:
         """See base.Reply."""
-        self._add(Failed(self._stream, error, message, param, retry), "error")
+        self._add(Failed(self._stream, error, message, param, retry, code), "error")
 
     def _add(self, delta: Delta, finish: str | None) -> None:
         if self.ended or self.cancelled:

@@ -144,8 +144,9 @@ def remove_stale(path: str) -> None:
 class IngressEnd(asyncio.Protocol):
     """An ingress's end of a connection to one worker process. Streams opened before it is up wait in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[], object]) -> None:
         self.inbox = Inbox(self._send)
+        self._ended = ended
         self._unframer = Unframer()
         self._transport: asyncio.Transport | None = None
         self._early: list[bytes] = []
@@ -172,7 +173,9 @@ class IngressEnd(asyncio.Protocol):
 
     def fail(self, why: str) -> None:
         """End the connection and tell every sink once."""
-        self.dead = True
+        if not self.dead:
+            self.dead = True
+            self._ended()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
@@ -210,8 +213,8 @@ class UnixPost:
         """See base.Post."""
         path = instance.transport["unix"]
         end = self._ends.get(path)
-        if end is None or end.dead:
-            end = self._ends[path] = IngressEnd()
+        if end is None:
+            end = self._ends[path] = IngressEnd(lambda: self._ends.pop(path, None))
             self._spawn(self._connect(path, end), f"connect {path}")
         return _Stream(end, end.inbox.open(instance.path, request, sink))
 
@@ -224,7 +227,7 @@ class UnixPost:
 
     def forget(self, path: str) -> None:
         """The instance behind `path` is gone: end its connection, which tells every open sink at once."""
-        end = self._ends.pop(path, None)
+        end = self._ends.get(path)
         if end is not None:
             end.fail("the worker is gone")
 

@@ -1,6 +1,7 @@
 """Incremental detokenisation: ids in as they come, text out, never half a character.
 
-`make_decoder` picks by what the tokenizer is; all three kinds have `push` and `flush`. One decoder serves one answer.
+`make_decoder` picks by what the tokenizer is; all three kinds have `push`, `token` and `flush`. One decoder serves one
+answer.
 """
 
 from codecs import utf_8_decode
@@ -17,6 +18,10 @@ class Decoder(Protocol):
         """Return the characters that `ids` complete."""
         ...
 
+    def token(self, index: int) -> str:
+        """`push` of one id."""
+        ...
+
     def flush(self) -> str:
         """Return what an unfinished character leaves: U+FFFD, or nothing. The answer has ended."""
         ...
@@ -26,10 +31,10 @@ def make_decoder(table: Table | None, reference: Any, *, skip_special: bool, con
     """Return a new decoder. `continuing`: the ids follow other text, so a space at the start belongs to the answer."""
     if table is None:
         return StreamDecoder(reference, skip_special)
-    pieces = table.plain if skip_special else table.full
+    pieces, texts = (table.plain, table.plain_texts) if skip_special else (table.full, table.full_texts)
     if table.lead == "keep" or continuing:
-        return TableDecoder(pieces, table.errors)
-    return LeadDecoder(pieces, table)
+        return TableDecoder(pieces, texts, table.errors)
+    return LeadDecoder(pieces, texts, table)
 
 
 class TableDecoder:
@@ -37,13 +42,15 @@ class TableDecoder:
 
     Bytes that can no longer become a character show as U+FFFD at once; complete characters are shown as they come. (The
     reference decoder of SentencePiece style takes a run of byte tokens together and turns all of it into U+FFFD when
-    any of it is wrong; an answer that is shown as it grows cannot, and would not want to.)
+    any of it is wrong; an answer that is shown as it grows cannot, and would not want to.) `texts` remembers what ids
+    that are whole characters decode to.
     """
 
-    __slots__ = ("_errors", "_piece", "_pieces", "_tail")
+    __slots__ = ("_errors", "_piece", "_pieces", "_tail", "_texts")
 
-    def __init__(self, pieces: list[bytes], errors: str) -> None:
+    def __init__(self, pieces: list[bytes], texts: list[str | None], errors: str) -> None:
         self._pieces = pieces
+        self._texts = texts
         self._piece = pieces.__getitem__
         self._errors = errors
         self._tail = b""
@@ -61,6 +68,20 @@ class TableDecoder:
         self._tail = data[used:]
         return text
 
+    def token(self, index: int) -> str:
+        """`push` of one id."""
+        if self._tail:
+            return self.push((index,))
+        try:
+            text = self._texts[index]
+        except IndexError:
+            return ""
+        if text is None:
+            text = self.push((index,))
+            if not self._tail:
+                self._texts[index] = text
+        return text
+
     def flush(self) -> str:
         """Return U+FFFD for a character that was never completed."""
         text, _ = utf_8_decode(self._tail, self._errors, True)
@@ -73,8 +94,8 @@ class LeadDecoder(TableDecoder):
 
     __slots__ = ("_open", "_remove", "_spaces", "_strip")
 
-    def __init__(self, pieces: list[bytes], table: Table) -> None:
-        super().__init__(pieces, table.errors)
+    def __init__(self, pieces: list[bytes], texts: list[str | None], table: Table) -> None:
+        super().__init__(pieces, texts, table.errors)
         self._spaces = table.spaces
         self._remove = table.lead == "remove"
         self._strip = table.strip
@@ -85,6 +106,10 @@ class LeadDecoder(TableDecoder):
         if not self._open:
             return super().push(ids)
         return self._first_token(ids) if self._remove else self._stripped(super().push(ids))
+
+    def token(self, index: int) -> str:
+        """`push` of one id."""
+        return self.push((index,)) if self._open or self._tail else super().token(index)
 
     def flush(self) -> str:
         """Return U+FFFD for a character that was never completed."""
@@ -130,6 +155,10 @@ class StreamDecoder:
                 self._pending.clear()
                 shown.append(text)
         return "".join(shown)
+
+    def token(self, index: int) -> str:
+        """`push` of one id."""
+        return self.push((index,))
 
     def flush(self) -> str:
         """Return what the last tokens show when nothing follows them."""

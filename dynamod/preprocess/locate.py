@@ -31,11 +31,17 @@ def locate(name: str, *, download: bool = True) -> Path:
         path = Path(name).expanduser()
         if name and path.exists():
             return path
+    if not may_be_repository(name):
+        raise UserError(f"model {name!r} is neither a path on this machine nor org/name on Hugging Face", _hint(name))
+    repository, _, file = _split(name.removeprefix(_PREFIX))
+    return _fetch(repository, file, download=download)
+
+
+def may_be_repository(name: str) -> bool:
+    """Whether a name that is no path here may name a repository on Hugging Face, or a file of one."""
     repository, _, file = _split(name.removeprefix(_PREFIX))
     looks_local = name.startswith((".", "/", "~")) or (name.endswith(".gguf") and not file)
-    if looks_local or not _REPOSITORY.fullmatch(repository):
-        raise UserError(f"model {name!r} is neither a path on this machine nor org/name on Hugging Face", _hint(name))
-    return _fetch(repository, file, download=download)
+    return not looks_local and _REPOSITORY.fullmatch(repository) is not None
 
 
 def model_name(name: str, path: Path) -> str:

@@ -20,7 +20,7 @@ from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
 
-_THREAD_AT = {"fastokens": 20_000, "tokenizers": 4_000}  # characters; about 1 ms of work on a slow core
+_THREAD_AT = {"fastokens": 100_000, "tokenizers": 2_500}  # characters; at most about 1 ms of work
 _LONGEST_TOKEN = 256  # characters; only bounds how many tokens a text has at least
 
 

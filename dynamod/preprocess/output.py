@@ -22,7 +22,8 @@ class Output:
     Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
     model's EOS, unless `ignore_eos`) or a stop string ends it with "stop", `max_tokens` with "length". Stop tokens and
     stop strings are not shown (`include_stop` shows the string). The token that ends the answer counts in
-    `completion_tokens`, as in vLLM; tokens behind it do not.
+    `completion_tokens`, as in vLLM; tokens behind it do not. When the engine says itself why it ended with the token
+    that reaches `max_tokens`, its reason stays: it may stop at tokens that only it knows.
     """
 
     __slots__ = (
@@ -31,7 +32,9 @@ class Output:
         "_matcher",
         "_min",
         "_push",
+        "_simple",
         "_stop_ids",
+        "_token",
         "completion_tokens",
         "finish",
         "prompt_tokens",
@@ -50,17 +53,30 @@ class Output:
     ) -> None:
         self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
         self._push = self._decoder.push
+        self._token = self._decoder.token
         eos = () if stops.ignore_eos else tuple(eos_token_ids)
         self._stop_ids = frozenset((*stops.stop_token_ids_hidden, *eos))
         self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
         self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
         self._min = stops.min_tokens or 0
+        self._simple = self._limit if self._matcher is None else 0  # fewer tokens than this end only by a stop token
         self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
         self.finish: str | None = None
 
-    def push(self, ids: Sequence[int]) -> str:
-        """Return the text to send for new tokens; sets `finish` when the answer is over."""
+    def token(self, index: int) -> str:
+        """`push` of one id behind which the engine goes on: the hot path."""
+        total = self.completion_tokens + 1
+        if total < self._simple and index not in self._stop_ids and self.finish is None:
+            self.completion_tokens = total
+            return self._token(index)
+        return self.push((index,))
+
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """Return the text to send for new tokens; sets `finish` when the answer is over.
+
+        `engine_finish`: the engine's reason, when these are its last tokens. `end` is to be called all the same.
+        """
         total = self.completion_tokens + len(ids)
         if total < self._limit and self._stop_ids.isdisjoint(ids) and self.finish is None:
             if self._matcher is None:
@@ -72,7 +88,10 @@ class Output:
                 if found:
                     self.finish = "stop"
                 return text
-        return "".join([self._one(index) for index in ids if self.finish is None])
+        text = "".join([self._one(index) for index in ids if self.finish is None])
+        if engine_finish is not None and self.finish == "length" and self.completion_tokens == total:
+            self.finish = engine_finish
+        return text
 
     def end(self, finish: str) -> str:
         """The engine has ended the answer: return what was held back. The first reason to finish stays."""
@@ -121,8 +140,11 @@ class TextOutput:
         self.completion_tokens = 0
         self.finish: str | None = None
 
-    def push_text(self, text: str, tokens: int = 0) -> str:
-        """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over."""
+    def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
+        """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over.
+
+        `engine_finish`: the engine's reason, when this is its last delta; only a stop string comes before it.
+        """
         if self.finish is not None:
             return ""
         self.completion_tokens += tokens
@@ -131,6 +153,8 @@ class TextOutput:
             if found:
                 self.finish = "stop"
                 return text
+        if engine_finish is not None:
+            return text + self.end(engine_finish)
         if self.completion_tokens >= self._limit:
             return text + self.end("length")
         return text

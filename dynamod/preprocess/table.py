@@ -32,6 +32,7 @@ codecs.register_error(PER_BYTE, _per_byte)
 class Table:
     """`full`: bytes of each id; `plain`: the same with special tokens empty; ids in gaps are empty in both.
 
+    `full_texts`, `plain_texts`: the text of ids that are whole characters, filled by decoders as ids come.
     `lead`: what happens to spaces at the start of a text: "strip" takes up to `strip` away, "remove" takes every ▁ away
     from the first token. `spaces`: for "remove", how tokens with real spaces look there. `errors`: how bytes that are
     no UTF-8 are decoded.
@@ -43,6 +44,12 @@ class Table:
     strip: int = 0
     errors: str = "replace"
     spaces: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    full_texts: list[str | None] = field(default_factory=list[str | None])
+    plain_texts: list[str | None] = field(default_factory=list[str | None])
+
+    def __post_init__(self) -> None:
+        self.full_texts.extend([None] * len(self.full))
+        self.plain_texts.extend([None] * len(self.plain))
 
 
 @dataclass(frozen=True, slots=True)

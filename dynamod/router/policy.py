@@ -30,8 +30,8 @@ def choose(
 ) -> Instance | None:
     """The instance for a request; None when there is none but draining and excluded ones.
 
-    `turn` counts the requests so far; round robin takes the ready instances in the order of their ids, whatever order
-    they came in. `excluded`: ids that this request has tried already.
+    `turn` counts the requests for the model so far; round robin takes the ready instances in the order of their ids,
+    whatever order they came in. `excluded`: ids that this request has tried already.
     """
     ready = [i for i in instances if i.state == "ready" and i.instance_id not in excluded]
     if not ready:

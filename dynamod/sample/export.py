@@ -134,6 +134,7 @@ def save_gguf(model: Llama, tokenizer: Tokenizer, path: Path) -> None:
     writer.add_type("model")
     writer.add_name("sample")
     writer.add_license("apache-2.0")
+    writer.add_sampling_temp(0.0)  # greedy, as generation_config.json says
     writer.add_context_length(shape.context)
     writer.add_embedding_length(shape.hidden)
     writer.add_block_count(shape.layers)

@@ -13,7 +13,7 @@ HELP = [
     "dynamo",
     *(f"dynamo {command} --help".replace("  ", " ") for command in ("", *COMMANDS)),
     *(f"{command} --help" for command in ("dynamod", "dynamo-run", "dynamo.frontend")),
-    *(f"{command} --version" for command in ("dynamo", "dynamod", "dynamo-run")),
+    *(f"{command} --version" for command in ("dynamo", "dynamo serve", "dynamo run", "dynamod", "dynamo-run")),
 ]
 
 
@@ -49,6 +49,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run out=echo_cor", ["echo_cor"]),
     ("dynamo run in=htpt out=echo_core sample", ["in=htpt", "http", "dyn://"]),
     ("dynamo run out=echo_core /no/model", ["/no/model"]),
+    ("dynamo run out=echo_core /nothere", ["/nothere", "give a folder"]),
+    ("dynamo run out=echo_core smple", ["smple", "did you mean sample"]),
     ("dynamo run out=echo_core sample --http-prot 1", ["--http-prot"]),
     ("dynamo run out=echo_core sample --http-port high", ["--http-port", "high"]),
     ("dynamo run out=echo_core sample --http-port {taken}", ["{taken}", "in use"]),
@@ -126,19 +128,27 @@ def test_help_of_a_command_shows_an_example(results: dict[str, Any], command: st
     assert re.search(rf"^\s*{name}", result.out.partition("xample")[2], re.MULTILINE), result.out
 
 
-@pytest.mark.parametrize("command", ["dynamo", "dynamod", "dynamo-run"])
+@pytest.mark.parametrize("command", ["dynamo", "dynamo serve", "dynamo run", "dynamod", "dynamo-run"])
 def test_version(results: dict[str, Any], command: str) -> None:
     result = results[f"{command} --version"]
     assert result.code == 0
-    assert re.fullmatch(rf"{command} \d+\.\d+\S*\n", result.out)
+    name = {"dynamo serve": "dynamo", "dynamo run": "dynamo-run"}.get(command, command)
+    assert re.fullmatch(rf"{name} \d+\.\d+\S*\n", result.out)
 
 
 def test_completion(shared: Any) -> None:
     script = shared.run("dynamo", "--show-completion", "bash")
     assert script.code == 0, script.err
     assert "_DYNAMO_COMPLETE=complete_bash" in script.out
-    words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": "dynamo s", "COMP_CWORD": "1"}
-    assert set(shared.run("dynamo", **words).out.split()) >= {"serve", "status", "scale", "stop"}
+    for text, expected in {
+        "dynamo s": {"serve", "status", "scale", "stop"},
+        "dynamo serve graphs.a": {"graphs.agg:Frontend"},
+        "dynamo serve -f conf": {"configs/agg.yaml"},
+        "dynamo restart W": set(),  # no daemon runs
+    }.items():
+        words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": text, "COMP_CWORD": str(text.count(" "))}
+        found = shared.run("dynamo", **words)
+        assert set(found.out.split()) == expected, (text, found)
 
 
 def test_look_before_serving(shared: Any) -> None:

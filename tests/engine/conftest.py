@@ -18,6 +18,7 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Text, Tokens
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Chat, Generate, Request, Stops
+from dynamod.post.base import Sink
 from dynamod.post.local_impl import LocalPost
 
 # The sample model is too small for several threads; waiting for each other they are ten times slower on a busy machine.
@@ -27,7 +28,7 @@ INSTANCE = Instance("dynamo", "backend", "generate", 1, {})
 
 
 @dataclass
-class Answer:
+class Answer(Sink):
     """A sink. `times`: the loop's clock at each delta."""
 
     deltas: list[Delta] = field(default_factory=list)

@@ -227,3 +227,15 @@ def test_echo_full_needs_no_model() -> None:
 
     run(main())
     assert not EchoFull.needs_model
+
+
+@virtual
+async def test_min_tokens_beyond_the_prompt_start_it_over(words: Any) -> None:
+    async with System() as system:
+        house = await core(words, system)
+        whole = await house.ask(words.generate([1, 2, 3], min_tokens=7)).wait()
+        cut = await house.ask(words.generate([1, 2, 3], min_tokens=7, max_tokens=5)).wait()
+        rest = await house.ask(words.generate([1, 2, 3], [1, 2, 3, 1], min_tokens=7)).wait()
+    assert (whole.ids, whole.finish) == ([1, 2, 3, 1, 2, 3, 1], "stop")
+    assert (cut.ids, cut.finish) == ([1, 2, 3, 1, 2], "length")
+    assert (rest.ids, rest.finish) == ([2, 3, 1], "stop")

@@ -112,6 +112,17 @@ async def test_a_failing_engine_ends_the_stream(
         assert house.statistics.engine.running == 0
 
 
+async def test_a_refusal_has_its_code(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with System() as system:
+        house = await served(words, system, monkeypatch)
+        long = await house.ask(words.completion("word " * 1500)).wait(5)
+        wrong = await house.ask(words.completion("x", stop_token_ids=[5])).wait(5)
+    assert long.error is not None
+    assert (long.error.error, long.error.param, long.error.code) == ("BadRequest", "prompt", "context_length_exceeded")
+    assert wrong.error is not None
+    assert (wrong.error.param, wrong.error.code) == ("stop_token_ids", None)
+
+
 async def test_the_usage_corrects_the_count_at_the_end(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with System() as system:
         house = await served(words, system, monkeypatch, chunk("a"), chunk("😀"), chunk("", "stop", 9))

@@ -1,6 +1,7 @@
 """Framing and merging against naive models; every word survives the wire."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -9,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.message import tokens
-from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Text, Tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Step, Text, Tokens
 from dynamod.message.worker import Call, Cancel, Chat, Credit, Generate, Open, Sampling, Stops, ToWorker
+from dynamod.post.base import Sink
 from dynamod.post.framing import LIMIT, MAGIC, FrameError, Unframer, pack
-from dynamod.post.outbox import merge
+from dynamod.post.inbox import Inbox, InboxStatistics
+from dynamod.post.outbox import StreamReply, columns, merge
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=8)
 
@@ -85,6 +88,29 @@ def test_words_to_a_worker_survive_the_wire(message: Any) -> None:
     assert decoder.decode(msgspec.msgpack.encode(message)) == message
 
 
+def test_an_error_of_an_older_worker_is_understood() -> None:
+    old = [[[5, 3, "BadRequest", "no", "prompt", False]]]
+    decoder = msgspec.msgpack.Decoder(Frame)
+    assert decoder.decode(msgspec.msgpack.encode(old)).deltas == (Failed(3, "BadRequest", "no", "prompt"),)
+
+
+def test_a_reply_tells_all_of_an_error() -> None:
+    class Destination:
+        def __init__(self) -> None:
+            self.streams: dict[int, StreamReply] = {}
+            self.deltas: list[Delta] = []
+            self.add = self.deltas.append
+
+    destination = Destination()
+    reply = StreamReply(destination, 3)
+    reply.failed("BadRequest", "too long", param="prompt", code="context_length_exceeded")
+    reply.failed("EngineFailed", "only the first error counts")
+    (failed,) = destination.deltas
+    assert failed == Failed(3, "BadRequest", "too long", "prompt", False, "context_length_exceeded")
+    frame = Frame((failed,))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=Frame) == frame
+
+
 finish = st.none() | st.just("stop")
 
 
@@ -139,6 +165,69 @@ def content(deltas: list[Delta]) -> dict[int, list[Any]]:
             case _:
                 seen[delta.stream].append(delta)
     return {stream: things for stream, things in seen.items() if things}
+
+
+def spelled_out(deltas: Sequence[Delta | Step]) -> list[Delta]:
+    """The rows of steps as deltas of their own."""
+    result: list[Delta] = []
+    for delta in deltas:
+        if isinstance(delta, Step):
+            rows = zip(*map(tokens.unpack, (delta.streams, delta.offsets, delta.ids)), strict=True)
+            result += [Tokens(stream, offset, tokens.pack([index])) for stream, offset, index in rows]
+        else:
+            result.append(delta)
+    return result
+
+
+@given(delta_lists())
+def test_columns_are_another_spelling_of_the_same_deltas(deltas: list[Delta]) -> None:
+    written = columns(deltas)
+    assert spelled_out(written) == deltas
+    decoder = msgspec.msgpack.Decoder(Frame)
+    assert decoder.decode(msgspec.msgpack.encode(Frame(tuple(written)))).deltas == tuple(written)
+
+
+def test_one_token_each_of_many_streams_is_one_step() -> None:
+    step = [Tokens(stream, 7, tokens.pack([stream])) for stream in range(100)]
+    (written,) = columns([*step])
+    assert isinstance(written, Step)
+    assert len(msgspec.msgpack.encode(written)) < 100 * 12 + 20
+    big = Tokens(2**31, 0, tokens.pack([1]))  # a stream number that does not fit stays as it is
+    assert columns([big, big]) == [big, big]
+
+
+class Rows(Sink):
+    def __init__(self) -> None:
+        self.deltas: list[Delta] = []
+        self.tokens: list[tuple[int, int]] = []
+
+    def delta(self, delta: Delta) -> None:
+        self.deltas.append(delta)
+
+    def token(self, offset: int, index: int) -> None:
+        self.tokens.append((offset, index))
+
+    def lost(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+def test_rows_of_a_step_go_to_their_sinks_and_late_ones_are_counted() -> None:
+    inbox = Inbox(lambda _payload: None)
+    sinks = [Rows(), Rows()]
+    numbers = [inbox.open("generate", Call("r"), sink) for sink in sinks]
+    step = Step(tokens.pack([*numbers, 99, numbers[0]]), tokens.pack([0, 5, 0, 1]), tokens.pack([7, 8, 9, 10]))
+    inbox.frame(msgspec.msgpack.encode(Frame((step,))))
+    assert [sink.tokens for sink in sinks] == [[(0, 7), (1, 10)], [(5, 8)]]
+    assert inbox.statistics() == InboxStatistics(frames=1, deltas=4, late=1, streams=2)
+
+
+@pytest.mark.parametrize(
+    "step", [Step(tokens.pack([1, 2]), tokens.pack([0]), tokens.pack([5])), Step(b"abc", b"abc", b"abc")]
+)
+def test_a_step_with_broken_columns_is_refused(step: Step) -> None:
+    inbox = Inbox(lambda _payload: None)
+    with pytest.raises(msgspec.ValidationError):
+        inbox.frame(msgspec.msgpack.encode(Frame((step,))))
 
 
 @given(delta_lists())

@@ -12,7 +12,7 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
-from dynamod.post.base import Reply
+from dynamod.post.base import Reply, Sink
 from dynamod.post.local_impl import LocalPost
 from dynamod.post.outbox import WINDOW
 from dynamod.post.unix_impl import Office, UnixPost
@@ -20,7 +20,7 @@ from dynamod.post.unix_impl import Office, UnixPost
 ADDRESS = ("dynamo", "backend", "generate")
 
 
-class Collector:
+class Collector(Sink):
     def __init__(self) -> None:
         self.deltas: list[Delta] = []
         self.why: str | None = None
@@ -267,3 +267,40 @@ async def test_local_cancel() -> None:
     replies[0].items((1,), "stop")
     assert replies[0].cancelled
     assert not sink.deltas
+
+
+async def test_nothing_is_kept_of_workers_that_came_and_went(tmp_path: Path) -> None:
+    tasks: list[asyncio.Task[None]] = []
+    post = UnixPost(lambda work, name: tasks.append(asyncio.get_running_loop().create_task(work)))
+    for number in range(50):
+        office = Office(str(tmp_path / f"{number}.sock"), echo)
+        await office.start()
+        sink = Collector()
+        post.open(Instance(*ADDRESS, number, {"unix": office.path}), Generate("1", "m", tokens.pack([1, 2])), sink)
+        await sink.wait()
+        assert len(office.statistics()) == 1
+        await office.close()
+        await asyncio.sleep(0)
+        assert office.statistics() == []
+    nobody = Collector()
+    post.open(Instance(*ADDRESS, 50, {"unix": str(tmp_path / "nobody.sock")}), Call("x"), nobody)
+    await nobody.wait()
+    await asyncio.sleep(0.01)
+    assert post.statistics() == {}
+    await post.close()
+
+
+async def test_a_new_connection_to_a_place_outlives_the_news_of_the_old_ones_end(tmp_path: Path) -> None:
+    async with House(tmp_path, lambda _e, _r, reply: reply.accepted()) as house:
+        lost = Collector()
+        house.post.open(house.instance, Call("x"), lost)
+        while not lost.deltas:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        house.post.forget(house.path)
+        assert lost.why is not None
+        house.post.open(house.instance, Call("x"), sink := Collector())
+        while not sink.deltas:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert list(house.post.statistics()) == [house.path]
+        assert sink.why is None

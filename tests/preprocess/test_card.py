@@ -35,6 +35,16 @@ def test_a_gguf_file_makes_a_card(tmp_path: Path, bytes_reference: Reference) ->
     assert source.tokens == {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>"}
 
 
+def test_all_sampling_defaults_of_a_gguf_file(tmp_path: Path, bytes_reference: Reference) -> None:
+    """By the writer of llama.cpp's own package, so that the names of the keys are its."""
+    given = {"temp": 0.5, "top_p": 0.25, "top_k": 20, "min_p": 0.125, "penalty_repeat": 1.5}
+    extra = {f"sampling_{name}": value for name, value in given.items()}
+    card = read_card(bytes_gguf(tmp_path / "x.gguf", bytes_reference, **extra), name="m")
+    assert card.sampling_defaults == {
+        "temperature": 0.5, "top_p": 0.25, "top_k": 20.0, "min_p": 0.125, "repetition_penalty": 1.5,
+    }  # fmt: skip
+
+
 def test_the_end_of_a_turn_is_found_by_its_text(tmp_path: Path, bytes_reference: Reference) -> None:
     path = bytes_gguf(tmp_path / "x.gguf", bytes_reference, eos_token_id=0)
     assert read_card(path, name="m").eos_token_ids == (0, 2)

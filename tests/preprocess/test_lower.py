@@ -74,12 +74,12 @@ def test_prepare_and_encode_are_the_two_halves(model: Model) -> None:
     prepared = model.prepare(chat())
     assert prepared.prompt == model.render(chat()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert model.encode(prepared, "x") == model.chat(chat(), "x")
-    assert not model.needs_thread("x" * 20_000)
-    assert model.needs_thread("x" * 20_001)
+    assert not model.needs_thread("x" * 100_000)
+    assert model.needs_thread("x" * 100_001)
     model.tokenizer.backend = "tokenizers"
     try:
-        assert model.needs_thread("x" * 4_001)
-        assert not model.needs_thread("x" * 4_000)
+        assert model.needs_thread("x" * 2_501)
+        assert not model.needs_thread("x" * 2_500)
     finally:
         model.tokenizer.backend = "fastokens"
 

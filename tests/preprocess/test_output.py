@@ -69,6 +69,22 @@ def test_a_stop_at_the_last_token_is_a_stop(tokenizer: Tokenizer, ids: list[int]
     assert output.finish == "stop"
 
 
+def test_the_engines_own_end_at_the_limit_wins(tokenizer: Tokenizer, ids: list[int]) -> None:
+    for finish in ("stop", "length", "eos"):
+        output = Output(tokenizer, Stops(max_tokens=3))
+        assert output.push(ids[:3], finish) == tokenizer.decode(ids[:3])
+        assert (output.finish, output.completion_tokens) == (finish, 3)
+    output = Output(tokenizer, Stops(max_tokens=3))
+    output.push(ids[:4], "stop")
+    assert (output.finish, output.completion_tokens) == ("length", 3), "what was cut off did not end by itself"
+    output = Output(tokenizer, Stops(max_tokens=3, stop_token_ids_hidden=(EOS,)))
+    output.push([*ids[:2], EOS], "length")
+    assert output.finish == "stop"
+    output = Output(tokenizer, Stops(max_tokens=3))
+    output.push(ids[:2], "stop")
+    assert output.finish is None, "below the limit the engine's reason is for end()"
+
+
 def test_min_tokens_stay_any_stop(tokenizer: Tokenizer, ids: list[int]) -> None:
     output = Output(tokenizer, Stops(stop=("the",), stop_token_ids_hidden=(EOS,), min_tokens=4))
     first = [EOS, *tokenizer.encode(" the")]
@@ -175,6 +191,19 @@ def test_text_engines_have_stops_and_limits_too() -> None:
     assert output.end("stop") == "EN"
     assert output.end("length") == ""
     assert output.finish == "stop"
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+def test_a_text_engines_own_end_at_the_limit_wins(limit: int) -> None:
+    output = TextOutput(Stops(stop=("END",), max_tokens=limit))
+    assert output.push_text("bE", 2, "stop") == "bE", "what was held back comes with the end"
+    assert (output.finish, output.completion_tokens) == ("stop", 2)
+    output = TextOutput(Stops(stop=("END",), max_tokens=limit))
+    assert output.push_text("bEND", 2, "length") == "b"
+    assert output.finish == "stop"
+    output = TextOutput(Stops(max_tokens=limit))
+    assert output.push_text("ab", 2) == "ab"
+    assert output.finish == "length"
 
 
 def test_text_engines_respect_min_tokens() -> None:

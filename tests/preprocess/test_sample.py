@@ -46,4 +46,5 @@ def test_both_forms_agree() -> None:
     folder, file = (read_card(locate(name), name="s") for name in ("sample", "sample.gguf"))
     assert folder.context_length == file.context_length > 0
     assert set(folder.eos_token_ids) == set(file.eos_token_ids)
+    assert folder.sampling_defaults == file.sampling_defaults == {"temperature": 0.0}, "a toy with one right answer"
     assert Tokenizer.from_card(folder).vocab_size == Tokenizer.from_card(file).vocab_size

@@ -1,0 +1,217 @@
+"""A flight with a post that only records: the test plays the instances."""
+
+import asyncio
+import functools
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dynamod.message import tokens
+from dynamod.message.errors import RequestError
+from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Chat, Generate, Request, Stops
+from dynamod.migration.flight import Flight, Limits
+from dynamod.post.base import Sink
+from dynamod.preprocess.output import TextOutput
+
+
+class Letters:
+    """Stands for preprocess.output.Output: token 1 is "a", and so on; 0 is the end of a text."""
+
+    def __init__(self, limit: int = 10**9) -> None:
+        self.finish: str | None = None
+        self.completion_tokens = 0
+        self._limit = limit
+
+    def push(self, ids: Any, engine_finish: str | None = None) -> str:
+        text = ""
+        for index in ids:
+            if self.finish is not None:
+                break
+            self.completion_tokens += 1
+            if index == 0:
+                self.finish = "stop"
+            else:
+                text += chr(96 + index)
+                if self.completion_tokens >= self._limit:
+                    self.finish = engine_finish or "length"
+        return text
+
+    def token(self, index: int) -> str:
+        return self.push((index,))
+
+    def end(self, finish: str) -> str:
+        self.finish = self.finish or finish
+        return ""
+
+
+class Client:
+    """A listener that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, int]] = []
+        self.chunks: list[Any] = []
+        self.finished: list[tuple[str, int, int | None]] = []
+        self.errors: list[RequestError] = []
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        assert not self.over
+        self.shown.append((text, tokens))
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        assert not self.over
+        self.chunks.append(chunk)
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        assert not self.over
+        self.finished.append((reason, completion_tokens, prompt_tokens))
+
+    def fail(self, error: RequestError) -> None:
+        assert not self.over
+        self.errors.append(error)
+
+    @property
+    def over(self) -> bool:
+        return bool(self.finished or self.errors)
+
+    @property
+    def answer(self) -> str:
+        return "".join(text for text, _ in self.shown)
+
+
+class Send:
+    """One request that reached an instance; its methods are what the instance says.
+
+    `columns`: single tokens come as posts read them from a `Step`.
+    """
+
+    def __init__(self, instance: Instance, request: Request, sink: Sink, columns: bool) -> None:
+        self.instance, self.request, self.sink = instance, request, sink
+        self._columns = columns
+        self._gone = False
+        self.cancelled = 0
+        self.offset = 0
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    @property
+    def prior(self) -> list[int]:
+        assert isinstance(self.request, Generate)
+        return list(tokens.unpack(self.request.prior_output))
+
+    def accept(self) -> None:
+        self.sink.delta(Accepted(1))
+
+    def tokens(self, *ids: int, finish: str | None = None, offset: int | None = None) -> None:
+        at = self.offset if offset is None else offset
+        if self._columns and len(ids) == 1 and finish is None and not self._gone and not self.cancelled:
+            self.sink.token(at, *ids)
+        else:
+            self.sink.delta(Tokens(1, at, tokens.pack(ids), finish))
+        self.offset = max(self.offset, at + len(ids))
+
+    def text(
+        self, text: str, finish: str | None = None, count: int = 1, offset: int | None = None, prompt: int | None = None
+    ) -> None:
+        at = self.offset if offset is None else offset
+        self.sink.delta(Text(1, at, text, count, finish, prompt))
+        self.offset = max(self.offset, at + len(text))
+
+    def items(self, *items: Any, finish: str | None = None, offset: int | None = None) -> None:
+        at = self.offset if offset is None else offset
+        self.sink.delta(Items(1, at, items, finish))
+        self.offset = max(self.offset, at + len(items))
+
+    def fail(self, error: str = "EngineFailed", message: str = "broken", **more: Any) -> None:
+        self._gone = True
+        self.sink.delta(Failed(1, error, message, **more))
+
+    def lose(self) -> None:
+        self._gone = True
+        self.sink.lost("connection lost")
+
+
+class Air:
+    """A flight and all around it. Instances whose ids are in `full` refuse in the call, as a local post does."""
+
+    def __init__(
+        self,
+        instances: int = 3,
+        *,
+        text: bool = False,
+        exact: bool = True,
+        limit: int = 3,
+        max_tokens: int | None = None,
+        full: Collection[int] = (),
+        logprobs: Any = None,
+        columns: bool = False,
+    ) -> None:
+        self._columns = columns
+        self.instances = [Instance("n", "c", "e", number, {}) for number in range(1, instances + 1)]
+        self.full = full
+        self.sends: list[Send] = []
+        self.client = Client()
+        self.landed = 0
+        self.cut = max_tokens
+        request: Generate | Chat
+        output: Any
+        if text:
+            request = Chat("r", "m", "chat", b"{}", max_tokens)
+            output = TextOutput(Stops(max_tokens=max_tokens))
+        else:
+            request = Generate("r", "m", tokens.pack([9, 9]), Stops(max_tokens=max_tokens))
+            output = Letters(max_tokens or 10**9)
+        self.flight = Flight(
+            request,
+            output,
+            self.client,
+            0,
+            post=self,
+            pick=self._pick,
+            exact=exact and not text,
+            limit=limit,
+            now=asyncio.get_running_loop().time,
+            landed=self._landed,
+            logprobs=logprobs,
+        )
+
+    def _pick(self, tried: Collection[int]) -> Instance | None:
+        return next((instance for instance in self.instances if instance.instance_id not in tried), None)
+
+    def _landed(self, flight: Flight) -> None:
+        assert flight is self.flight
+        self.landed += 1
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Send:
+        send = Send(instance, request, sink, self._columns)
+        self.sends.append(send)
+        if instance.instance_id in self.full:
+            send.fail("Overloaded", "full", retry=True)
+        return send
+
+    async def close(self) -> None: ...
+
+    def start(self) -> Send:
+        assert self.flight.send()
+        return self.sends[-1]
+
+    @property
+    def last(self) -> Send:
+        return self.sends[-1]
+
+    @property
+    def error(self) -> RequestError:
+        (error,) = self.client.errors
+        assert self.flight.over
+        assert self.landed == 1
+        return error
+
+
+@pytest.fixture(scope="session", params=[False, True], ids=["deltas", "columns"])
+def words(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """For test modules, which cannot import this file."""
+    return SimpleNamespace(Air=functools.partial(Air, columns=request.param), Limits=Limits)

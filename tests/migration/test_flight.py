@@ -1,0 +1,313 @@
+"""A flight whose instances are played: what is sent again, what is dropped, and how it ends."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamod.actor.testing import run, virtual
+from dynamod.message import tokens
+from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
+from dynamod.message.ingress import Logprobs, Tokens
+
+
+@virtual
+async def test_a_whole_answer(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.accept()
+    send.tokens(1, 2)
+    send.tokens(3, finish="stop")
+    assert air.client.shown == [("ab", 2), ("c", 1)]
+    assert air.client.finished == [("stop", 3, None)]
+    assert (air.landed, send.cancelled, len(air.sends)) == (1, 0, 1)
+    send.tokens(4)
+    send.lose()
+    assert air.client.answer == "abc"
+
+
+@virtual
+async def test_the_next_instance_continues_behind_what_came(words: Any) -> None:
+    air = words.Air()
+    air.start().accept()
+    air.last.tokens(1, 2)
+    air.last.lose()
+    assert (len(air.sends), air.last.instance.instance_id, air.last.prior) == (2, 2, [1, 2])
+    assert air.last.request.token_ids == air.sends[0].request.token_ids
+    assert air.last.request.stops == air.sends[0].request.stops, "limits count the whole answer"
+    air.last.accept()
+    air.last.tokens(3)
+    air.last.fail("EngineFailed", "the worker ended", retry=True)
+    assert (len(air.sends), air.last.prior) == (3, [1, 2, 3])
+    air.last.tokens(4, finish="length")
+    assert air.client.answer == "abcd"
+    assert air.client.finished == [("length", 4, None)]
+    assert [send.cancelled for send in air.sends] == [0, 0, 0], "who is gone or has ended is not told"
+
+
+@given(cuts=st.lists(st.integers(0, 3), max_size=3), size=st.integers(0, 8), doubled=st.booleans())
+def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[int], size: int, doubled: bool) -> None:
+    async def main() -> None:
+        air = words.Air(instances=5, limit=4)
+        send = air.start()
+        answer = list(range(1, size + 1))
+        for cut in cuts:
+            part = answer[len(send.prior if air.flight._history else []) :][:cut]
+            for index in part:
+                send.tokens(index)
+                if doubled:
+                    send.tokens(index, offset=send.offset - 1)
+            send.lose()
+            send = air.last
+        rest = answer[len(send.prior) :]
+        send.tokens(*rest, finish="stop")
+        assert air.client.answer == "".join(chr(96 + index) for index in answer)
+        assert air.client.finished == [("stop", size, None)]
+
+    run(main())
+
+
+@virtual
+async def test_what_came_twice_is_dropped(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.tokens(1, 2)
+    send.tokens(1, 2, offset=0)
+    send.tokens(2, 3, offset=1)
+    send.tokens(offset=0)
+    send.tokens(1, 2, 3, finish="stop", offset=0)
+    assert air.client.shown == [("ab", 2), ("c", 1)]
+    assert air.client.finished == [("stop", 3, None)]
+
+
+@virtual
+async def test_text_and_items_that_came_twice_are_dropped_and_not_counted(words: Any) -> None:
+    air = words.Air(text=True)
+    send = air.start()
+    send.text("ab", count=2)
+    send.text("ab", count=2, offset=0)
+    send.items({"n": 1}, offset=2)
+    send.items({"n": 1}, {"n": 2}, offset=2)
+    send.text("c", offset=4, finish="stop", prompt=7)
+    assert air.client.answer == "abc"
+    assert air.client.chunks == [{"n": 1}, {"n": 2}]
+    assert air.client.finished == [("stop", 3, 7)]
+
+
+@virtual
+async def test_a_gap_moves_the_stream(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.tokens(1)
+    send.tokens(3, offset=2)
+    assert send.cancelled == 1, "it still works on the request"
+    assert (len(air.sends), air.last.prior) == (2, [1])
+    air.last.tokens(2, 3, finish="stop")
+    assert air.client.answer == "abc"
+
+
+@virtual
+async def test_a_gap_of_a_text_engine_ends_the_answer(words: Any) -> None:
+    air = words.Air(text=True)
+    send = air.start()
+    send.text("ab")
+    send.text("d", offset=3)
+    assert isinstance(air.error, EngineFailed)
+    assert "lost frames" in str(air.error)
+    assert "cannot continue" in str(air.error)
+    assert send.cancelled == 1
+
+
+@virtual
+async def test_an_old_leg_is_not_heard(words: Any) -> None:
+    air = words.Air()
+    old = air.start()
+    old.tokens(1)
+    old.tokens(5, offset=9)
+    assert len(air.sends) == 2
+    old.tokens(7, finish="stop")
+    old.fail("BadRequest", "late")
+    old.lose()
+    assert (len(air.sends), air.client.over, air.client.answer) == (2, False, "a")
+    air.last.tokens(2, finish="stop")
+    assert air.client.answer == "ab"
+
+
+@virtual
+async def test_the_clients_leaving_frees_the_slot_and_is_quiet(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.tokens(1)
+    air.flight.cancel()
+    air.flight.cancel()
+    assert (send.cancelled, air.landed, air.client.over) == (1, 1, False)
+    send.tokens(2, finish="stop")
+    send.lose()
+    assert (len(air.sends), air.client.answer, air.client.over) == (1, "a", False)
+
+
+@virtual
+async def test_our_own_end_is_told_to_the_engine(words: Any) -> None:
+    air = words.Air(max_tokens=2)
+    send = air.start()
+    send.tokens(1)
+    send.tokens(2)
+    assert air.client.finished == [("length", 2, None)]
+    assert (send.cancelled, air.landed) == (1, 1)
+    air = words.Air()
+    send = air.start()
+    send.tokens(1, 0, 2)
+    assert air.client.finished == [("stop", 2, None)]
+    assert (air.client.answer, send.cancelled) == ("a", 1)
+
+
+@pytest.mark.parametrize("text", [True, False])
+@pytest.mark.parametrize(("said", "reason"), [("stop", "stop"), ("eos", "stop"), ("length", "length")])
+def test_the_engines_reason_at_the_limit_wins(words: Any, text: bool, said: str, reason: str) -> None:
+    async def main() -> None:
+        air = words.Air(text=text, max_tokens=2)
+        send = air.start()
+        if text:
+            send.text("ab", said, count=2)
+        else:
+            send.tokens(1, 2, finish=said)
+        assert air.client.finished == [(reason, 2, None)]
+        assert (air.client.answer, send.cancelled) == ("ab", 0)
+
+    run(main())
+
+
+@virtual
+async def test_a_text_engine_is_asked_again_only_before_its_first_text(words: Any) -> None:
+    air = words.Air(text=True)
+    first = air.start()
+    first.accept()
+    first.lose()
+    assert (len(air.sends), air.client.over) == (2, False)
+    assert air.last.request == first.request
+    air.last.text("a")
+    air.last.lose()
+    assert isinstance(air.error, EngineFailed)
+    assert len(air.sends) == 2
+
+
+@virtual
+async def test_an_engine_that_is_not_exact_gets_no_prior_output(words: Any) -> None:
+    air = words.Air(exact=False)
+    air.start().lose()
+    assert (len(air.sends), air.last.prior) == (2, [])
+    air.last.tokens(1)
+    air.last.lose()
+    assert isinstance(air.error, EngineFailed)
+
+
+@virtual
+async def test_a_migration_limit_of_0(words: Any) -> None:
+    air = words.Air(limit=0)
+    air.start().lose()
+    assert isinstance(air.error, EngineFailed)
+    assert "migration is off" in str(air.error)
+    assert len(air.sends) == 1
+
+
+@given(limit=st.integers(0, 4), instances=st.integers(1, 6))
+def test_it_moves_as_often_as_it_may(words: Any, limit: int, instances: int) -> None:
+    async def main() -> None:
+        air = words.Air(instances=instances, limit=limit)
+        air.start()
+        while not air.client.over:
+            air.last.lose()
+        assert len(air.sends) == min(limit + 1, instances)
+        assert len({send.instance.instance_id for send in air.sends}) == len(air.sends)
+        assert isinstance(air.error, Overloaded if instances <= limit else EngineFailed)
+        assert air.error.retry_after == (1.0 if instances <= limit else None)
+
+    run(main())
+
+
+@virtual
+async def test_without_an_instance_it_stays_on_the_ground(words: Any) -> None:
+    air = words.Air(instances=0)
+    assert not air.flight.send()
+    assert (air.landed, air.client.over) == (0, False)
+
+
+@virtual
+async def test_an_error_reaches_the_client_whole(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.fail("BadRequest", "too long", param="messages", code="context_length_exceeded")
+    error = air.error
+    assert isinstance(error, BadRequest)
+    assert (str(error), error.param, error.code) == ("too long", "messages", "context_length_exceeded")
+    assert (len(air.sends), send.cancelled) == (1, 0)
+
+    air = words.Air()
+    air.start().fail("NotFound", "no such adapter")
+    assert isinstance(air.error, NotFound)
+    assert air.error.code == "model_not_found", "without a code of its own the class's"
+
+    air = words.Air()
+    air.start().fail("Nonsense", "what")
+    assert isinstance(air.error, EngineFailed)
+
+
+@virtual
+async def test_a_refusal_in_the_call_itself_moves_on_and_the_right_slot_is_freed(words: Any) -> None:
+    air = words.Air(full=(1, 2))
+    assert air.flight.send()
+    assert [send.instance.instance_id for send in air.sends] == [1, 2, 3]
+    air.last.tokens(1)
+    air.flight.cancel()
+    assert [send.cancelled for send in air.sends] == [0, 0, 1]
+
+
+@virtual
+async def test_all_refuse_in_the_call(words: Any) -> None:
+    air = words.Air(full=(1, 2, 3))
+    assert air.flight.send()
+    assert isinstance(air.error, Overloaded)
+    assert len(air.sends) == 3
+
+
+@virtual
+async def test_a_bug_in_reading_ends_this_request_alone(words: Any, caplog: pytest.LogCaptureFixture) -> None:
+    air = words.Air()
+    send = air.start()
+    air.flight._push = air.flight._token = lambda *ids: 1 // 0
+    send.tokens(1)
+    assert isinstance(air.error, EngineFailed)
+    assert "ZeroDivisionError" in str(air.error)
+    assert send.cancelled == 1
+    assert "request r failed" in caplog.text
+
+
+@virtual
+async def test_logprobs_stay_with_their_tokens(words: Any) -> None:
+    heard: list[tuple[tuple[float, ...], list[int]]] = []
+    air = words.Air(logprobs=lambda index, delta, ids: heard.append((delta.chosen, list(ids))))
+    send = air.start()
+    for _ in range(2):  # the second time is a doubled frame
+        send.sink.delta(Logprobs(1, 0, (-0.1, -0.2)))
+        send.tokens(1, 2, offset=0)
+    send.sink.delta(Logprobs(1, 1, (-0.2, -0.3)))
+    send.tokens(2, 3, offset=1)
+    send.sink.delta(Logprobs(1, 3, (-0.9,)))
+    send.lose()
+    air.last.tokens(4, finish="stop")
+    assert heard == [((-0.1, -0.2), [1, 2]), ((-0.3,), [3])]
+
+
+@virtual
+async def test_a_final_delta_without_anything_new_ends_it(words: Any) -> None:
+    air = words.Air()
+    send = air.start()
+    send.tokens(1)
+    send.sink.delta(Tokens(1, 1, tokens.pack([]), "stop"))
+    assert air.client.finished == [("stop", 1, None)]
+    air = words.Air(text=True)
+    send = air.start()
+    send.text("", "stop", count=0, prompt=3)
+    assert air.client.finished == [("stop", 0, 3)]
+    assert air.client.shown == []
