@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dynamod.cli import service
+from dynamod.cli.app import app
+from dynamod.cli.run import build, parse
+
 FOLDER = Path(__file__).parent.parent / "systemd"
 DAEMON, WORKER = FOLDER / "dynamod.service", FOLDER / "dynamod-worker@.service"
 MANY = {"Environment", "EnvironmentFile", "After", "Wants", "DeviceAllow", "ReadWritePaths"}
@@ -91,3 +95,25 @@ def test_the_example_names_graphs() -> None:
 def test_the_readme_names_every_file() -> None:
     text = (FOLDER / "README.md").read_text()
     assert [path.name for path in FOLDER.iterdir() if path.name != "README.md" and f"`{path.name}`" not in text] == []
+
+
+def test_the_commands_of_the_readme_exist() -> None:
+    words = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    text = (FOLDER / "README.md").read_text()
+    named = re.findall(r"(?m)(?:^|`)dynamo (\w+)", text)
+    assert {"status", "ps", "logs"} <= set(named) <= words
+
+
+@pytest.mark.parametrize("model", ["/srv/models/x", ""])
+def test_the_units_start_commands_that_exist(model: str) -> None:
+    (daemon,), (worker,) = (read(path)["Service"]["ExecStart"] for path in (DAEMON, WORKER))
+    program, *flags = daemon.split()
+    assert (Path(program).name, flags) == ("dynamod", ["--config", service.CONFIG])
+    named = {"%i": "dynamo.backend.generate", "${ENGINE}": "echo_full", "${MODEL}": model}
+    program, *words = worker.split()
+    for old, new in named.items():
+        words = [word.replace(old, new) for word in words]
+    assert Path(program).name == "dynamo-run"
+    spec = build(parse(words)).services["Worker"]
+    assert (spec.config["engine"], spec.config.get("model", "")) == ("echo_full", model)
+    assert (spec.namespace, spec.component, spec.config["endpoint"]) == ("dynamo", "backend", "generate")

@@ -1,10 +1,11 @@
 """`dynamod`: the daemon as a service. A file names the graphs; those handed over later come back after a restart."""
 
 import argparse
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,11 @@ examples:
   dynamod --config dynamod.yaml --socket /run/dynamod/dynamod.sock
   dynamod --socket /tmp/my.sock --state-dir /tmp/my.state -v
 """
-KNOWN = {"graphs", "socket", "log_level"}
-KNOWN_GRAPH = {"target", "config", "name", "working_dir", "overrides", "service_name"}
+KNOWN: dict[str, type[Any]] = {"graphs": list, "socket": str, "log_level": str}
+KNOWN_GRAPH: dict[str, type[Any]] = {
+    **dict.fromkeys(("target", "config", "name", "working_dir", "service_name"), str),
+    "overrides": list,
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -94,22 +98,29 @@ def read_settings(file: str | None) -> dict[str, Any]:
 
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {error}", "it must be YAML") from None
-    if not isinstance(value, dict) or not set(value) <= KNOWN:
-        wrong = ", ".join(sorted(set(value) - KNOWN)) if isinstance(value, dict) else "the whole file"
-        raise UserError(f"{path}: unknown {wrong}", f"known keys: {', '.join(sorted(KNOWN))}")
-    graphs = value.get("graphs") or []
-    if not isinstance(graphs, list) or not all(isinstance(graph, dict) for graph in graphs):
-        raise UserError(
-            f"{path}: graphs must be a list", "with entries like {target: graphs.agg:Frontend, config: FILE}"
-        )
-    for number, graph in enumerate(graphs):
-        if wrong := ", ".join(sorted(set(graph) - KNOWN_GRAPH)):
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}", "it must be YAML") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: it is no mapping", f"known keys: {', '.join(sorted(KNOWN))}")
+    _check(value, KNOWN, path, "")
+    for number, graph in enumerate(value.get("graphs") or []):
+        if not isinstance(graph, dict):
             raise UserError(
-                f"{path}: graphs[{number}]: unknown {wrong}", f"known keys: {', '.join(sorted(KNOWN_GRAPH))}"
+                f"{path}: graphs[{number}] is {graph!r}", "write {target: graphs.agg:Frontend, config: FILE}"
             )
+        _check(graph, KNOWN_GRAPH, path, f"graphs[{number}]")
     return value
+
+
+def _check(value: dict[Any, Any], known: Mapping[str, type[Any]], path: Path, where: str) -> None:
+    """All keys are known and hold what they should; an empty value is as good as none."""
+    if wrong := ", ".join(sorted(map(str, value.keys() - known.keys()))):
+        raise UserError(f"{path}: {where and f'{where}: '}unknown {wrong}", f"known keys: {', '.join(sorted(known))}")
+    for key, given in value.items():
+        fits = given is None or isinstance(given, known[key])
+        if not fits or (key == "overrides" and not all(isinstance(word, str) for word in given or ())):
+            what = "text" if known[key] is str else "a list"
+            raise UserError(f"{path}: {where and f'{where}.'}{key} is {given!r}", f"write {what} here")
 
 
 def state_file(folder: str | None) -> Path | None:
@@ -143,6 +154,7 @@ def keep(file: Path | None, node: "Node") -> None:
 def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
     from dynamod.daemon.preflight import check
     from dynamod.daemon.reload import Wanted
+    from dynamod.daemon.verbs import check_name
     from dynamod.graph.load import load_graph
 
     wanted: list[Wanted] = []
@@ -157,9 +169,9 @@ def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
                 service_name=entry.get("service_name"),
             )
             check(graph)
+            one = Wanted(graph, check_name(entry.get("name") or ""))
         except UserError as error:
             raise UserError(f"{file}: graphs[{number}]: {error}", error.hint) from None
-        one = Wanted(graph, str(entry.get("name") or ""))
         if one.called in [other.called for other in wanted]:
             raise UserError(f"{file}: graphs[{number}].name: a second graph '{one.called}'", "give each a name")
         wanted.append(one)
@@ -175,6 +187,9 @@ def _kept(file: Path | None) -> "list[Wanted]":
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
         return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], HANDED_OVER) for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.error("ignored %s: %s", file, error)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        aside = file.with_suffix(".broken")  # the next change would write over it
+        with contextlib.suppress(OSError):
+            file.replace(aside)
+        log.error("%s cannot be read and is now %s: %r", file, aside, error)
         return []

@@ -17,7 +17,7 @@ from dynamod.message.errors import UserError
 from .components.served import ServedModel
 from .node import Node, Ping
 from .notify import Notifier
-from .reload import HANDED_OVER, Wanted
+from .reload import HANDED_OVER, Kept, Wanted
 from .runner import GraphRunner
 from .served import Models
 from .spawn import drop_spares
@@ -85,8 +85,8 @@ async def _live(options: Options) -> int:
                 except Exception as error:
                     if wanted.origin != HANDED_OVER:
                         raise
-                    node.failed[wanted.called] = wanted.graph
                     text = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                    node.failed[wanted.called] = Kept(wanted.graph, text)
                     log.error("graph %s, handed over before, cannot start: %s", wanted.called, text)
             if (changed := options.changed) is not None:
                 node.graphs_changed = lambda: changed(node)
@@ -112,7 +112,8 @@ class _Session:
         self._models = Models(node.watch, self._model_added, node.changed)
 
     async def start(self, wanted: Wanted) -> None:
-        self._runners.append(await self._node.start_graph(wanted.called, wanted.graph, origin=wanted.origin))
+        name = await self._node.claim(wanted.called, exact=bool(wanted.name))
+        self._runners.append(await self._node.start_graph(name, wanted.graph, origin=wanted.origin))
 
     async def watch(self) -> None:
         """Say when the graphs are ready; end a foreground command whose graph cannot start."""

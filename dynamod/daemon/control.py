@@ -1,5 +1,6 @@
 """The control socket: HTTP and JSON under /v1 over a unix socket, for the command line and for curl."""
 
+import array
 import asyncio
 import json
 import logging
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.control")
 
 READING = ("status", "ps", "logs", "inspect")
+SO_PEERGROUPS = 59
+"""Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
 FOLLOW = 0.3
 """Seconds between looks for new log lines."""
 
@@ -41,6 +44,7 @@ class Control:
         for verb in sorted(CHANGING):
             app.router.add_post(f"/v1/{verb}", self._change)
             app.router.add_post(f"/v1/{verb}/{{name:.+}}", self._change)
+        app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1", self._index)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
@@ -52,7 +56,7 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        verbs = {"get": [f"/v1/{v}" for v in READING], "post": [f"/v1/{v}" for v in sorted(CHANGING)]}
+        verbs = {"get": [f"/v1/{v}" for v in (*READING, "metrics")], "post": [f"/v1/{v}" for v in sorted(CHANGING)]}
         return _json({"version": __version__, **verbs})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
@@ -69,6 +73,10 @@ class Control:
                 return await self._follow(request, arguments)
         return _json(await self._node.verbs.call(verb, arguments))
 
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = await self._node.verbs.call("metrics", {})
+        return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
         entries = await self._node.verbs.call("logs", arguments)
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
@@ -82,7 +90,7 @@ class Control:
     async def _change(self, request: web.Request) -> web.Response:
         verb = request.path.split("/")[2]
         if not self._may_change(request):
-            return _error(403, f"user {_peer(request)[1]} may not {verb}", "ask the owner of the daemon, or root")
+            return _error(403, f"user {_peer(request)[0]} may not {verb}", "ask the owner of the daemon, or root")
         text = await request.text()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -98,19 +106,23 @@ class Control:
         return _json(await self._node.verbs.call(verb, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
-        _, uid, gid = _peer(request)
-        mine = os.stat(self._node.socket)
-        return uid in (0, os.getuid()) or (uid != -1 and gid == mine.st_gid and gid != 0)
+        uid, groups = _peer(request)
+        owner = os.stat(self._node.socket).st_gid
+        return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
 
 
-def _peer(request: web.Request) -> tuple[int, int, int]:
-    """Pid, uid and gid of the client, from the kernel; -1 where the platform does not tell."""
+def _peer(request: web.Request) -> tuple[int, set[int]]:
+    """User and groups of the client, from the kernel; user -1 when it does not tell."""
     sock = request.transport.get_extra_info("socket") if request.transport is not None else None
     option = getattr(socket, "SO_PEERCRED", None)
     if sock is None or option is None:
-        return -1, os.getuid() if option is None else -1, -1  # elsewhere the socket's mode is the guard
-    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
-    return pid, uid, gid
+        return os.getuid() if option is None else -1, set()  # elsewhere the socket's mode is the guard
+    _, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    try:
+        others = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)  # 256 groups, the most Python takes
+    except OSError:
+        others = b""
+    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}
 
 
 def _parsed(key: str, text: str) -> Any:

@@ -46,6 +46,10 @@ class Gpus:
         """The replica is gone for good."""
         self._owners.pop(owner, None)
 
+    def restore(self, table: Mapping[str, Sequence[str]]) -> None:
+        """Undo all since `table()` gave this."""
+        self._owners = {owner: list(devices) for owner, devices in table.items()}
+
     def table(self) -> dict[str, list[str]]:
         """Who has what."""
         return {owner: list(devices) for owner, devices in sorted(self._owners.items())}

@@ -25,6 +25,11 @@ class Group:
                 return spec, str(spec.config.get("host", "0.0.0.0")), _port(spec)
         return None
 
+    def place(self) -> tuple[str, int] | None:
+        """Host and port where it listens for clients."""
+        listener = self.listener()
+        return listener[1:] if listener is not None else None
+
 
 def _port(spec: ServiceSpec) -> int:
     port = spec.config.get("port", 8000)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,8 @@ from dynamod.message.node import (
     Ask,
     Beat,
     Changed,
+    Claim,
+    Claimed,
     Delete,
     FromNode,
     Hello,
@@ -38,10 +40,18 @@ _decoder = msgspec.msgpack.Decoder(ToNode)
 
 
 class LinkServer(Actor):
-    """Listens at `path`. The registry it serves is the node's."""
+    """Listens at `path`. The registry it serves is the node's. `graphs`: names of those that run in this process."""
 
-    def __init__(self, path: Path, registry: MemoryRegistry, node: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        registry: MemoryRegistry,
+        node: str,
+        changed: Callable[[], None],
+        graphs: Callable[[], Collection[str]] = tuple,
+    ) -> None:
         self._path, self.registry, self._node, self._changed = path, registry, node, changed
+        self._graphs = graphs
         self._server: asyncio.Server | None = None
         self.ends: set[LinkEnd] = set()
 
@@ -67,6 +77,10 @@ class LinkServer(Actor):
         """Links of foreground processes that joined this node."""
         return [end for end in self.ends if end.hello is not None and end.hello.guest]
 
+    def names(self) -> set[str]:
+        """Names of graphs on this node: our own and the guests'."""
+        return {*self._graphs(), *(name for end in self.guests() for name in end.names())}
+
     def inspection(self) -> dict[str, Any]:
         """Who is linked."""
         hellos = [end.hello for end in self.ends if end.hello is not None]
@@ -76,14 +90,23 @@ class LinkServer(Actor):
         }
 
     def _accept(self) -> "LinkEnd":
-        return LinkEnd(self.registry, self._node, self.ends, self._changed)
+        return LinkEnd(self.registry, self._node, self.ends, self._changed, self.names)
 
 
 class LinkEnd(asyncio.Protocol):
     """One linked process."""
 
-    def __init__(self, registry: MemoryRegistry, node: str, ends: "set[LinkEnd]", changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        registry: MemoryRegistry,
+        node: str,
+        ends: "set[LinkEnd]",
+        changed: Callable[[], None],
+        taken: Callable[[], set[str]],
+    ) -> None:
         self._registry, self._node, self._ends, self._changed = registry, node, ends, changed
+        self._taken = taken
+        self._claimed: set[str] = set()
         self._unframer = Unframer()
         self._transport: asyncio.Transport | None = None
         self._unwatch: list[Callable[[], None]] = []
@@ -121,6 +144,10 @@ class LinkEnd(asyncio.Protocol):
         if self.lease:
             self._registry.revoke(self.lease)
         self._changed()
+
+    def names(self) -> set[str]:
+        """Names of the guest's graphs, also of those that it is about to start."""
+        return self._claimed | {row["graph"] for row in self.rows}
 
     def close(self) -> None:
         """Close the link."""
@@ -163,6 +190,10 @@ class LinkEnd(asyncio.Protocol):
                         future.set_exception(DynamodError(error))
                     else:
                         future.set_result(value)
+            case Claim(name):
+                given = unused(name, self._taken())
+                self._claimed.add(given)
+                self._say(Claimed(name, given))
             case Beat():
                 pass
             case _:
@@ -171,3 +202,12 @@ class LinkEnd(asyncio.Protocol):
     def _say(self, message: FromNode) -> None:
         if self._transport is not None:
             self._transport.write(pack(_encoder.encode(message)))
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """`name`, else `name-2`, `name-3`, ..."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    return found

@@ -15,7 +15,7 @@ from dynamod import __version__
 from dynamod.actor import Actor, Ref, Spec, Supervisor, System, handle
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, FromNode, Hello, Report
+from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, Report
 from dynamod.observe.book import LogBook
 from dynamod.observe.capture import LineReader
 from dynamod.registry.base import Watcher
@@ -25,12 +25,12 @@ from dynamod.registry.memory_impl import MemoryRegistry
 from .door import Door
 from .gpus import Gpus, devices
 from .link import LinkServer
-from .paths import RunFolder, link_path
+from .paths import RunFolder, link_path, logs_folder
 from .recent import Recent
-from .reload import HANDED_OVER
+from .reload import HANDED_OVER, Kept
 from .runner import GraphRunner
 from .seat import Seat
-from .verbs import Verbs
+from .verbs import Verbs, check_name
 
 if TYPE_CHECKING:
     from .link import LinkEnd
@@ -39,6 +39,10 @@ log = logging.getLogger("dynamod.daemon")
 
 SEEK = 0.1
 """Seconds between attempts to hold the node after its holder has gone."""
+
+
+CLAIM = 2.0
+"""Seconds that a guest waits for the holder's word on the name of its graph."""
 
 
 class Ping:
@@ -58,10 +62,10 @@ class Node(Actor):
         self.born = time.monotonic()
         self.gpus = Gpus(devices())
         self.folder = RunFolder(path)
-        self.book = LogBook(self.folder.path / "logs")
+        self.book = LogBook(logs_folder(self.folder.path))
         self.recent = Recent(self.book)
         self.graphs: dict[str, GraphRunner] = {}
-        self.failed: dict[str, Graph] = {}  # handed over before this start, and could not start again
+        self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
@@ -71,6 +75,7 @@ class Node(Actor):
         self._link: LinkServer | None = None
         self._guest: LinkRegistry | None = None
         self._guest_lost = asyncio.Event()
+        self._claims: dict[str, asyncio.Future[str]] = {}
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
         self._watches: list[tuple[str, Watcher]] = []
@@ -109,8 +114,9 @@ class Node(Actor):
     # Graphs.
 
     async def start_graph(self, name: str, graph: Graph, *, origin: Any = None) -> GraphRunner:
-        """Start a graph. Raises UserError when the name is taken or it cannot start."""
-        if name in self.graphs:
+        """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
+        check_name(name)
+        if name in (self._link.names() if self._link is not None else self.graphs):
             raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
         runner = GraphRunner(
             name,
@@ -135,6 +141,29 @@ class Node(Actor):
         self.graphs_changed()
         return runner
 
+    async def claim(self, name: str, *, exact: bool) -> str:
+        """The name for a graph of ours among those of other terminals: `name`, or `name-2` and so on.
+
+        Raises UserError when it must be `exact` and is taken. Without an answer it is `name`; `ps` shows pids too.
+        """
+        guest = self._guest
+        if guest is None:
+            return name
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._claims[name] = answer
+        try:
+            async with asyncio.timeout(CLAIM):
+                await guest.leased(CLAIM)
+                guest.say(Claim(name))
+                given = await answer
+        except TimeoutError:
+            return name
+        finally:
+            del self._claims[name]
+        if exact and given != name:
+            raise UserError(f"a graph '{name}' runs already in another terminal", "choose another --name")
+        return given
+
     async def stop_graph(self, name: str) -> None:
         """End a graph for good."""
         runner = self.graphs[name]
@@ -142,6 +171,12 @@ class Node(Actor):
         if self.graphs.get(name) is not runner:
             return  # somebody else has stopped it too
         del self.graphs[name]
+        self.graphs_changed()
+        self.changed()
+
+    def forget_graph(self, name: str) -> None:
+        """Try no more to start a graph that was handed over and could not start again."""
+        del self.failed[name]
         self.graphs_changed()
         self.changed()
 
@@ -189,7 +224,7 @@ class Node(Actor):
             self.registry.watch(prefix, watcher)
 
     async def _hold(self) -> None:
-        link = LinkServer(link_path(self.socket), self.registry, self.name, self.changed)
+        link = LinkServer(link_path(self.socket), self.registry, self.name, self.changed, lambda: self.graphs)
         ref = self._seat_supervisor.start_child(Spec("link", lambda: link))
         await self.system.ready(ref, timeout=5)
         self._link, self.role = link, "holder"
@@ -228,8 +263,14 @@ class Node(Actor):
         await self._hold()
 
     def _asked(self, message: FromNode) -> None:
-        if isinstance(message, Ask):
-            self.context.task(self._answer(message), f"answer {message.verb}")
+        match message:
+            case Ask():
+                self.context.task(self._answer(message), f"answer {message.verb}")
+            case Claimed(asked, name):
+                if (claim := self._claims.get(asked)) is not None and not claim.done():
+                    claim.set_result(name)
+            case _:
+                pass
 
     async def _answer(self, ask: Ask) -> None:
         guest = self._guest

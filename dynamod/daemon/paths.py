@@ -1,5 +1,6 @@
 """Where the control socket is, and the private folder of a running daemon beside it."""
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -56,6 +57,20 @@ def link_path(socket: Path) -> Path:
 def lock_path(socket: Path) -> Path:
     """The lock that says who holds the node."""
     return socket.with_name(socket.name + ".lock")
+
+
+def logs_folder(private: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where log files go: the service manager's folder, in which they outlive the daemon, else the private one."""
+    given = environ.get("LOGS_DIRECTORY", "").split(":")[0]
+    return Path(given) if given else private / "logs"
+
+
+def office_path(folder: Path, name: str) -> Path:
+    """The socket of a component process; its name when there is room for it, else what stands for it."""
+    path = folder / f"{name}.sock"
+    if len(os.fsencode(path)) > _LONGEST:
+        path = folder / f"{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}.sock"
+    return path
 
 
 class RunFolder:

@@ -1,12 +1,12 @@
 """SIGHUP: the daemon's file is read again, and what runs follows it.
 
-Only graphs that the file names are touched, never those that were handed over. One that has changed is stopped and
-started as a whole.
+Only graphs that the file names are touched, never those that were handed over. Of one that has changed, the process
+groups that differ are restarted (`GraphRunner.change`).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,14 @@ class Wanted:
         return self.name or graph_name(self.graph)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A graph that was handed over before this start and could not start again; `why` in one line."""
+
+    graph: Graph
+    why: str
+
+
 def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node], Any]":
     """What boot calls on SIGHUP. `read` gives the graphs that the file names, each under a name of its own, or
     raises UserError.
@@ -56,26 +64,28 @@ def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node], Any]":
 
 
 async def follow(node: "Node", wanted: Mapping[str, Graph]) -> None:
-    """Stop what is no longer named or has changed, then start what is missing."""
-    running = {name: runner.graph for name, runner in node.graphs.items() if runner.origin != HANDED_OVER}
-    before: dict[str, Graph] = {}
-    for name, graph in running.items():
+    """Stop what is no longer named, change what differs, then start what is missing."""
+    running = {name: runner for name, runner in node.graphs.items() if runner.origin != HANDED_OVER}
+    changed: list[str] = []
+    for name, runner in running.items():
         if name not in wanted:
             log.info("reload: graph %s is no longer named: stopping it", name)
-        elif not (changes := diff(graph, wanted[name])).nothing:
-            log.info("reload: graph %s changed (%s): stopping and starting it", name, describe(changes))
-            before[name] = graph
+            await node.stop_graph(name)
+        elif not (changes := diff(runner.graph, wanted[name])).nothing:
+            log.info("reload: graph %s changes (%s)", name, describe(changes))
+            changed.append(name)
         else:
             log.debug("reload: graph %s is unchanged", name)
-            continue
-        await node.stop_graph(name)
+    again = [name for name in changed if await _try(running[name].change(wanted[name]), name, logging.DEBUG)]
+    for name in again:  # another graph may have left the port that it asks for
+        if await _try(running[name].change(wanted[name]), name, logging.ERROR):
+            log.warning("reload: graph %s runs on as it was", name)
     for name, graph in wanted.items():
-        if name in running and name not in before:
-            continue
-        if not await _start(node, name, graph) and name in before and await _start(node, name, before[name]):
-            log.warning("reload: graph %s runs again as it was", name)
-    for name, graph in list(node.failed.items()):
-        await _start(node, name, graph, HANDED_OVER)
+        if name not in running:
+            await _try(node.start_graph(name, graph), name, logging.ERROR)
+    for name, kept in list(node.failed.items()):
+        if why := await _try(node.start_graph(name, kept.graph, origin=HANDED_OVER), name, logging.ERROR):
+            node.failed[name] = Kept(kept.graph, why)
 
 
 def describe(changes: Changes) -> str:
@@ -87,13 +97,14 @@ def describe(changes: Changes) -> str:
     return "; ".join(parts)
 
 
-async def _start(node: "Node", name: str, graph: Graph, origin: Any = None) -> bool:
+async def _try(work: Awaitable[Any], name: str, level: int) -> str:
+    """Why it failed; empty when it did not."""
     try:
-        await node.start_graph(name, graph, origin=origin)
+        await work
     except UserError as error:
-        log.error("reload: graph %s cannot start: %s", name, error.line())
-        return False
-    except Exception:
-        log.exception("reload: graph %s cannot start", name)
-        return False
-    return True
+        log.log(level, "reload: graph %s: %s", name, error.line())
+        return error.line()
+    except Exception as error:
+        log.exception("reload: graph %s", name)
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,21 +1,24 @@
 """One graph that runs: its processes under a supervisor of their own, its sockets, its GPUs."""
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dynamod.actor import ActorUnreachable, Backoff, Policy, Spec, Supervisor, System
+from dynamod.actor import ActorUnreachable, Backoff, Policy, Ref, Spec, Supervisor, System
+from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
 from .gpus import VARIABLE, Gpus
 from .groups import Group, groups
+from .paths import office_path
 from .plan import HostPlan, ServicePlan
 from .process import Output, Process
 from .sockets import listen, url_of
@@ -42,6 +45,11 @@ class Row(msgspec.Struct, frozen=True):
     last_error: str
     gpus: list[str]
     guest: str = ""
+
+
+def down(graph: str, component: str, why: str) -> Row:
+    """The row of a component whose graph could not start."""
+    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, 0, None, why, [])
 
 
 @dataclass(slots=True)
@@ -166,8 +174,9 @@ class GraphRunner:
 
     def processes(self, component: str) -> list[Process]:
         """The live processes of a component (or of all, for an empty name)."""
-        assert self._supervisor is not None
         found: list[Process] = []
+        if self._supervisor is None:
+            return found
         for running in self._groups.values():
             if component and not self._names(running, component):
                 continue
@@ -224,12 +233,128 @@ class GraphRunner:
             raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
         for running in self._of(component):
             async with running.lock:
+                if self._groups.get(running.group.name) is not running:
+                    continue  # a reload has taken it out of the graph
                 while len(running.replicas) < replicas and self._supervisor is not None:
                     index = next(i for i in range(257) if i not in running.replicas)
                     self._take(running.group, index)
                     self._spawn(running, index)
                 await self._drain(running, sorted(running.replicas)[replicas:], timeout)
         self._changed()
+
+    async def change(self, graph: Graph, timeout: float = 30.0) -> None:
+        """Become `graph` with the fewest restarts: only process groups that differ are drained and started anew.
+
+        Replicas follow one after the other. Who listens at the same place keeps its socket, so no connection is
+        refused. Raises UserError with nothing changed when ports or GPUs cannot be had.
+        """
+        async with contextlib.AsyncExitStack() as locks:
+            for running in list(self._groups.values()):
+                await locks.enter_async_context(running.lock)
+            await self._change(graph, timeout)
+        self._changed()
+
+    async def _change(self, graph: Graph, timeout: float) -> None:
+        if (supervisor := self._supervisor) is None:
+            return
+        before, wanted = self._groups, {group.name: group for group in groups(graph)}
+        changes = diff(self.graph, graph).changed or {}
+        fresh = {name for name, group in wanted.items() if name not in before or _differs(before[name], group, changes)}
+        stale = [running for name, running in before.items() if name not in wanted or name in fresh]
+        sockets = self._sockets({name: wanted[name] for name in fresh}, stale)
+        unused = {running.sock for running in stale} - {None, *sockets.values()}
+        held = self._gpus.table()
+        try:
+            replicas = self._replicas(wanted)
+        except UserError:
+            self._gpus.restore(held)
+            _close({*sockets.values()} - {running.sock for running in stale})
+            raise
+        self.graph = graph
+        ends = [  # what goes for good, and what leaves devices to others
+            (running, index)
+            for name, running in before.items()
+            for index, devices in running.replicas.items()
+            if replicas.get(name, {}).get(index) != devices
+        ]
+        await self._end(ends, timeout)
+        _close(unused)
+        for running in stale:
+            running.sock = None
+        if self._supervisor is not supervisor:  # the graph was stopped meanwhile
+            for name, indexes in replicas.items():
+                for index in indexes:
+                    self._gpus.give_back(f"{self.name}/{name}.{index}")
+            _close({*sockets.values()})
+            return
+        old = {(name, index) for name, running in before.items() for index in running.replicas}
+        old -= {(running.group.name, index) for running, index in ends}
+        for running in before.values():
+            running.replicas = {}  # who waits for the lock of a group that is gone finds it empty
+        self._groups = {name: before.get(name) or _Running(group, None) for name, group in wanted.items()}
+        for name, running in self._groups.items():
+            running.group, running.replicas = wanted[name], replicas[name]
+            running.sock = sockets.get(name, running.sock)
+            for index in replicas[name]:
+                if (name, index) not in old:
+                    self._spawn(running, index)
+        self._changed()
+        rolling = [self._roll(self._groups[n], [i for name, i in sorted(old) if name == n], timeout) for n in fresh]
+        await asyncio.gather(*rolling)
+
+    async def _roll(self, running: _Running, indexes: Sequence[int], timeout: float) -> None:
+        """Start replicas anew with what they are now; the others stay as they are when one does not come up."""
+        for count, index in enumerate(indexes, 1):
+            await self._end([(running, index)], timeout)
+            if self._supervisor is None:
+                return
+            ref = self._spawn(running, index)
+            if count == len(indexes):
+                return
+            try:
+                await self._system.ready(ref, timeout=600)
+            except (ActorUnreachable, TimeoutError) as error:
+                log.error("%s fails with its new settings, the others keep the old: %s", ref.path.lstrip("/"), error)
+                return
+
+    async def _end(self, ends: Sequence[tuple[_Running, int]], timeout: float) -> None:
+        if (supervisor := self._supervisor) is not None:
+            names = [process_name(running.group, index) for running, index in ends]
+            await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
+
+    def _sockets(self, fresh: Mapping[str, Group], stale: Sequence[_Running]) -> dict[str, socket.socket]:
+        """Sockets of the groups that will start: those of groups that end where the place is the same, or new ones."""
+        free = {running.group.place(): running.sock for running in stale}
+        sockets: dict[str, socket.socket] = {}
+        try:
+            for name, group in fresh.items():
+                if (listener := group.listener()) is not None:
+                    spec, host, port = listener
+                    sockets[name] = free.pop((host, port), None) or listen(host, port, spec.name)
+        except UserError:
+            _close({*sockets.values()} - {running.sock for running in stale})
+            raise
+        return sockets
+
+    def _replicas(self, wanted: Mapping[str, Group]) -> dict[str, dict[int, list[str]]]:
+        """Devices per replica of all groups to be. Replicas that ask for as many as before keep theirs."""
+        replicas: dict[str, dict[int, list[str]]] = {}
+        for name, running in self._groups.items():
+            group = wanted.get(name)
+            stay = dict(running.replicas) if group is not None and group.gpus == running.group.gpus else {}
+            if group is not None and group.replicas != running.group.replicas:  # else scaled by hand, perhaps
+                stay = dict(sorted(stay.items())[: group.replicas])
+            for index in running.replicas.keys() - stay.keys():
+                self._gpus.give_back(f"{self.name}/{name}.{index}")
+            replicas[name] = stay
+        for name, group in wanted.items():
+            before = self._groups.get(name)
+            stay = replicas.setdefault(name, {})
+            count = len(before.replicas) if before and before.group.replicas == group.replicas else group.replicas
+            free = (index for index in range(257) if index not in stay)
+            for index in [next(free) for _ in range(count - len(stay))]:
+                stay[index] = self._gpus.take(f"{self.name}/{name}.{index}", group.gpus) if group.gpus else []
+        return {name: replicas[name] for name in wanted}
 
     def has(self, component: str) -> bool:
         """Whether a component of that name (or process group, or process) is in the graph."""
@@ -264,16 +389,15 @@ class GraphRunner:
                 running.sock.close()
         self._groups.clear()
 
-    def _spawn(self, running: _Running, index: int) -> None:
+    def _spawn(self, running: _Running, index: int) -> Ref:
         assert self._supervisor is not None
         group, name = running.group, process_name(running.group, index)
-        plan = self._plan(running, index)
         environ = self._environ(running, index)
         fds = [running.sock.fileno()] if running.sock is not None else []
 
         def factory() -> Process:
             return Process(
-                plan,
+                self._plan(running, index),  # with what the other components are told by now
                 output=self._output,
                 changed=self._changed,
                 environ=environ,
@@ -282,8 +406,9 @@ class GraphRunner:
                 warm="worker" if running.sock is None else "ingress",
             )
 
-        self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))
+        ref = self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))
         log.debug("started %s (%s)", name, ", ".join(spec.name for spec in group.services))
+        return ref
 
     def _plan(self, running: _Running, index: int) -> HostPlan:
         group, name = running.group, process_name(running.group, index)
@@ -300,7 +425,7 @@ class GraphRunner:
             index=index,
             services=tuple(services),
             link=str(self._link),
-            office=str(self._folder / f"{self.name}.{name}.sock"),
+            office=str(office_path(self._folder, f"{self.name}.{name}")),
             config=self.graph.config,
             env={"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(self.graph.config).decode()},
         )
@@ -313,6 +438,20 @@ class GraphRunner:
         if running.group.gpus:
             environ[VARIABLE] = ",".join(devices)
         return environ
+
+
+def _differs(running: _Running, new: Group, changes: Mapping[str, Sequence[str]]) -> bool:
+    """Whether the processes of a group must be started anew; more or fewer of them is no reason."""
+    names = [spec.name for spec in new.services]
+    return names != [spec.name for spec in running.group.services] or any(
+        set(changes.get(name, ())) - {"workers"} for name in names
+    )
+
+
+def _close(sockets: Collection[socket.socket | None]) -> None:
+    for sock in sockets:
+        if sock is not None:
+            sock.close()
 
 
 def process_name(group: Group, index: int) -> str:

@@ -59,6 +59,7 @@ class ServiceHost(Actor):
         self._calls = 0
         self._published: list[str] = []  # endpoints that are in the registry while the service is ready
         self._ready = False
+        self._hook_error = ""
         self._http: Any = None
         self._tending: asyncio.Task[Any] | None = None
 
@@ -116,7 +117,12 @@ class ServiceHost(Actor):
         while True:
             await asyncio.sleep(interval)
             for name in self._hooks.liveness:
-                if not await self._hook(name):
+                try:
+                    alive = await self._hook(name)
+                except TimeoutError:
+                    text = f"{self._site.name}.{name}() did not answer within {HOOK_TIMEOUT:g} s"
+                    raise NotAlive(text) from None
+                if not alive:
                     raise NotAlive(f"{self._site.name}.{name}() says that the service does not work any more")
             self._set_ready(await self._is_ready())
 
@@ -125,9 +131,12 @@ class ServiceHost(Actor):
             try:
                 if not await self._hook(name):
                     return False
-            except Exception:
-                log.exception("%s.%s failed: the service is not ready", self._site.name, name)
+            except Exception as error:
+                if f"{error!r}" != self._hook_error:  # it is asked again and again
+                    self._hook_error = f"{error!r}"
+                    log.exception("%s.%s failed: the service is not ready", self._site.name, name)
                 return False
+        self._hook_error = ""
         return True
 
     async def _hook(self, name: str) -> bool:
@@ -171,7 +180,7 @@ class ServiceHost(Actor):
                     reply.items((plain(item),))
             reply.items((), "stop")
         except RequestError as error:
-            reply.failed(type(error).__name__, str(error), param=error.param)
+            reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
         except Exception as error:  # the user's code: the caller gets the error, the log the traceback
             log.exception("%s.%s failed", self._site.name, endpoint.name)
             reply.failed("EngineFailed", f"{self._site.name}.{endpoint.name}: {type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,9 @@ from dynamod import __version__
 from dynamod.actor.inspect import inspect_system
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
+from dynamod.observe.metrics import merge
 
-from .runner import GraphRunner
+from .runner import GraphRunner, down
 
 if TYPE_CHECKING:
     from .link import LinkEnd
@@ -49,6 +51,8 @@ class Verbs:
                 return await self.logs(arguments, local=local)
             case "inspect":
                 return await self.inspect(str(arguments.get("actor") or ""), local=local)
+            case "metrics":
+                return await self.metrics(local=local)
             case "restart":
                 runner = self._runner(arguments)
                 await runner.restart(self._component(arguments), drain=bool(arguments.get("drain", True)))
@@ -77,6 +81,7 @@ class Verbs:
         node = self._node
         rows = self.ps(local=False)
         graphs = [self._graph_status(runner) for runner in node.graphs.values()]
+        graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
         for end in node.guests():
             hello = end.hello
             assert hello is not None
@@ -102,6 +107,11 @@ class Verbs:
         rows: list[dict[str, Any]] = [
             msgspec.to_builtins(row) for runner in self._node.graphs.values() for row in runner.rows()
         ]
+        rows += [
+            msgspec.to_builtins(down(name, spec.name, kept.why))
+            for name, kept in self._node.failed.items()
+            for spec in kept.graph.start_order()
+        ]
         if not local:
             for end in self._node.guests():
                 assert end.hello is not None
@@ -118,7 +128,7 @@ class Verbs:
         if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
         lines = _whole("lines", arguments.get("lines", 100))
-        hosting = {row["process"] for row in self.ps(local=True) if component in ("", row["component"])}
+        hosting = {row["process"] for row in self.ps(local=True) if _means(row, component, graphs=True)}
         found = [name for name in self._node.book.components() if name in hosting or _is_of(name, component)]
         marks = {"here": self._node.recent.number}
         if "here" in after:
@@ -132,9 +142,7 @@ class Verbs:
             for end in self._node.guests():
                 assert end.hello is not None
                 key = f"{end.hello.pid}"
-                if component and not any(
-                    _is_of(row["process"], component) or row["component"] == component for row in end.rows
-                ):
+                if component and not any(_means(row, component, graphs=True) for row in end.rows):
                     continue
                 mark = {"here": after[key]} if key in after else {}
                 theirs = await end.ask("logs", {**arguments, "after": mark}, timeout=5.0)
@@ -147,9 +155,8 @@ class Verbs:
 
     async def inspect(self, pattern: str, *, local: bool) -> list[dict[str, Any]]:
         """Actors of the daemon and of all component processes whose path contains `pattern`."""
-        facts: list[dict[str, Any]] = [
-            {"process": "dynamod", **entry} for entry in inspect_system(self._node.system, "")
-        ]
+        own = _called(local)
+        facts: list[dict[str, Any]] = [{"process": own, **entry} for entry in inspect_system(self._node.system, "")]
         processes = [process for runner in self._node.graphs.values() for process in runner.processes("")]
 
         async def ask(name: str, question: Any) -> list[dict[str, Any]]:
@@ -172,6 +179,25 @@ class Verbs:
                 raise UnknownName(f"no actor matches '{pattern}'", "dynamo inspect without a name lists all")
         return facts
 
+    async def metrics(self, *, local: bool) -> str:
+        """Statistics of the daemon's own actors, of all component processes and guests, as Prometheus text."""
+        from .statistics import PREFIX, Answers, system_rows, text
+
+        node = self._node
+        own = _called(local)
+        processes = [process for runner in node.graphs.values() for process in runner.processes("")]
+        asked = [process.ask("metrics", {}, timeout=3.0) for process in processes]
+        guests = [] if local else node.guests()
+        answers = await asyncio.gather(
+            *asked, *(end.ask("metrics", {}, timeout=5.0) for end in guests), return_exceptions=True
+        )
+        rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
+        for process, answer in zip(processes, answers, strict=False):
+            labels = {"process": process.plan.name}
+            rows.append((f"{PREFIX}process", labels, process.facts()))
+            rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
+        return merge([text(own, iter(rows)), *(answer for answer in answers if isinstance(answer, str))])
+
     # Changing.
 
     async def _stop(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -179,8 +205,11 @@ class Verbs:
         if not name:
             self._node.stop()
             return {"stopping": "dynamod"}
+        if name in self._node.failed:
+            self._node.forget_graph(name)
+            return {"stopped": name}
         if name not in self._node.graphs:
-            raise UnknownName(f"no graph '{name}'", _known(list(self._node.graphs)))
+            raise UnknownName(f"no graph '{name}'", _known([*self._node.graphs, *self._node.failed]))
         await self._node.stop_graph(name)
         return {"stopped": name}
 
@@ -219,38 +248,41 @@ class Verbs:
         found = [
             runner for runner in self._node.graphs.values() if runner.has(component) and graph in ("", runner.name)
         ]
+        if not found and (kept := self._node.failed.get(graph)) is not None:
+            raise UserError(
+                f"graph '{graph}' could not start: {kept.why}", "SIGHUP tries again, dynamo stop forgets it"
+            )
         if not found:
             raise UnknownName(f"no component '{name}'", _known(self._names()))
         if len(found) > 1:
-            choices = ", ".join(f"{runner.name}/{component}" for runner in found)
-            raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
+            raise _several(component, [runner.name for runner in found])
         return found[0]
 
     def _guest_for(self, arguments: dict[str, Any]) -> "LinkEnd | None":
+        """The guest whose component or graph is named; None for our own and for nobody's."""
         name = str(arguments.get("component") or "")
         graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
-        component = name.rpartition("/")[2].split(".")[0]
-        if any(
-            (not component or runner.has(component)) and graph in ("", runner.name) and (component or graph)
-            for runner in self._node.graphs.values()
-        ):
+        component = name.rpartition("/")[2]
+        if not component and not graph:
             return None
-        for end in self._node.guests():
-            for row in end.rows:
-                if graph and row["graph"] != graph:
-                    continue
-                if component and component not in (row["component"], row["process"].rpartition("/")[2].split(".")[0]):
-                    continue
-                if component or graph:
-                    return end
-        return None
+        own = [
+            runner.name
+            for runner in self._node.graphs.values()
+            if graph in ("", runner.name) and (not component or runner.has(component))
+        ]
+        theirs = [
+            (end, row["graph"])
+            for end in self._node.guests()
+            for row in end.rows
+            if graph in ("", row["graph"]) and (not component or _means(row, component))
+        ]
+        if component and len(named := [*own, *dict.fromkeys(name for _, name in theirs)]) > 1:
+            raise _several(component, named)
+        return theirs[0][0] if theirs and not own else None
 
     def _rows_of(self, runner: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         component = self._component(arguments).split(".")[0]
-        rows = [
-            row for row in runner.rows() if component in (row.component, row.process.rpartition("/")[2].split(".")[0])
-        ]
-        return [msgspec.to_builtins(row) for row in rows]
+        return [row for row in map(msgspec.to_builtins, runner.rows()) if _means(row, component)]
 
     def _names(self) -> list[str]:
         return sorted({row["component"] for row in self.ps(local=False)})
@@ -271,10 +303,41 @@ def graph_name(graph: Graph) -> str:
     return module.rpartition(".")[2] or graph.root
 
 
-def _is_of(process: str, component: str) -> bool:
-    if not component:
+def check_name(name: str) -> str:
+    """The name of a graph, or an empty one. Raises UserError: it becomes a part of names and paths."""
+    if name and not re.fullmatch(r"\w[\w.@+-]{0,63}", name):
+        raise UserError(f"a graph cannot be called '{name}'", "use at most 64 letters, digits and _ - . + @")
+    return name
+
+
+def _called(guest: bool) -> str:
+    """What this process is called beside the component processes."""
+    return f"dynamod pid {os.getpid()}" if guest else "dynamod"
+
+
+def _several(component: str, graphs: list[str]) -> UserError:
+    choices = ", ".join(f"{graph}/{component}" for graph in graphs)
+    return UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
+
+
+def _means(row: dict[str, Any], name: str, *, graphs: bool = False) -> bool:
+    """Whether a row of `ps` is meant by a component or process group, with or without graph and number.
+
+    `graphs`: the name of a graph means all of it.
+    """
+    if graphs and name == row["graph"]:
         return True
-    return component in (process, process.rpartition("/")[2], process.rpartition("/")[2].split(".")[0])
+    graph, _, last = name.rpartition("/")
+    number = row["process"].rpartition(".")[2]
+    if last in (row["component"], f"{row['component']}.{number}") and graph in ("", row["graph"]):
+        return True
+    return _is_of(row["process"], name)
+
+
+def _is_of(process: str, name: str) -> bool:
+    """Whether `agg/Worker.0` is meant by a name like `Worker`, `Worker.0` or `agg/Worker`; all are by an empty one."""
+    last = process.rpartition("/")[2]
+    return not name or name in (process, process.rpartition(".")[0], last, last.partition(".")[0])
 
 
 def _replicas(arguments: dict[str, Any]) -> int:

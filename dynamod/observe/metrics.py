@@ -10,18 +10,27 @@ import msgspec
 COUNTERS = frozenset(
     {
         "abandoned",
+        "accepted",
+        "cancelled",
         "deltas",
         "duplicates",
         "evictions",
         "frames",
+        "full",
         "handled",
         "hits",
+        "landed",
         "late",
         "merged",
         "misses",
         "received",
+        "refused",
+        "requests",
         "restarts",
+        "revoked",
+        "steps",
         "taken",
+        "tokens",
     }
 )
 """Fields that only grow although their names do not end in `_total`; the metric's name does."""
@@ -46,6 +55,21 @@ def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -
                 family = families[name] = _Family(name, kind, _help(owner))
             family.samples.setdefault(shown, value)
     return "".join(line for family in families.values() for line in family.lines())
+
+
+def merge(texts: Iterable[str]) -> str:
+    """Texts of `render` as one: every family once, with the samples of all."""
+    families: dict[str, list[str]] = {}
+    for text in texts:
+        known = False
+        for line in text.splitlines(keepends=True):
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+                known = name in families
+                lines = families.setdefault(name, [])
+            if not (known and line.startswith("# ")):
+                lines.append(line)
+    return "".join(line for lines in families.values() for line in lines)
 
 
 class _Family:

@@ -28,17 +28,12 @@ class View:
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
         self._models: dict[str, dict[str, ModelCard]] = {}
         self._on_model: list[ModelWatcher] = []
-        self._on_gone: list[Callable[[Instance], None]] = []
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
 
     def on_model(self, watcher: ModelWatcher) -> None:
         """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes."""
         self._on_model.append(watcher)
-
-    def on_gone(self, watcher: Callable[[Instance], None]) -> None:
-        """Call `watcher` with each instance that goes."""
-        self._on_gone.append(watcher)
 
     def instances(self, path: str) -> Mapping[int, Instance]:
         """Live instances of `namespace.component.endpoint`, by id."""
@@ -78,8 +73,8 @@ class View:
             self._instances.setdefault(new.path, {})[new.instance_id] = new
         elif old is not None:
             self._instances[old.path].pop(old.instance_id, None)
-            for watcher in self._on_gone:
-                watcher(old)
+            if not self._instances[old.path]:
+                del self._instances[old.path]
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)

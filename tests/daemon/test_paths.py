@@ -13,6 +13,7 @@ from dynamod.daemon.paths import (
     choose_socket,
     link_path,
     lock_path,
+    logs_folder,
     private_socket,
     socket_candidates,
 )
@@ -76,3 +77,16 @@ def test_a_long_socket_path_has_its_run_folder_elsewhere(tmp_path: Path) -> None
         assert len(os.fsencode(folder.path)) < 70
     finally:
         folder.remove()
+
+
+@pytest.mark.parametrize(
+    ("environ", "folder"),
+    [
+        ({}, "/run/d/1/logs"),
+        ({"LOGS_DIRECTORY": ""}, "/run/d/1/logs"),
+        ({"LOGS_DIRECTORY": "/var/log/dynamod"}, "/var/log/dynamod"),
+        ({"LOGS_DIRECTORY": "/var/log/a:/var/log/b"}, "/var/log/a"),
+    ],
+)
+def test_where_log_files_go(environ: dict[str, str], folder: str) -> None:
+    assert logs_folder(Path("/run/d/1"), environ) == Path(folder)

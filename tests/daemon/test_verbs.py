@@ -58,7 +58,9 @@ class Guest:
 
 
 def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Verbs, Any]:
-    fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, guests=lambda: list(guests), ended=0)
+    fake = SimpleNamespace(
+        graphs={runner.name: runner for runner in runners}, guests=lambda: list(guests), failed={}, ended=0
+    )
     fake.stop = lambda: setattr(fake, "ended", fake.ended + 1)
     return Verbs(fake), fake  # type: ignore[arg-type]
 
@@ -75,7 +77,7 @@ def guest(graph: str, *components: str) -> Guest:
 @pytest.mark.parametrize("name", ["Worker", "agg/Worker", "Worker.0", "agg/Worker.0"])
 async def test_names_of_our_own(name: str) -> None:
     agg = Runner("agg", AGG)
-    verbs, _ = node(agg, guests=(guest("run-echo_core", "Worker"),))
+    verbs, _ = node(agg, guests=(guest("run-echo_core", "Engine"),))
     rows = await verbs.call("restart", {"component": name})
     assert agg.done == [("restart", name.removeprefix("agg/"), True)]
     assert [row["component"] for row in rows] == ["Worker"]
@@ -95,6 +97,18 @@ async def test_a_guests_component_is_asked_of_the_guest() -> None:
     assert fake.ended == 0
     assert await verbs.call("stop", {}) == {"stopping": "dynamod"}
     assert fake.ended == 1
+
+
+async def test_of_two_terminals_each_can_be_named() -> None:
+    one, two = guest("run", "Worker"), guest("run-2", "Worker")
+    verbs, _ = node(Runner("agg", AGG), guests=(one, two))
+    for name in ("Worker", "Worker.0"):
+        with pytest.raises(UserError, match="several graphs have a component") as several:
+            await verbs.call("restart", {"component": name})
+        assert f"agg/{name}, run/{name}, run-2/{name}" in several.value.hint
+    assert await verbs.call("restart", {"component": "run-2/Worker"}) == "asked"
+    assert await verbs.call("drain", {"component": "run/Worker.0"}) == "asked"
+    assert [len(one.asked), len(two.asked)] == [1, 1]
 
 
 async def test_names_that_mean_nothing_or_too_much() -> None:

@@ -259,8 +259,8 @@ class Machine:
 
     def environ(self, **env: str) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
-        dropped = ("DYN", "NOTIFY_", "STATE_", "RUNTIME_", "CUDA_", "COLUMNS", "PYTHONUNBUFFERED", "PYTHONWARNINGS")
-        clean = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
+        dropped = re.compile("DYN|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|PYTHONUNBUFFERED|PYTHONWARNINGS")
+        clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
         if clean.pop("PYTHONDONTWRITEBYTECODE", ""):  # every start would compile all our modules
             clean["PYTHONPYCACHEPREFIX"] = _bytecode()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 WORDS = " ".join(map(str, range(100)))
 
@@ -54,7 +55,7 @@ def test_reading(served: Any) -> None:
 
     index = served.raw("GET", "/v1")[1]
     assert {"/v1/restart", "/v1/scale", "/v1/drain", "/v1/stop", "/v1/serve"} == set(index["post"])
-    assert {"/v1/status", "/v1/ps", "/v1/logs", "/v1/inspect"} == set(index["get"])
+    assert {"/v1/status", "/v1/ps", "/v1/logs", "/v1/inspect", "/v1/metrics"} == set(index["get"])
 
 
 def test_following_logs(served: Any) -> None:
@@ -96,6 +97,56 @@ def test_inspect(served: Any) -> None:
     unknown = served.run("dynamo", "inspect", "Nobody")
     assert "Nobody" in unknown.mistake()
     stream.close()
+
+
+def families(text: str) -> dict[str, Any]:
+    """Metric families by name; each has its head and stands once."""
+    found = list(text_string_to_metric_families(text))
+    assert len({family.name for family in found}) == len(found)
+    assert [family.name for family in found if not family.documentation or family.type == "unknown"] == []
+    return {family.name: family for family in found}
+
+
+def value(family: Any, **labels: str) -> float:
+    """The only sample with these labels."""
+    (sample,) = [one for one in family.samples if labels.items() <= one.labels.items()]
+    number: float = sample.value
+    return number
+
+
+def test_statistics_of_the_actors_are_metrics(served: Any) -> None:
+    stream = served.stream(served.url, WORDS)
+    shown = families(served.ask(served.url, "/metrics")[1])
+    assert any(name.startswith("dynamo_frontend") for name in shown)
+    own = {name: family for name, family in shown.items() if name.startswith("dynamod_")}
+    assert {s.labels["process"] for family in own.values() for s in family.samples} == {"agg/ingress.0"}
+    assert value(own["dynamod_actor_mailbox_depth"], actor="/Processor") == 0
+    assert value(own["dynamod_actor_handled"], actor="/Processor") >= 1
+    assert value(own["dynamod_processor_requests"]) >= 1
+    assert value(own["dynamod_processor_flights"]) == 1
+    assert value(own["dynamod_inbox_streams"], peer="agg.Worker.0") == 1
+    assert value(own["dynamod_inbox_frames"], peer="agg.Worker.0") >= 1
+    assert value(own["dynamod_child_restarts"], supervisor="/", child="Processor") == 0
+    assert own["dynamod_processor_requests"].type == "counter"
+    assert own["dynamod_processor_flights"].type == "gauge"
+
+    connection = served.unix()
+    connection.request("GET", "/v1/metrics")
+    response = connection.getresponse()
+    text = response.read().decode()
+    assert (response.headers["Content-Type"], response.status) == ("text/plain; version=0.0.4; charset=utf-8", 200)
+    connection.close()
+    node = families(text)
+    assert value(node["dynamod_process_answers"], process="agg/Worker.0") == 1
+    assert value(node["dynamod_process_beat_age"], process="agg/Worker.0") < 5
+    assert value(node["dynamod_child_restarts"], process="dynamod", supervisor="/agg", child="Worker.0") == 0
+    assert value(node["dynamod_worker_open"], process="agg/Worker.0") == 1
+    assert value(node["dynamod_worker_engine_tokens"], process="agg/Worker.0") >= 1
+    assert value(node["dynamod_outbox_deltas"], process="agg/Worker.0") >= 1
+    assert value(node["dynamod_processor_flights"], process="agg/ingress.0") == 1
+    assert value(node["dynamod_registry_leases"], process="dynamod") >= 2
+    stream.close()
+    served.until(lambda: value(families(served.ask(served.url, "/metrics")[1])["dynamod_processor_flights"]) == 0)
 
 
 def test_a_process_that_does_not_answer_is_a_finding(served: Any) -> None:
@@ -243,6 +294,26 @@ def test_who_may_use_the_socket(served: Any) -> None:
         served.socket.chmod(0o660)
         folder.chmod(0o700)
     assert allowed.stdout.split() == ["200", "403", "403"], allowed.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize("how", ["os.setgroups([]); os.setgid(65533)", "os.setgroups([1, 65533]); os.setgid(65534)"])
+def test_members_of_the_sockets_group_may_change_things(served: Any, how: str) -> None:
+    script = (
+        f"import os, sys, socket\n{how}; os.setuid(65534)\n"
+        "s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "s.sendall(b'POST /v1/restart/Nobody HTTP/1.1\\r\\nHost: d\\r\\nConnection: close\\r\\n\\r\\n')\n"
+        "print(s.recv(100).split()[1].decode())\n"
+    )
+    served.folder.chmod(0o755)
+    os.chown(served.socket, -1, 65533)
+    try:
+        words = [sys.executable, "-c", script, str(served.socket)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20)
+    finally:
+        served.folder.chmod(0o700)
+        os.chown(served.socket, -1, os.getgid())
+    assert done.stdout.split() == ["404"], done.stderr
 
 
 def test_zz_drain_then_stop(served: Any) -> None:

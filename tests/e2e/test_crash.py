@@ -1,7 +1,9 @@
 """What happens when a component process dies: it comes back, and who waits for it gets an honest answer."""
 
+import json
 import os
 import signal
+import socket
 import time
 from typing import Any
 
@@ -45,6 +47,45 @@ def test_a_killed_worker_comes_back(machine: Any) -> None:
     assert machine.free(url) is False
     shown = machine.run("dynamo", "ps")
     assert "killed by SIGKILL" in shown.out
+
+
+def test_no_connection_is_refused_while_the_front_door_is_down(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="5")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
+    kill(machine, "Frontend")
+    stream.read()
+    assert (stream.finish, stream.done) == (None, False), "it is cut off, and can be seen to be"
+    waiting = []
+    while (machine.row("Frontend")["restarts"], machine.row("Frontend")["state"]) != (1, "Ready"):
+        waiting.append(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 1))
+        time.sleep(0.02)
+    assert waiting
+    for sock in waiting:  # they waited in the backlog, and are answered now
+        sock.settimeout(10)
+        sock.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 200")
+        sock.close()
+    command.tree()
+    machine.until(lambda: machine.answers(url, "/health") == 200)
+    assert WORDS in machine.chat(url, WORDS)
+    (row,) = [row for row in machine.ps() if row["component"] == "Worker"]
+    assert row["restarts"] == 0
+
+
+def test_health_says_what_chat_would(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    url = command.ready()
+    for count in range(1, 4):
+        kill(machine, "Worker")
+        machine.until(lambda: machine.answers(url, "/health") == 503, 2.0)
+        machine.until(lambda: machine.answers(url, "/health") == 200)
+        assert "hello" in machine.chat(url, "hello"), f"healthy after restart {count}, so it must answer"
+        machine.until(lambda: machine.row("Worker")["state"] == "Ready")
+        command.tree()
+    (instance,) = json.loads(machine.ask(url, "/health")[1])["instances"]
+    assert (instance["component"], instance["process"]) == ("Worker", "agg/Worker.0")
+    assert "sock" not in json.dumps(instance), "where its socket lies is nobody's business"
 
 
 def test_a_stream_without_another_worker_ends_with_an_error_event(machine: Any) -> None:

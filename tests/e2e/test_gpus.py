@@ -44,3 +44,43 @@ def test_too_few_are_one_line(machine: Any) -> None:
     line = machine.agg("--Worker.ServiceArgs.resources.gpu=2", DYNAMOD_GPUS="7").wait(20).mistake()
     assert "asks for 2 GPUs, 1 of 1 are free" in line
     assert "DYNAMOD_GPUS" in line
+
+
+def test_a_reload_moves_them_or_changes_nothing(machine: Any) -> None:
+    machine.env["DYNAMOD_GPUS"] = "3,5"
+
+    def reload(gpu: int, workers: int) -> None:
+        texts = f"['--Worker.engine=echo_full', '--Worker.ServiceArgs.resources.gpu={gpu}', "
+        texts += f"'--Worker.ServiceArgs.workers={workers}']"
+        graph = f"{{target: 'graphs.agg:Frontend', config: configs/agg.yaml, service_name: Worker, overrides: {texts}}}"
+        (machine.folder / "d.yaml").write_text(f"graphs:\n  - {graph}\n")
+
+    def held() -> dict[str, list[str]]:
+        found: dict[str, list[str]] = machine.raw("GET", "/v1/status")[1]["gpus"]
+        return found
+
+    def pids(count: int) -> dict[str, int]:
+        machine.until(lambda: [row["state"] for row in machine.ps()] == ["Ready"] * count)
+        return {row["process"]: row["pid"] for row in machine.ps()}
+
+    reload(1, 1)
+    daemon = machine.start("dynamod", "-c", "d.yaml")
+    machine.until(machine.raw_status)
+    before = pids(1)
+    assert held() == {"agg/Worker.0": ["3"]}
+    reload(1, 3)
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: "graph agg runs on as it was" in daemon.err)
+    assert "asks for 1 GPU, 0 of 2 are free" in daemon.err
+    assert (held(), pids(1)) == ({"agg/Worker.0": ["3"]}, before)
+    reload(1, 2)
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: held() == {"agg/Worker.0": ["3"], "agg/Worker.1": ["5"]})
+    assert pids(2)["agg/Worker.0"] == before["agg/Worker.0"]
+    reload(2, 1)
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: held() == {"agg/Worker.0": ["3", "5"]})
+    machine.until(lambda: [row["state"] for row in machine.ps()] == ["Ready"])
+    daemon.tree()
+    assert visible(machine.row("Worker")["pid"]) == "3,5"
+    assert machine.row("Worker")["pid"] != before["agg/Worker.0"]

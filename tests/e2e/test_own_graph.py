@@ -266,6 +266,7 @@ def test_hooks_say_whether_it_lives_and_can_work(machine: Any) -> None:
         command.tree()
         assert machine.row("Backend")["pid"] != pid
         assert says in command.err
+        assert says in machine.row("Backend")["last_error"]
         assert answer(5.0) == str(machine.row("Backend")["pid"])
 
     pytest.importorskip("structlog")

@@ -128,3 +128,13 @@ def test_a_component_that_blocks_its_loop_ends_too(machine: Any, number: int) ->
     assert len(pids) == 3, "daemon, component, and what the component has started"
     command.end(number)
     assert not any(os.path.exists(f"/proc/{pid.pid}/fd/0") and pid.lives for pid in pids)
+
+
+def test_names_of_graphs(machine: Any) -> None:
+    for name in ("a/b", "a b"):
+        assert f"cannot be called '{name}'" in machine.agg("--name", name).wait(20).err.splitlines()[-1]
+    long = "x" * 64  # with it the path of a worker's socket would be too long
+    command = machine.agg("--name", long)
+    url = command.ready()
+    assert "hello" in machine.chat(url, "hello")
+    assert machine.row("Worker")["process"] == f"{long}/Worker.0"

@@ -66,13 +66,22 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"})
     daemon.end(signal.SIGKILL)
 
-    # its port is taken: the rest comes up, the log says why this one does not
+    # its port is taken: the rest comes up; log, status and ps say why this one does not
     stranger = machine.agg("--Frontend.port", ports[0], "--socket", machine.folder / "other.sock")
     stranger.ready()
     daemon = machine.start("dynamod", *words)
     machine.until(lambda: machine.raw_status() == daemon.pid)
-    assert names(machine) == ["own"]
-    assert f"port {ports[0]} is in use" in daemon.err
+    assert names(machine) == ["own", "a"]
+    why = f"port {ports[0]} is in use"
+    assert why in daemon.err
+    assert why in machine.raw("GET", "/v1/status")[1]["graphs"][1]["error"]
+    assert f"a: failed: Frontend cannot listen: {why}" in machine.run("dynamo", "status").out
+    down = [row for row in machine.ps() if row["graph"] == "a"]
+    assert {(row["component"], row["state"]) for row in down} == {
+        (n, "Fatal") for n in ("Worker", "Processor", "Frontend")
+    }
+    assert all(why in row["last_error"] for row in down)
+    assert why in machine.run("dynamo", "restart", "a/Worker").mistake()
 
     # it is not forgotten when others change, and a reload tries it again
     other = machine.run("dynamo", "serve", *ECHO, "--detach", "--name", "other", "--port", 0)
@@ -82,6 +91,17 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     daemon.send(signal.SIGHUP)
     machine.until(lambda: names(machine) == ["own", "other", "a"])
     machine.until(lambda: machine.serves(urls[0]))
+    daemon.tree()
+
+    # and stop forgets it
+    daemon.end()
+    stranger = machine.agg("--Frontend.port", ports[0], "--socket", machine.folder / "other.sock")
+    stranger.ready()
+    daemon = machine.start("dynamod", *words)
+    machine.until(lambda: machine.raw_status() == daemon.pid)
+    assert machine.run("dynamo", "stop", "a").code == 0
+    assert names(machine) == ["own", "other"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["other"]
     daemon.tree()
 
 
@@ -208,7 +228,7 @@ def test_a_reload_changes_only_what_changed(machine: Any) -> None:
     daemon.tree()
     after = pids(machine)
     assert {name for name in after if after[name] == before.get(name)} == {"same", "handed"}
-    assert "graph other changed (Worker: config)" in daemon.err
+    assert "graph other changes (Worker: config)" in daemon.err
     assert "graph gone is no longer named" in daemon.err
 
     # nothing has changed; and one that was stopped by hand comes again
@@ -228,10 +248,75 @@ def test_a_reload_changes_only_what_changed(machine: Any) -> None:
         whole += f"['--Worker.engine=echo_full', '--Frontend.host=127.0.0.1', '--Frontend.port={taken}']}}"
         (machine.folder / "d.yaml").write_text(f"graphs:\n  - {whole}\n")
         daemon.send(signal.SIGHUP)
-        machine.until(lambda: "graph same runs again as it was" in daemon.err)
+        machine.until(lambda: "graph same runs on as it was" in daemon.err)
     assert f"port {taken} is in use" in daemon.err
     machine.until(all_ready(machine, "same", "handed"))
-    daemon.tree()
+    assert pids(machine) == {name: again[name] for name in ("same", "handed")}
+
+
+def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
+    ports = [machine.port(), machine.port()]
+
+    def write(*words: str, port: int = ports[0]) -> None:
+        texts = ", ".join(f"'--{word}'" for word in ("Worker.engine=echo_core", f"Frontend.port={port}", *words))
+        entry = f"  - {{target: 'graphs.agg:Frontend', config: configs/agg.yaml, overrides: [{texts}]}}"
+        (machine.folder / "d.yaml").write_text(f"graphs:\n{entry}\n")
+
+    def running() -> dict[str, int]:
+        return {row["process"]: row["pid"] for row in machine.ps() if row["state"] == "Ready"}
+
+    def reloaded() -> dict[str, int]:
+        count = daemon.err.count("reload: graph agg changes")
+        daemon.send(signal.SIGHUP)
+        machine.until(lambda: daemon.err.count("reload: graph agg changes") > count)
+        machine.until(lambda: machine.ps() and all(row["state"] == "Ready" for row in machine.ps()))
+        daemon.tree()
+        return running()
+
+    write()
+    daemon = machine.start("dynamod", "-c", "d.yaml", DYN_TOKEN_ECHO_DELAY_MS="5")
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    machine.until(lambda: machine.serves(urls[0]))
+    machine.until(lambda: len(running()) == 2)
+    first = running()
+
+    # more workers: nobody ends
+    write("Worker.ServiceArgs.workers=2")
+    second = reloaded()
+    assert second == {**first, "agg/Worker.1": second["agg/Worker.1"]}
+    machine.until(lambda: len(json.loads(machine.ask(urls[0], "/health")[1])["instances"]) == 2)
+
+    # other settings of the worker: the door stays open, and the open stream is read to its end
+    text = " ".join(map(str, range(100)))
+    stream = machine.stream(urls[0], text)
+    write("Worker.ServiceArgs.workers=2", "Worker.context-length=1000")
+    daemon.send(signal.SIGHUP)
+    while running().get("agg/Worker.1", second["agg/Worker.1"]) == second["agg/Worker.1"]:
+        assert machine.answers(urls[0], "/health") == 200, "one after the other"
+    machine.until(lambda: len(running()) == 3)
+    third = running()
+    assert third["agg/ingress.0"] == first["agg/ingress.0"]
+    assert not {third["agg/Worker.0"], third["agg/Worker.1"]} & set(second.values())
+    stream.read()
+    assert (stream.finish, stream.error) == ("stop", None)
+    assert text in stream.text
+
+    # other settings of the door: it keeps its socket, and so nobody is refused
+    write("Worker.context-length=1000", "Frontend.body-limit-mb=1")
+    fourth = reloaded()
+    assert fourth.keys() == {"agg/Worker.0", "agg/ingress.0"}
+    assert fourth["agg/Worker.0"] == third["agg/Worker.0"]
+    assert fourth["agg/ingress.0"] != third["agg/ingress.0"]
+    assert "hello" in machine.chat(urls[0], "hello")
+
+    # another port
+    write("Worker.context-length=1000", port=ports[1])
+    fifth = reloaded()
+    assert fifth["agg/Worker.0"] == third["agg/Worker.0"]
+    assert machine.free(urls[0])
+    assert "hello" in machine.chat(urls[1], "hello")
+    assert machine.raw("GET", "/v1/status")[1]["graphs"][0]["urls"] == [f"http://localhost:{ports[1]}"]
+    assert [row["last_error"] for row in machine.ps()] == [""] * 3
 
 
 def test_a_foreground_command_has_nothing_to_reload(machine: Any) -> None:
@@ -242,6 +327,94 @@ def test_a_foreground_command_has_nothing_to_reload(machine: Any) -> None:
     machine.until(lambda: "SIGHUP: nothing to reload" in command.err)
     assert "hello" in machine.chat(url, "hello")
     assert {row["pid"] for row in machine.ps()} == before
+
+
+PICKY = """
+from dynamo.sdk import endpoint, service
+from dynamo.sdk.lib.config import ServiceConfig
+
+@service(dynamo={"namespace": "picky"}, placement="own", workers=2)
+class Back:
+    def __init__(self):
+        self.mood = ServiceConfig.get_instance().get("Back", {}).get("mood", "good")
+        if self.mood == "bad":
+            raise ValueError("in a bad mood")
+
+    @endpoint()
+    async def generate(self, request):
+        yield self.mood
+"""
+
+
+def test_new_settings_that_do_not_work_reach_one_replica_only(machine: Any) -> None:
+    def write(mood: str) -> None:
+        text = f"graphs:\n  - {{target: 'picky:Back', overrides: ['--Back.mood={mood}']}}\n"
+        (machine.folder / "d.yaml").write_text(text)
+
+    def states() -> dict[str, str]:
+        return {row["process"]: row["state"] for row in machine.ps()}
+
+    (machine.folder / "picky.py").write_text(PICKY)
+    write("good")
+    daemon = machine.start("dynamod", "-c", "d.yaml")
+    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
+    before = {row["process"]: row["pid"] for row in machine.ps()}
+    write("bad")
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: "picky/Back.0 fails with its new settings, the others keep the old" in daemon.err)
+    machine.until(lambda: states()["picky/Back.0"] == "Fatal", 60)
+    daemon.tree()
+    (row,) = [row for row in machine.ps() if row["process"] == "picky/Back.1"]
+    assert (row["state"], row["pid"]) == ("Ready", before["picky/Back.1"])
+    write("fair")
+    daemon.send(signal.SIGHUP)
+    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
+    daemon.tree()
+    machine.until(lambda: before["picky/Back.1"] not in {row["pid"] for row in machine.ps()})
+    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
+    daemon.tree()
+
+
+MINE = """
+from dynamo.sdk import api, service
+from words import greeting
+
+@service(dynamo={"namespace": "mine"})
+class Front:
+    @api()
+    async def generate(self, request):
+        yield greeting
+"""
+
+
+def test_a_graph_of_the_callers_folder_is_handed_over_and_comes_back(machine: Any) -> None:
+    caller, elsewhere, state = (machine.folder / name for name in ("caller", "elsewhere", "state"))
+    (caller / "sub").mkdir(parents=True)
+    elsewhere.mkdir()
+    (caller / "sub/mine.py").write_text(MINE)
+    (caller / "sub/words.py").write_text("greeting = 'from the folder of the caller'\n")
+    (caller / "sub/mine.yaml").write_text(f"Front:\n  port: {machine.port()}\n")
+    words = ("--socket", machine.socket, "--state-dir", state)
+    daemon = machine.start("dynamod", *words, cwd=elsewhere)
+    machine.until(lambda: machine.raw_status() == daemon.pid)
+    target = ("mine:Front", "-f", "mine.yaml", "--working-dir", "sub")
+    handed = machine.run("dynamo", "serve", *target, "--detach", cwd=caller)
+    assert handed.code == 0, handed.err
+    url = handed.out.split()[-1]
+    for _ in range(2):
+        machine.until(all_ready(machine, "mine"))
+        daemon.tree()
+        assert machine.ask(url, "/generate", {}) == (200, "from the folder of the caller")
+        daemon.end(signal.SIGTERM)
+        daemon = machine.start("dynamod", *words, cwd=elsewhere)
+        machine.until(machine.raw_status)
+    daemon.end(signal.SIGTERM)
+    shutil.rmtree(caller)  # what it was made of is gone: it is not forgotten, and says why it does not run
+    daemon = machine.start("dynamod", *words, cwd=elsewhere)
+    machine.until(lambda: machine.raw_status() == daemon.pid)
+    row = machine.until(lambda: [row for row in machine.ps("Front") if row["state"] == "Fatal"])[0]
+    assert "mine" in row["last_error"]
+    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["mine"]
 
 
 def test_paths_of_a_handed_over_graph_are_the_callers(machine: Any) -> None:
@@ -273,3 +446,19 @@ def test_the_control_socket_is_for_the_group(machine: Any) -> None:
         os.umask(old)
     machine.until(lambda: machine.raw_status() == daemon.pid)
     assert stat.S_IMODE(machine.socket.stat().st_mode) == 0o660
+
+
+def test_logs_in_the_folder_of_the_service_outlive_it(machine: Any) -> None:
+    configure(machine, one="100")
+    folder = machine.folder / "logs"
+    folder.mkdir(mode=0o750)
+    for count in (1, 2):
+        daemon = machine.start("dynamod", "-c", "d.yaml", LOGS_DIRECTORY=f"{folder}:/nowhere")
+        machine.until(all_ready(machine, "one"))
+        lines = machine.run("dynamo", "logs", "one/Worker").out.splitlines()
+        assert sum("engine echo_full serves model" in line for line in lines) == count
+        daemon.end(signal.SIGTERM)
+    file = folder / "one/Worker.0.log"
+    assert file.read_text().splitlines() == lines + file.read_text().splitlines()[len(lines) :]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert "graph one started" in (folder / "dynamod.log").read_text()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+AGG = ("graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
 WORKER = ("in=dyn://llama.backend.generate", "out=echo_core", "sample")
 
 
@@ -59,7 +60,8 @@ def test_two_terminals_each_restarted_once(machine: Any, first: str) -> None:
     assert machine.chat(url, "hello") == answer
 
 
-def test_a_stream_survives_the_end_of_the_holder(machine: Any) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stream_survives_the_end_of_the_holder(machine: Any, number: int) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "10"
     holder = machine.start("dynamod")
     machine.until(lambda: machine.socket.exists())
@@ -71,12 +73,14 @@ def test_a_stream_survives_the_end_of_the_holder(machine: Any) -> None:
     machine.until(lambda: machine.serves(url))
     text = " ".join(map(str, range(60)))
     stream = machine.stream(url, text)
-    holder.end()
+    holder.end(number)
     machine.until(lambda: machine.raw_status() in (worker.pid, front.pid), 3.0, "a guest takes the seat")
     stream.read()
     assert (stream.finish, stream.error) == ("stop", None)
     assert text in stream.text
     assert text in machine.chat(url, text)
+    machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"} and len(machine.ps()) == 3)
+    assert {row["restarts"] for row in machine.ps()} == {0}
 
 
 def test_verbs_reach_a_guest(machine: Any) -> None:
@@ -90,6 +94,12 @@ def test_verbs_reach_a_guest(machine: Any) -> None:
 
     inspected = machine.run("dynamo", "inspect", "Worker", "--output", "json")
     assert [one["kind"] for one in inspected.json if one["path"] == "/Worker"] == ["WorkerComponent"]
+    connection = machine.unix()
+    connection.request("GET", "/v1/metrics")
+    metrics = connection.getresponse().read().decode()
+    connection.close()
+    assert 'process="run-echo_core/Worker.0"' in metrics
+    assert f'process="dynamod pid {worker.pid}"' in metrics
     logs = machine.run("dynamo", "logs", "Worker").out
     assert "engine echo_core serves model sample" in logs
 
@@ -113,6 +123,46 @@ def test_verbs_reach_a_guest(machine: Any) -> None:
     unknown = machine.run("dynamo", "restart", "Wroker")
     assert unknown.code == 1
     assert "no component 'Wroker'" in unknown.mistake()
+
+
+def test_terminals_with_the_same_words_have_names_of_their_own(machine: Any) -> None:
+    machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
+    url = front.ready()
+    workers = [machine.start("dynamo-run", *WORKER) for _ in range(3)]
+    for worker in workers:
+        worker.prints("ready\n")
+    rows = machine.until(lambda: [row for row in machine.ps("Worker") if row["state"] == "Ready"])
+    machine.until(lambda: len(machine.ps("Worker")) == 3)
+    rows = {row["graph"]: row for row in machine.ps("Worker")}
+    assert rows.keys() == {"run-echo_core", "run-echo_core-2", "run-echo_core-3"}
+    assert len({row["guest"] for row in rows.values()}) == 3
+    machine.until(lambda: len(_instances(machine, url)) == 3)
+
+    several = machine.run("dynamo", "restart", "Worker").mistake()
+    assert all(f"{name}/Worker" in several for name in rows)
+    done = machine.run("dynamo", "restart", "run-echo_core-2/Worker")
+    assert done.code == 0, done.err
+    machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
+    after = {row["graph"]: row["pid"] for row in machine.ps("Worker")}
+    assert [name for name in rows if rows[name]["pid"] != after[name]] == ["run-echo_core-2"]
+    for worker in workers:
+        worker.tree()
+
+    for name in ("run-echo_core-3", "run-echo_core-3/Worker", "run-echo_core-3/Worker.0"):
+        lines = machine.run("dynamo", "logs", name).out.splitlines()
+        assert any("engine echo_core serves model sample" in line for line in lines), name
+        assert all("run-echo_core-3/Worker.0" in line for line in lines if " INFO " in line), lines
+    assert machine.run("dynamo", "stop", "run-echo_core-3").code == 0
+    machine.until(lambda: len(machine.ps("Worker")) == 2)
+
+    # a name that was chosen is not changed, here or there
+    chosen = machine.agg("--name", "run-frontend")
+    result = chosen.wait(20)
+    assert result.code not in (0, 3)
+    assert "a graph 'run-frontend' runs already" in result.err.splitlines()[-1]
+    handed = machine.run("dynamo", "serve", *AGG, "--name", "run-echo_core", "--detach")
+    assert "a graph 'run-echo_core' runs already" in handed.mistake()
 
 
 def _instances(machine: Any, url: str) -> list[Any]:

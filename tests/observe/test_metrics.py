@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamod.observe.metrics import render
+from dynamod.observe.metrics import merge, render
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -92,3 +92,15 @@ def test_the_official_parser_reads_what_was_meant(rows: list[tuple[dict[str, str
 @given(st.text(min_size=1, max_size=9), st.lists(st.tuples(odd, stats), max_size=3))
 def test_odd_names_are_made_valid(prefix: str, rows: list[tuple[dict[str, str], Stats]]) -> None:
     assert bool(parse(render(prefix, rows))) == bool(rows)
+
+
+def test_texts_of_several_processes_become_one() -> None:
+    one = render("p", [({"process": "a"}, Inner(1))])
+    two = render("p", [({"process": "b"}, Inner(2, taken=5))]) + render("q", [({}, Inner(7))])
+    text = merge([one, two, "", one.replace('"a"', '"c"')])
+    found = list(text_string_to_metric_families(text))
+    names = ["p_depth", "p_max_depth", "p_taken", "q_depth", "q_max_depth", "q_taken"]
+    assert [family.name for family in found] == names
+    assert [(s.labels["process"], s.value) for s in found[0].samples] == [("a", 1), ("b", 2), ("c", 1)]
+    assert text.count("# TYPE p_depth gauge") == 1
+    assert merge([one]) == one

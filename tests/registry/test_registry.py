@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from dynamod.actor import System
 from dynamod.daemon.link import LinkServer
 from dynamod.message.errors import UserError
-from dynamod.message.node import Ask, FromNode, Hello
+from dynamod.message.node import Ask, Claim, Claimed, FromNode, Hello
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.registry import link_impl
 from dynamod.registry.keys import Address, card_key, instance_key
@@ -141,8 +142,8 @@ class House:
     async def end(self) -> None:
         await self.system.root.stop_child(f"server{self.servers}")
 
-    async def join(self, name: str, **kwargs: object) -> LinkRegistry:
-        link = LinkRegistry(str(self.path), Hello(name, 1), **kwargs)  # type: ignore[arg-type]
+    async def join(self, name: str, *, guest: bool = False, **kwargs: object) -> LinkRegistry:
+        link = LinkRegistry(str(self.path), Hello(name, 1, guest=guest), **kwargs)  # type: ignore[arg-type]
         ref = self.system.start(name, lambda: link, restart="temporary")
         await self.system.ready(ref, timeout=5)
         await link.leased(timeout=5)
@@ -208,6 +209,25 @@ async def test_a_key_whose_owner_does_not_come_back_goes_after_the_grace(
         await until(lambda: told == [("k/a", b"1"), ("k/a", None)])
 
 
+async def test_names_of_graphs_are_given_once(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        given: list[tuple[int, str]] = []
+
+        def hear(guest: int) -> Callable[[FromNode], None]:
+            return lambda message: given.append((guest, message.name)) if isinstance(message, Claimed) else None
+
+        guests = [await house.join(f"{n}", other=hear(n), guest=True) for n in range(3)]
+        for count, guest in enumerate((0, 1, 1, 2), 1):
+            guests[guest].say(Claim("run"))
+            await until(lambda count=count: len(given) == count)
+        assert given == [(0, "run"), (1, "run-2"), (1, "run-3"), (2, "run-4")]
+        assert house.server.names() == {"run", "run-2", "run-3", "run-4"}
+        await house.system.root.stop_child("1")
+        await until(lambda: house.server.names() == {"run", "run-4"})
+        guests[2].say(Claim("run"))
+        await until(lambda: given[-1] == (2, "run-2"))
+
+
 async def test_the_daemon_asks_and_the_process_answers(tmp_path: Path) -> None:
     from dynamod.message.node import Answer
 
@@ -239,9 +259,7 @@ def test_a_model_is_there_while_one_of_its_instances_is() -> None:
     memory = MemoryRegistry(random.Random(0))
     view = View(Plain(memory))  # type: ignore[arg-type]
     news: list[tuple[str, bool]] = []
-    gone: list[int] = []
     view.on_model(lambda name, card: news.append((name, card is not None)))
-    view.on_gone(lambda instance: gone.append(instance.instance_id))
     leases = [memory.grant(), memory.grant()]
     for number, lease in enumerate(leases, 1):
         memory.put(instance_key(instance(number)), msgspec.json.encode(instance(number)), lease)
@@ -252,11 +270,11 @@ def test_a_model_is_there_while_one_of_its_instances_is() -> None:
     memory.put(instance_key(draining), msgspec.json.encode(draining), leases[1])
     assert [i.instance_id for i in view.serving("m")] == [1]
     memory.revoke(leases[0])
-    assert gone == [1]
     assert view.serving("m") == []
     assert view.card("m") == ModelCard("m")
     memory.revoke(leases[1])
     assert news == [("m", True), ("m", False)]
     assert view.models() == {}
+    assert not view._instances, "of paths without an instance nothing is kept"
     memory.put("v1/instances/ns/x/y/1", b"junk", memory.grant())
     assert view.all_instances() == []

@@ -1,7 +1,7 @@
 """The frontend component: the HTTP server in the ingress process."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, Reason
 from dynamod.frontend.processor import Processor, ProcessorBackend
@@ -10,6 +10,9 @@ from dynamod.frontend.settings import FrontendSettings, read_keys
 from dynamod.message.errors import UserError
 
 from ..site import Site
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 GRACE = 2.0
 """Seconds that open answers get to finish when the frontend is stopped (a drain waits for them)."""
@@ -32,8 +35,16 @@ class FrontendComponent(Actor):
                 f"{site.name} needs a Processor in its process", f"write {site.name}.link(Processor) in the graph"
             )
         backend = ProcessorBackend(ref, cell.actor, site.around.view)
-        self._server = Server(settings_of(site.config), backend)
+        self._server = Server(settings_of(site.config), backend, [self._statistics])
         await self._server.start(site.listener())
+
+    def _statistics(self) -> "Iterable[Metric]":
+        """What /metrics shows of this process's actors; imported and made at a scrape."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        from ..statistics import process_text
+
+        return text_string_to_metric_families(process_text(self._site.around))
 
     async def drained(self) -> None:
         """Close the door, let open answers finish."""

@@ -1,0 +1,81 @@
+"""The statistics of a process's actors, supervisors and mail as Prometheus text, made when somebody asks.
+
+Every name begins with `dynamod_`, every sample has the label `process`: `dynamod_actor_mailbox_depth`,
+`dynamod_processor_flights`, `dynamod_inbox_frames_total`, `dynamod_child_restarts_total`, ...
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dynamod.actor import Supervisor, System
+from dynamod.observe.metrics import render
+
+if TYPE_CHECKING:
+    from .site import Surroundings
+
+PREFIX = "dynamod_"
+Row = tuple[str, dict[str, str], msgspec.Struct]
+"""Prefix, labels, numbers."""
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+class DeadLetters(msgspec.Struct, frozen=True):
+    """Messages that nobody read."""
+
+    dead_letters_total: int
+
+
+class Answers(msgspec.Struct, frozen=True):
+    """Whether the process has answered the daemon just now."""
+
+    answers: bool
+
+
+def text(process: str, rows: Iterator[Row]) -> str:
+    """Rows of one process as text."""
+    by_prefix: dict[str, list[tuple[dict[str, str], msgspec.Struct]]] = defaultdict(list)
+    for prefix, labels, struct in rows:
+        by_prefix[prefix].append(({"process": process, **labels}, struct))
+    return "".join(render(prefix, found) for prefix, found in by_prefix.items())
+
+
+def process_text(around: "Surroundings") -> str:
+    """Everything of a component process."""
+    return text(around.plan.name, _process_rows(around))
+
+
+def _process_rows(around: "Surroundings") -> Iterator[Row]:
+    yield from system_rows(around.system)
+    for path, inbox in around.unix.statistics().items():
+        yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
+    for number, outbox in enumerate(around.office.statistics()):
+        yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
+
+
+def system_rows(system: System) -> Iterator[Row]:
+    """The actors of a process: what the kernel counts for each, and what it counts itself (`statistics()`)."""
+    whole = system.statistics()
+    yield f"{PREFIX}system", {}, whole
+    for kind, count in whole.dead_letters.items():
+        yield PREFIX.rstrip("_"), {"message": kind}, DeadLetters(count)
+    for cell in system.cells():
+        labels = {"actor": cell.ref.path or "/"}
+        yield f"{PREFIX}actor", {**labels, "kind": type(cell.actor).__name__}, cell.statistics()
+        statistics = getattr(cell.actor, "statistics", None)
+        own = statistics() if statistics is not None else None
+        if isinstance(own, msgspec.Struct):
+            yield _prefix(own), labels, own
+        if isinstance(cell.actor, Supervisor):
+            for child in cell.actor.children():
+                yield f"{PREFIX}child", {"supervisor": cell.ref.path or "/", "child": child.name}, child
+
+
+def _prefix(struct: msgspec.Struct) -> str:
+    """`dynamod_processor` for ProcessorStatistics."""
+    return PREFIX + _CAMEL.sub("_", type(struct).__name__.removesuffix("Statistics")).lower()

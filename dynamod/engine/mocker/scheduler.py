@@ -1,0 +1,227 @@
+"""Continuous batching without a model: which sequences run in an iteration, what it costs, which blocks it takes.
+
+Pure: no clock, no tasks. `Scheduler.step` decides one iteration and performs it at once; whoever calls it waits for the
+time that the iteration takes, then hands out its tokens. The engine does so in real time, the replay in virtual time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dynamod.kvcache.pool import Block, BlockPool
+
+from .timing import Timing
+
+
+class Settings(Protocol):
+    """What the scheduler needs to know (`arguments.MockerArguments`)."""
+
+    block_size: int
+    num_gpu_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    watermark: float
+    preemption_mode: str
+
+
+class Unnamed:
+    """A block that is not full yet, or whose content nobody else can have."""
+
+    __slots__ = ()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One request. `blocks`: sequence hashes of the prompt's full blocks; `length`: tokens of the prompt.
+
+    `name(index)` gives the sequence hash of the block `index` once the output has filled it, None when it has none.
+    """
+
+    owner: Any
+    blocks: Seq[int]
+    length: int
+    max_tokens: int
+    name: Callable[[int], int | None]
+    computed: int = 0  # tokens of prompt and output in the cache
+    generated: int = 0
+    cached: int = 0  # tokens found in the cache at the last admission
+    held: list[Block] = field(default_factory=list[Block])
+
+    @property
+    def total(self) -> int:
+        """Tokens that must be in the cache before the next one can be made."""
+        return self.length + self.generated
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One iteration: how long it takes, and who has a new token at its end. `finished` are among `tokens`."""
+
+    ms: float
+    tokens: list[Sequence]
+    finished: list[Sequence]
+    prefilled: int
+
+
+class Scheduler:
+    """Waiting and running sequences over a pool of blocks."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        timing: Timing,
+        *,
+        stored: Callable[[int | None, Seq[int]], None] = lambda _parent, _blocks: None,
+        removed: Callable[[Seq[int]], None] = lambda _blocks: None,
+    ) -> None:
+        self._settings, self._timing = settings, timing
+        self.pool = BlockPool(
+            settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed
+        )
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._capacity = settings.num_gpu_blocks * settings.block_size  # tokens
+        self.prompt_tokens = self.cached_tokens = self.preemptions = 0
+
+    def fits(self, length: int) -> bool:
+        """Whether a prompt of that length can ever run."""
+        return -(-(length + 1) // self._settings.block_size) <= self._room()
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. It must fit."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Its reader has left."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._free(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return not self.running and not self.waiting
+
+    def step(self) -> Step:
+        """One iteration."""
+        size = self._settings.block_size
+        context = sum([sequence.total for sequence in self.running if sequence.computed >= sequence.total])
+        prefilled = self._prefill()
+        ms = self._timing.prefill_ms(prefilled) if prefilled else 0.0
+        tokens: list[Sequence] = []
+        finished: list[Sequence] = []
+        decoding = [sequence for sequence in self.running if sequence.computed >= sequence.total]
+        if context:  # who was prefilled in this iteration gets a first token from that
+            ms += self._timing.decode_ms(context / self._capacity)
+        for sequence in decoding:
+            if sequence.computed < sequence.total or not self._grow(sequence):
+                continue  # it gave its blocks to another
+            sequence.generated += 1
+            if sequence.total % size == 0:
+                self._name_last(sequence, sequence.total // size - 1)
+            tokens.append(sequence)
+            if sequence.generated >= sequence.max_tokens:
+                finished.append(sequence)
+            else:
+                sequence.computed += 1
+        if finished:
+            done = set(map(id, finished))
+            self.running = [sequence for sequence in self.running if id(sequence) not in done]
+            for sequence in finished:
+                self._free(sequence)
+        return Step(ms, tokens, finished, prefilled)
+
+    def _room(self) -> int:
+        return int(self._settings.num_gpu_blocks * (1 - self._settings.watermark))
+
+    def _prefill(self) -> int:
+        """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
+
+        Returns how many tokens are computed.
+        """
+        settings = self._settings
+        budget = settings.max_num_batched_tokens
+        for sequence in self.running:
+            missing = sequence.total - sequence.computed
+            if missing > 0:
+                chunk = min(missing, budget)
+                sequence.computed += chunk
+                budget -= chunk
+        while self.waiting and len(self.running) < settings.max_num_seqs and budget > 0:
+            sequence = self.waiting[0]
+            missing = max(1, sequence.total - self._cached(sequence))  # the last token gives the next one
+            if missing > budget and not settings.enable_chunked_prefill and budget < settings.max_num_batched_tokens:
+                break
+            if not self._admit(sequence):
+                break
+            self.waiting.popleft()
+            self.running.append(sequence)
+            chunk = min(missing, budget) if settings.enable_chunked_prefill else missing
+            sequence.computed = sequence.total - missing + chunk
+            budget -= chunk
+        return settings.max_num_batched_tokens - budget
+
+    def _cached(self, sequence: Sequence) -> int:
+        found = self.pool.cached_prefix(self._named(sequence)) * self._settings.block_size
+        return min(found, sequence.total)
+
+    def _named(self, sequence: Sequence) -> list[Block]:
+        """Blocks that the sequence needs at admission: a preempted one also those of its output."""
+        size = self._settings.block_size
+        blocks: list[Block] = list(sequence.blocks)
+        for index in range(len(blocks), sequence.total // size):
+            name = sequence.name(index)
+            blocks.append(Unnamed() if name is None else name)
+        return blocks
+
+    def _admit(self, sequence: Sequence) -> bool:
+        blocks = self._named(sequence)
+        full = len(blocks)
+        if sequence.total % self._settings.block_size:
+            blocks.append(Unnamed())
+        if self.pool.active + self.pool.needed(blocks) > self._room():
+            return False
+        sequence.cached = min(self.pool.cached_prefix(blocks[:full]) * self._settings.block_size, sequence.total)
+        if not self.pool.take(blocks, None, full):
+            return False
+        sequence.held = blocks
+        self.prompt_tokens += sequence.total
+        self.cached_tokens += sequence.cached
+        return True
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Make room for the next token; False when the sequence itself had to give way."""
+        if len(sequence.held) > sequence.total // self._settings.block_size:
+            return True
+        block = Unnamed()
+        while not self.pool.take([block], None, 0):
+            victim = self.running[-1] if self._settings.preemption_mode == "lifo" else self.running[0]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        sequence.held.append(block)
+        return True
+
+    def _name_last(self, sequence: Sequence, index: int) -> None:
+        name = sequence.name(index)
+        if name is not None:
+            before = sequence.held[index - 1] if index else None
+            self.pool.fill(sequence.held[index], name, before if isinstance(before, int) else None)
+            sequence.held[index] = name
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._free(sequence)
+        sequence.computed = 0
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _free(self, sequence: Sequence) -> None:
+        held, sequence.held = sequence.held, []
+        self.pool.give_back(held)

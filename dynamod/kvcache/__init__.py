@@ -1,0 +1,1 @@
+"""KV cache: how blocks are named, what is told of them, and a pool that keeps them."""

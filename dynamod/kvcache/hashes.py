@@ -1,0 +1,36 @@
+"""Names of KV blocks: what engines, routers and simulators of different processes must agree on.
+
+A block's *local* hash covers its own tokens; its *sequence* hash covers the whole prefix up to its end, so equal
+sequence hashes mean equal KV content. Formulas and seed are those of the original's router, so that its events and ours
+can be mixed: local = xxh3_64(little-endian u32 tokens, seed 1337); the first block's sequence hash is its local hash,
+each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337).
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+
+from xxhash import xxh3_64_intdigest
+
+SEED = 1337
+_PAIR = Struct("<QQ").pack
+
+
+def local_hashes(ids: bytes, block_size: int) -> list[int]:
+    """Hash each full block of packed token ids (`message.tokens`); a partial tail has no name."""
+    step = 4 * block_size
+    return [xxh3_64_intdigest(ids[start : start + step], SEED) for start in range(0, len(ids) // step * step, step)]
+
+
+def chain(local: Iterable[int], parent: int | None = None) -> list[int]:
+    """Sequence hashes of consecutive blocks, behind the block with sequence hash `parent` if any."""
+    out: list[int] = []
+    append, digest, pair = out.append, xxh3_64_intdigest, _PAIR
+    for value in local:
+        parent = value if parent is None else digest(pair(parent, value), SEED)
+        append(parent)
+    return out
+
+
+def block_hashes(ids: bytes, block_size: int) -> list[int]:
+    """Sequence hashes of the full blocks of packed token ids."""
+    return chain(local_hashes(ids, block_size))

@@ -1,0 +1,40 @@
+"""Names of blocks: the original's vectors, and what a name must mean."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamod.kvcache.hashes import block_hashes, chain, local_hashes
+from dynamod.message import tokens
+
+ids = st.lists(st.integers(0, 2**31 - 1), max_size=40)
+
+
+def test_the_original_names_blocks_so() -> None:
+    assert local_hashes(tokens.pack([1, 2, 3, 4]), 4) == [14643705804678351452]
+    local = [9143094415614847814, 12124091508212882195, 1088361764653601668]
+    assert local_hashes(tokens.pack(range(12)), 4) == local
+    assert chain(local) == [9143094415614847814, 9510318385840434533, 16998148715716822651]
+
+
+@given(ids, st.integers(1, 8))
+def test_only_full_blocks_have_names(values: list[int], size: int) -> None:
+    assert len(block_hashes(tokens.pack(values), size)) == len(values) // size
+
+
+@given(ids, ids, st.integers(1, 8))
+def test_equal_prefixes_have_equal_names_and_others_differ(left: list[int], right: list[int], size: int) -> None:
+    common = 0
+    while common < min(len(left), len(right)) and left[common] == right[common]:
+        common += 1
+    a, b = block_hashes(tokens.pack(left), size), block_hashes(tokens.pack(right), size)
+    same = common // size
+    assert a[:same] == b[:same]
+    assert not set(a[same:]) & set(b[same:])
+
+
+@given(ids, st.integers(1, 8), st.integers(0, 10))
+def test_a_chain_goes_on_from_any_block(values: list[int], size: int, cut: int) -> None:
+    local = local_hashes(tokens.pack(values), size)
+    cut = min(cut, len(local))
+    head = chain(local[:cut])
+    assert head + chain(local[cut:], head[-1] if head else None) == chain(local)
