@@ -31,7 +31,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 ROWS = {
     "stream 10 words, 500 tokens": {"requests": 192, "streams": 64, "words": 10, "tokens": 500},
     "stream 400 words, 128 tokens": {"requests": 384, "streams": 64, "words": 400, "tokens": 128},
-    "unary 10 words, 1 token": {"requests": 2000, "streams": 16, "words": 10, "tokens": 1, "unary": True},
+    "unary 10 words, 1 token": {"requests": 6000, "streams": 16, "words": 10, "tokens": 1, "unary": True},
     "unary 4000 words, 1 token": {"requests": 500, "streams": 4, "words": 4000, "tokens": 1, "unary": True},
 }
 
