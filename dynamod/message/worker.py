@@ -1,8 +1,9 @@
 """What a worker receives: requests (two kinds, because engines come in two kinds) and control of their streams.
 
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
-`Call` to the endpoints of a user's own components. `Open` wraps any of them with a stream number of the sender's
-choice; answers come back as `dynamod.message.ingress` deltas under that number.
+`Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load. `Open`
+wraps any of them with a stream number of the sender's choice; answers come back as `dynamod.message.ingress` deltas
+under that number.
 """
 
 from typing import Any, Literal
@@ -83,7 +84,14 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
     seconds_left: float | None = None
 
 
-Request = Generate | Chat | Call
+class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
+    """Send the worker's feed (`message.cache`) as the items of this stream, until it is cancelled."""
+
+    request_id: str
+    seconds_left: float | None = None
+
+
+Request = Generate | Chat | Call | Subscribe
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

@@ -56,6 +56,11 @@ class Reply(Protocol):
         """Whether the reader has left."""
         ...
 
+    @property
+    def origin(self) -> object:
+        """Who reads: the same object for all streams of one ingress process."""
+        ...
+
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when the reader leaves (at once if it has)."""
 

@@ -12,8 +12,9 @@ from .outbox import StreamReply
 class _Direct:
     """Stands where an outbox would: passes each delta to the sink in the same call."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, origin: object) -> None:
         self._sink: Sink | None = sink
+        self.origin = origin
         self.streams: dict[int, StreamReply] = {}
 
     def add(self, delta: Delta) -> None:
@@ -47,7 +48,7 @@ class LocalPost:
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """See base.Post."""
-        direct = _Direct(sink)
+        direct = _Direct(sink, self)
         reply = StreamReply(direct, 0)
         direct.streams[0] = reply
         self._receive(instance.path, request, reply)

@@ -29,6 +29,7 @@ class Destination(Protocol):
     """Where a `StreamReply` puts its deltas."""
 
     streams: "dict[int, StreamReply]"
+    origin: object
 
     def add(self, delta: Delta) -> None:
         """Take one delta."""
@@ -47,6 +48,7 @@ class Outbox:
         self._closed = False
         self._frames = self._deltas = 0
         self.streams: dict[int, StreamReply] = {}
+        self.origin: object = self
 
     def reply(self, stream: int) -> "StreamReply":
         """A reply for a new stream."""
@@ -169,6 +171,11 @@ class StreamReply:
         self._endings: list[Callable[[bool], None]] = []
         self.cancelled = False
         self.ended = False
+
+    @property
+    def origin(self) -> object:
+        """See base.Reply."""
+        return self._outbox.origin
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """See base.Reply."""

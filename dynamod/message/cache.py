@@ -1,0 +1,93 @@
+"""What a worker tells routers about its KV cache and its load: the feed.
+
+A router subscribes by a stream of its own (`message.worker.Subscribe`). Each item of that stream is one `pack`ed tuple
+of the words below; the first says how things stand, the later ones what has changed. The stream's offsets show what is
+lost; then the router subscribes again.
+
+Load is told by the worker, not by the routers to each other: every request ends up at its worker, so that is where all
+of it is known, however many ingress processes there are.
+"""
+
+import msgspec
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored", gc=False):
+    """Blocks that follow each other, behind block `parent` (None: from the start of a prompt).
+
+    `blocks`: the engine's own names; `local`: local hashes (kvcache.hashes) of the same blocks. All unsigned 64 bit.
+    For our own engines the name of a block is its sequence hash.
+    """
+
+    parent: int | None
+    blocks: tuple[int, ...]
+    local: tuple[int, ...]
+
+
+class Removed(msgspec.Struct, frozen=True, array_like=True, tag="removed", gc=False):
+    """Blocks, by the engine's names, that are not in the cache any more."""
+
+    blocks: tuple[int, ...]
+
+
+class Cleared(msgspec.Struct, frozen=True, array_like=True, tag="cleared", gc=False):
+    """The cache is empty now."""
+
+
+class Holds(msgspec.Struct, frozen=True, array_like=True, tag="holds", gc=False):
+    """Blocks that are there, in no order: the engine's own names, and the sequence hashes of the same blocks."""
+
+    blocks: tuple[int, ...]
+    hashes: tuple[int, ...]
+
+
+CacheEvent = Stored | Removed | Cleared | Holds
+
+
+class Began(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False):
+    """A request has come (to other readers of the feed than the one that sent it).
+
+    `request`: a number of the worker's own. `blocks`: sequence hashes of its prompt's full blocks. `prefill`: prompt
+    tokens that had to be computed, by the knowledge of who sent it.
+    """
+
+    request: int
+    blocks: tuple[int, ...]
+    prefill: int
+
+
+class Computed(msgspec.Struct, frozen=True, array_like=True, tag="computed", gc=False):
+    """The request's first token is there: its prompt is no load any more."""
+
+    request: int
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
+    """The request is over."""
+
+    request: int
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
+    """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits."""
+
+    running: int
+    waiting: int
+    active_blocks: int
+    total_blocks: int
+    hit_rate: float
+
+
+FeedItem = Stored | Removed | Cleared | Holds | Began | Computed | Ended | Load
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(tuple[FeedItem, ...])
+
+
+def pack(items: tuple[FeedItem, ...]) -> bytes:
+    """One item of a feed's stream."""
+    return _encoder.encode(items)
+
+
+def unpack(data: bytes) -> tuple[FeedItem, ...]:
+    """The words of one item. Raises msgspec.ValidationError or DecodeError."""
+    return _decoder.decode(data)

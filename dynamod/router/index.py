@@ -1,0 +1,144 @@
+"""Which worker has which KV blocks, as their events tell: a flat map from sequence hash to a set of workers.
+
+The sequence hash of a block stands for the whole prefix before it, so no tree is needed; a prefix counts only as far as
+a worker has it without a gap.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from dynamod.kvcache.hashes import chain
+from dynamod.message.cache import CacheEvent, Holds, Removed, Stored
+
+from .masks import Bits, prefixes
+
+MAX_BLOCKS = 1 << 22
+"""Blocks that an index keeps by default, over all workers; about 200 bytes each."""
+
+
+class IndexStatistics(msgspec.Struct, frozen=True):
+    """Blocks known, names of blocks over all workers, workers; events taken, and those behind an unknown parent."""
+
+    blocks: int
+    names: int
+    workers: int
+    events: int
+    orphans: int
+    forgotten: int
+
+
+class BlockIndex:
+    """`apply` events, `find` prefixes. Above `max_blocks` the oldest blocks are forgotten."""
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self._max = max_blocks
+        self._bits = Bits()
+        self._masks: dict[int, int] = {}
+        self._names: dict[int, dict[int, int]] = {}  # worker -> engine's name -> sequence hash
+        self._twice: dict[int, Counter[int]] = {}  # worker -> sequence hash -> further names of it
+        self._events = self._orphans = self._forgotten = 0
+
+    def apply(self, worker: int, event: CacheEvent) -> bool:
+        """Take an event of a worker. False: its parent is not known, so its blocks cannot be placed."""
+        self._events += 1
+        if isinstance(event, Stored):
+            return self._store(worker, event)
+        if isinstance(event, Removed):
+            self._remove(worker, event.blocks)
+        elif isinstance(event, Holds):
+            self._place(worker, event.blocks, event.hashes)
+        else:
+            self.remove_worker(worker)
+        return True
+
+    def find(self, blocks: Iterable[int]) -> dict[int, int]:
+        """For a prompt's sequence hashes: how many of them each worker has from the start, without a gap."""
+        return prefixes(self._masks, self._bits, blocks)
+
+    def count(self, worker: int) -> int:
+        """Names of blocks that a worker has."""
+        return len(self._names.get(worker, ()))
+
+    def remove_worker(self, worker: int) -> None:
+        """A worker is gone, or its cache is empty."""
+        names = self._names.pop(worker, None)
+        if names is None:
+            return
+        masks, bit = self._masks, self._bits.of(worker)
+        for block in names.values():
+            left = masks.get(block, 0) & ~bit
+            if left:
+                masks[block] = left
+            else:
+                masks.pop(block, None)
+        self._twice.pop(worker, None)
+        self._bits.drop(worker)
+
+    def dump(self) -> Iterator[tuple[int, Holds]]:
+        """For each worker the event that tells all of it, to any index that does not know the worker."""
+        for worker, names in self._names.items():
+            yield worker, Holds(tuple(names), tuple(names.values()))
+
+    def load(self, events: Iterable[tuple[int, CacheEvent]]) -> None:
+        """Take what `dump` gave."""
+        for worker, event in events:
+            self.apply(worker, event)
+
+    def statistics(self) -> IndexStatistics:
+        """A snapshot."""
+        names = sum(map(len, self._names.values()))
+        return IndexStatistics(len(self._masks), names, len(self._names), self._events, self._orphans, self._forgotten)
+
+    def _store(self, worker: int, event: Stored) -> bool:
+        parent = None
+        if event.parent is not None:
+            parent = self._names.get(worker, {}).get(event.parent)
+            if parent is None:
+                self._orphans += 1
+                return False
+        self._place(worker, event.blocks, chain(event.local, parent))
+        return True
+
+    def _place(self, worker: int, names: Sequence[int], blocks: Sequence[int]) -> None:
+        bit, masks = self._bits.of(worker), self._masks
+        known = self._names.setdefault(worker, {})
+        get = masks.get
+        for name, block in zip(names, blocks, strict=True):
+            mask = get(block, 0)
+            if mask & bit:
+                if known.get(name) == block:
+                    continue
+                self._twice.setdefault(worker, Counter())[block] += 1
+            before = known.get(name)
+            if before is not None and before != block:
+                self._remove(worker, (name,))
+            known[name] = block
+            masks[block] = mask | bit
+        if len(masks) > self._max:
+            self._forget(len(masks) - self._max * 9 // 10)
+
+    def _remove(self, worker: int, names: Iterable[int]) -> None:
+        known = self._names.get(worker)
+        if known is None:
+            return
+        bit, masks, twice = self._bits.of(worker), self._masks, self._twice.get(worker)
+        for name in names:
+            block = known.pop(name, None)
+            if block is None:
+                continue
+            if twice is not None and twice[block]:
+                twice[block] -= 1
+                continue
+            left = masks.get(block, 0) & ~bit
+            if left:
+                masks[block] = left
+            else:
+                masks.pop(block, None)
+
+    def _forget(self, surplus: int) -> None:
+        """Drop the blocks that have been known longest; their names stay until the workers take them back."""
+        for block in [block for block, _ in zip(self._masks, range(surplus), strict=False)]:
+            del self._masks[block]
+        self._forgotten += surplus
