@@ -40,8 +40,18 @@ class ProcessorSettings(Settings):
     model: str | None = Field(None, description="accepted for old files; models are found by discovery")
     block_size: int | None = None
     max_model_len: int | None = None
-    router: Literal["random", "round-robin", "round_robin"] | None = Field(None, description="old name of router_mode")
-    router_mode: Literal["random", "round-robin", "round_robin"] | None = None
+    router: str | None = Field(None, description="old name of router_mode")
+    router_mode: str | None = Field(
+        None, description="round-robin (default), random, kv, least-loaded, power-of-two or direct"
+    )
+    router_cost: dict[str, float] | Literal["original"] | None = Field(
+        None, description="weights of the KV cost: prefill, queued, active, evicted, interference; or the word original"
+    )
+    kv_overlap_score_weight: float = Field(1.0, ge=0, description="scales every prompt term; 0: only active blocks")
+    router_temperature: float = Field(0.0, ge=0, description="0 takes the lowest cost, above it chance by softmax")
+    use_kv_events: bool = Field(True, description="false: guess what is cached from what was sent")
+    router_ttl_secs: float = Field(120.0, gt=0, description="seconds for which that guess holds")
+    shadow_router_mode: str | None = Field(None, description="another mode, scored and counted, never acted on")
     migration_limit: int | None = Field(None, ge=0, le=1023, description="moves of a request to another instance")
     queue_timeout: float | None = Field(30.0, gt=0, description="seconds until an instance takes the request")
     first_token_timeout: float | None = Field(600.0, gt=0, description="seconds until the first token")
@@ -52,13 +62,13 @@ class ProcessorSettings(Settings):
 class WorkerSettings(Settings):
     """An engine with one model."""
 
-    engine: str = Field("mistralrs", description="echo_core, echo_full or mistralrs")
+    engine: str = Field("mistralrs", description="echo_core, echo_full, mistralrs or mocker")
     model: str | None = Field(None, description="folder, GGUF file, Hugging Face repository, or `sample`")
     model_config_path: str | None = Field(None, alias="model_config", description="tokenizer and template from here")
     served_model_name: str | None = Field(None, description="name that clients use; default: from the model's path")
     endpoint: str = "generate"
     context_length: int | None = Field(None, gt=0, description="reduce the model's context to this")
-    kv_cache_block_size: int = Field(16, gt=0)
+    kv_cache_block_size: int | None = Field(None, gt=0, description="tokens per block; the engine's own (mocker 64)")
     migration_limit: int = Field(3, ge=0, le=1023)
     tensor_parallel_size: int = Field(1, ge=1, le=255)
     base_gpu_id: int = Field(0, ge=0)

@@ -19,7 +19,19 @@ from dynamod.graph.schema import schema
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dynamod"
 EVERYBODY = {"actor", "message", "observe"}
-LOWER = {"post", "registry", "graph", "preprocess", "kvcache", "router", "migration", "frontend", "engine", "sample"}
+LOWER = {
+    "post",
+    "registry",
+    "graph",
+    "preprocess",
+    "kvcache",
+    "router",
+    "migration",
+    "frontend",
+    "engine",
+    "sample",
+    "replay",
+}
 
 ROOMS: dict[str, set[str]] = {
     "actor": set(),
@@ -35,6 +47,7 @@ ROOMS: dict[str, set[str]] = {
     "migration": EVERYBODY | {"router", "registry", "post"},
     "frontend": EVERYBODY | {"preprocess", "router", "migration", "registry", "post"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "registry", "post"},
+    "replay": EVERYBODY | {"engine", "router", "kvcache", "registry"},
     "disagg": EVERYBODY | {"router", "registry", "kvcache", "post"},
     "planner": EVERYBODY | {"router", "registry", "kvcache", "post"},
     "daemon": EVERYBODY | LOWER,

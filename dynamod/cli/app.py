@@ -6,13 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from dynamod import __version__
 from dynamod.message.errors import UserError
 
-from . import complete
+from . import bench, complete
 
 
 def _examples(*lines: str) -> str:
@@ -40,6 +41,7 @@ config_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
+app.add_typer(bench.app, name="bench")
 
 
 class Form(enum.StrEnum):
@@ -185,6 +187,19 @@ def inspect(
 ) -> None:
     """Show what actors do: mailbox depths, current message and its age, what they await, task stacks."""
     _get("inspect", socket, output, actor=actor)
+
+
+@app.command(epilog=_examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
+def explain(
+    request: Annotated[str, typer.Argument(help="x-request-id of an answer, or the `id` in its body")],
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Show why a request went where it went: every worker's score, term by term."""
+    from .client import Control
+    from .show import show
+
+    show("explain", Control(socket).path(f"/v1/requests/{quote(request, safe='')}/decision"), output)
 
 
 @app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker"))

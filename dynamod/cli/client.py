@@ -39,6 +39,10 @@ class Control:
         text = urlencode({key: value for key, value in query.items() if value not in (None, "")})
         return self._answer("GET", f"/v1/{quote(verb)}{'?' + text if text else ''}", None, TIMEOUT * 2)
 
+    def path(self, path: str) -> Any:
+        """Read a path. Raises as `get`."""
+        return self._answer("GET", path, None, TIMEOUT * 2)
+
     def post(self, verb: str, timeout: float = LONG, **arguments: Any) -> Any:
         """Change something."""
         body = json.dumps({key: value for key, value in arguments.items() if value is not None})

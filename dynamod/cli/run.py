@@ -18,7 +18,7 @@ Runs one engine. Words and flags may come in any order.
 
   in=http                       an OpenAI server (default)
   in=dyn://ns.component.endpoint  a worker that front doors of this machine find
-  out=ENGINE                    echo_core, echo_full or mistralrs (default mistralrs)
+  out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
   out=auto, out=dyn             the models of workers that are found (with in=http)
   model                         folder, GGUF file, Hugging Face repository, or `sample`
 
@@ -29,6 +29,7 @@ examples:
   dynamo-run in=http out=mistralrs sample
   dynamo-run in=http out=echo_full --model-name my_model
   dynamo-run in=http out=echo_core --model-path sample -v
+  dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
 """
@@ -71,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
     add("--model-name", metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
-    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16)")
+    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--router-mode", default="round-robin", metavar="MODE", help="round-robin or random (default round-robin)")
     add("--migration-limit", type=int, metavar="N", help="moves of a request to another worker (default 3)")

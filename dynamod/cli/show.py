@@ -14,10 +14,41 @@ def show(verb: str, value: Any, output: str) -> None:
         print(processes(value))
     elif verb == "status":
         print(status(value))
+    elif verb == "explain":
+        print("\n\n".join(map(decision, value)))
     elif verb == "inspect":
         print(actors(value))
     else:
         print(", ".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else value)
+
+
+def decision(record: dict[str, Any]) -> str:
+    """One routing decision: a table of candidates, the weight of each term in its head, and what decided."""
+    weights = record["weights"]
+    head = ["WORKER", "OVERLAP", "REQUESTS"]
+    if weights:
+        head += [f"{name.upper()} x{weight:g}" for name, weight in weights.items()] + ["TOTAL"]
+    rows = []
+    for one in sorted(record["candidates"], key=lambda one: one["total"]):
+        mark = "*" if one["instance"] == record["chosen"] else ""
+        cells = [f"{one['process'] or format(one['instance'], 'x')}{mark}", str(one["overlap"]), str(one["requests"])]
+        if weights:
+            cells += [f"{one['terms'][name]:.2f}" for name in weights] + [f"{one['total']:.2f}"]
+        rows.append(cells)
+    blocks = record["tokens"] // record["block_size"]
+    lines = [
+        f"request {record['request']} for {record['model']}: {record['tokens']} tokens, {blocks} full blocks of "
+        f"{record['block_size']}; mode {record['mode']}",
+        table(head, rows),
+        f"* chosen: {record['rule']}; {record['regret']} blocks of locality given away",
+    ]
+    if weights and record["overlap_weight"] != 1:
+        lines.append(f"prompt terms weighed by {record['overlap_weight']:g} (kv_overlap_score_weight)")
+    lines += [f"left out: {number:x}, {why}" for number, why in record["excluded"]]
+    if record["shadow_mode"]:
+        same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
+        lines.append(f"{record['shadow_mode']} would have chosen {same}")
+    return "\n".join(lines)
 
 
 def processes(rows: list[dict[str, Any]]) -> str:

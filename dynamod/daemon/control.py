@@ -45,6 +45,7 @@ class Control:
             app.router.add_post(f"/v1/{verb}", self._change)
             app.router.add_post(f"/v1/{verb}/{{name:.+}}", self._change)
         app.router.add_get("/v1/metrics", self._metrics)
+        app.router.add_get("/v1/requests/{request}/decision", self._explain)
         app.router.add_get("/v1", self._index)
         self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
         await self._runner.setup()
@@ -56,7 +57,10 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        verbs = {"get": [f"/v1/{v}" for v in (*READING, "metrics")], "post": [f"/v1/{v}" for v in sorted(CHANGING)]}
+        verbs = {
+            "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
+            "post": [f"/v1/{v}" for v in sorted(CHANGING)],
+        }
         return _json({"version": __version__, **verbs})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
@@ -76,6 +80,9 @@ class Control:
     async def _metrics(self, request: web.Request) -> web.Response:
         text = await self._node.verbs.call("metrics", {})
         return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        return _json(await self._node.verbs.call("explain", dict(request.match_info)))
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
         entries = await self._node.verbs.call("logs", arguments)

@@ -133,6 +133,8 @@ class Host:
                     from .statistics import process_text
 
                     value = process_text(self._around) if self._around is not None else ""
+                case "explain":
+                    value = self._explain(str(ask.arguments.get("request", "")))
                 case "drain":
                     value = None
                     cell = self._system.cell(self._system.ref("/host"))
@@ -144,6 +146,15 @@ class Host:
             self._lifeline.say(Answer(ask.ask, None, str(error)))
         else:
             self._lifeline.say(Answer(ask.ask, value))
+
+    def _explain(self, request: str) -> list[Any]:
+        around, found = self._around, list[Any]()
+        for ref in around.components.values() if around is not None else ():
+            cell = self._system.cell(ref)
+            explain = getattr(cell.actor, "explain", None) if cell is not None else None
+            if explain is not None:
+                found += explain(request)
+        return found
 
     async def _drain(self, timeout: float) -> None:
         for service in reversed(self._plan.services):

@@ -2,19 +2,24 @@
 
 from pathlib import Path
 
-from dynamod.engine.names import canonical, engine_class
+from dynamod.engine.names import canonical, check_arguments, engine_class
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
 
 def check(graph: Graph) -> None:
-    """Raise UserError for a missing extra, an unknown engine, a model that is not there."""
+    """Raise UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there."""
     for spec in graph.services.values():
+        if spec.actor.endswith(":ProcessorComponent"):
+            from dynamod.router.settings import settings_of
+
+            settings_of({key.replace("-", "_"): value for key, value in spec.config.items()})
         if not spec.actor.endswith(":WorkerComponent"):
             continue
         config = {key.replace("-", "_"): value for key, value in spec.config.items()}
         name = canonical(str(config.get("engine") or "mistralrs"))
         engine_class_missing(name)
+        check_arguments(name, config.get("engine_args") or {}, config.get("kv_cache_block_size"))
         model = str(config.get("model") or config.get("model_path") or "")
         if name == "echo_full":
             continue

@@ -53,6 +53,8 @@ class Verbs:
                 return await self.inspect(str(arguments.get("actor") or ""), local=local)
             case "metrics":
                 return await self.metrics(local=local)
+            case "explain":
+                return await self.explain(arguments, local=local)
             case "restart":
                 runner = self._runner(arguments)
                 await runner.restart(self._component(arguments), drain=bool(arguments.get("drain", True)))
@@ -197,6 +199,23 @@ class Verbs:
             rows.append((f"{PREFIX}process", labels, process.facts()))
             rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
         return merge([text(own, iter(rows)), *(answer for answer in answers if isinstance(answer, str))])
+
+    async def explain(self, arguments: dict[str, Any], *, local: bool) -> list[dict[str, Any]]:
+        """The routing decisions for a request, from whichever ingress process made them."""
+        request = str(arguments.get("request") or "")
+        if not request:
+            raise UserError("no request named", "give the x-request-id of an answer, or the `id` in its body")
+        processes = [process for runner in self._node.graphs.values() for process in runner.processes("")]
+        asked = [process.ask("explain", {"request": request}, timeout=3.0) for process in processes]
+        if not local:
+            asked += [end.ask("explain", {"request": request}, timeout=5.0) for end in self._node.guests()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [decision for answer in answers if isinstance(answer, list) for decision in answer]
+        if not found and not local:
+            raise UnknownName(
+                f"no decision is known for request '{request}'", "an ingress process keeps those of its last 1,000"
+            )
+        return sorted(found, key=lambda decision: decision["at"])
 
     # Changing.
 

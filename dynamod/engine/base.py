@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from dynamod.message.cache import FeedItem, Load
 from dynamod.message.registry import Capabilities, EngineKind, ModelCard
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.post.base import Reply
@@ -22,7 +23,10 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
 
 class EngineStatistics(msgspec.Struct, frozen=True):
-    """Load now and totals. `in_step_since`: monotonic seconds since the current step began, None between steps."""
+    """Load now and totals. `in_step_for`: seconds since the current step began, None between steps.
+
+    `step_tokens`: tokens that this step computes, of prompts and answers.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -34,13 +38,16 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys)."""
+    """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
+
+    `kv_cache_block_size`: tokens; None: the user has not said, the engine's own.
+    """
 
     name: str = ""
     path: Path | None = None
     config_path: Path | None = None
     context_length: int | None = None
-    kv_cache_block_size: int = 16
+    kv_cache_block_size: int | None = None
     migration_limit: int = 3
     tensor_parallel_size: int = 1
     base_gpu_id: int = 0
@@ -50,8 +57,16 @@ class EngineOptions:
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
+def _nobody(_what: object) -> None:
+    """Nobody wants to know."""
+
+
 class Engine(ABC):
-    """One loaded model. Made in its own process; `start` may take long and must not block the event loop."""
+    """One loaded model. Made in its own process; `start` may take long and must not block the event loop.
+
+    The worker sets, before `start`: `tell(item)`, for what happens in the KV cache (with `capabilities.kv_events`), and
+    `computed(reply)`, to be called once when a request's first token is there. Both are cheap and never raise.
+    """
 
     name: ClassVar[str]
     kind: ClassVar[EngineKind]
@@ -61,6 +76,8 @@ class Engine(ABC):
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.options = options
         self.spawn = spawn
+        self.tell: Callable[[FeedItem], None] = _nobody
+        self.computed: Callable[[Reply], None] = _nobody
 
     @abstractmethod
     async def start(self) -> None:
@@ -77,6 +94,22 @@ class Engine(ABC):
     @abstractmethod
     def statistics(self) -> EngineStatistics:
         """Load and totals."""
+
+    def load(self) -> Load:
+        """The engine's own count, for routers. Asked a few times a second while somebody reads the feed."""
+        now = self.statistics()
+        return Load(now.running, now.waiting, 0, 0, 0.0)
+
+    def snapshot(self) -> tuple[FeedItem, ...]:
+        """All that a new reader of the feed must know: what is in the KV cache, and the load."""
+        return (self.load(),)
+
+    def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
+        """What a request costs this engine: sequence hashes of its prompt's full blocks, prompt tokens not cached now.
+
+        None: the engine cannot tell. Called just before `submit` of the same request.
+        """
+        return None
 
     async def close(self) -> None:
         """Free everything. Streams that are open have been cancelled or finished before."""

@@ -117,7 +117,7 @@ class EchoCore(_Echo):
             name=options.name,
             config=options.config_path,
             context_length=options.context_length,
-            kv_cache_block_size=options.kv_cache_block_size,
+            kv_cache_block_size=options.kv_cache_block_size or 16,
         )
         self._card = msgspec.structs.replace(
             card, engine=self.name, capabilities=self.capabilities, migration_limit=options.migration_limit

@@ -3,7 +3,8 @@
 import difflib
 import importlib
 import importlib.util
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from dynamod.message.errors import UserError
 
@@ -11,17 +12,23 @@ from .base import Engine
 
 
 class Known(NamedTuple):
-    """Where an engine's class is, and which extra of this package brings what it imports."""
+    """Where an engine's class is, and which extra of this package brings what it imports.
+
+    `check`: a function that takes the engine's arguments and `kv_cache_block_size` and raises UserError; it imports
+    nothing heavy, so that mistakes are told before anything starts.
+    """
 
     target: str
     extra: str = ""
     needs: str = ""
+    check: str = ""
 
 
 ENGINES: dict[str, Known] = {
     "echo_core": Known("dynamod.engine.echo:EchoCore"),
     "echo_full": Known("dynamod.engine.echo:EchoFull"),
     "mistralrs": Known("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
+    "mocker": Known("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
 }
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs"}
@@ -44,6 +51,17 @@ def engine_class(name: str) -> type[Engine]:
         raise UserError(
             f"engine '{name}' needs the package '{known.needs}'", f"install dynamod[{known.extra}]", exit_code=3
         )
-    module, _, attribute = known.target.partition(":")
-    found: type[Engine] = getattr(importlib.import_module(module), attribute)
+    found: type[Engine] = _load(known.target)
     return found
+
+
+def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | None) -> None:
+    """Raise UserError when the engine's own arguments are wrong, as far as that is known without loading it."""
+    check = ENGINES[canonical(name)].check
+    if check:
+        _load(check)(arguments, block_size)
+
+
+def _load(target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    return getattr(importlib.import_module(module), attribute)

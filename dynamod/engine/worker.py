@@ -1,33 +1,49 @@
-"""The worker actor: owns one engine, takes requests from its mailbox, publishes the model."""
+"""The worker actor: owns one engine, takes requests from its mailbox, publishes the model, tells routers the news."""
 
 import asyncio
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, handle
+from dynamod.message.cache import Began, Cleared, Computed, Ended, FeedItem, Load
 from dynamod.message.registry import ModelCard
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat, Generate, Subscribe
 from dynamod.post.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
+from .feed import Feeds
 
 log = logging.getLogger("dynamod.engine")
 
 Make = Callable[[EngineOptions, Spawn], Engine]
 
 
+LOAD_EVERY = 0.25
+"""Seconds between two looks at the engine's load, while somebody reads the feed."""
+
+
 class WorkerStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, open now, cancelled by their readers, refused; and the engine's own."""
+    """Requests taken, open now, cancelled by their readers, refused; readers of the feed; and the engine's own."""
 
     accepted: int
     open: int
     cancelled: int
     refused: int
+    feeds: int
     engine: EngineStatistics
+
+
+@dataclass(slots=True)
+class _Open:
+    """A request in the engine's hands, as the feed tells of it."""
+
+    began: Began
+    computed: bool = False
 
 
 class Worker(Actor):
@@ -49,15 +65,19 @@ class Worker(Actor):
         self._engine: Engine | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._replies: set[Reply] = set()
+        self._open: dict[Reply, _Open] = {}
+        self._feeds = Feeds()
+        self._watching = False
+        self._told: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
 
     async def started(self) -> None:
         """Load the engine, then tell the world."""
-        self._engine = self._make(self._options, self.context.task)
-        await self._engine.start()
-        card = self._engine.card()
-        log.info("engine %s serves model %s", self._engine.name, card.name)
+        self._engine = engine = self._make(self._options, self.context.task)
+        engine.tell, engine.computed = self._feeds.tell, self._computed
+        await engine.start()
+        card = engine.card()
+        log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
 
     async def drained(self) -> None:
@@ -72,15 +92,20 @@ class Worker(Actor):
             if self._engine is not None:
                 await self._engine.close()
         finally:
-            for reply in list(self._replies):
-                reply.failed("EngineFailed", f"the worker ended ({reason})", retry=True)
+            why = f"the worker ended ({reason})"
+            for reply in list(self._open):
+                reply.failed("EngineFailed", why, retry=True)
+            self._feeds.close(why)
 
     @handle
     async def job(self, message: Job) -> None:
-        """Hand a request to the engine."""
+        """Hand a request to the engine, or open a feed."""
         assert self._engine is not None
         request, reply = message.request, message.reply
         if reply.cancelled:
+            return
+        if isinstance(request, Subscribe):
+            self._subscribe(self._engine, reply)
             return
         wanted = Generate if self._engine.kind == "tokens" else Chat
         if not isinstance(request, Generate | Chat) or not isinstance(request, wanted):
@@ -88,26 +113,68 @@ class Worker(Actor):
             reply.failed("BadRequest", f"this endpoint takes {wanted.__name__}, not {type(request).__name__}")
             return
         self._accepted += 1
-        self._replies.add(reply)
-        self._idle.clear()
-        reply.on_end(functools.partial(self._ended, reply))
-        reply.accepted()
+        began = Began(self._accepted, (), 0)
         try:
+            footprint = self._engine.footprint(request)
+            if footprint is not None:
+                began = Began(self._accepted, *footprint)
+            self._begin(reply, began)
             self._engine.submit(request, reply)
         except Exception as error:  # an engine's bug ends this request, not its neighbours
             log.exception("engine %s could not take request %s", self._engine.name, request.request_id)
             reply.failed("EngineFailed", f"{self._engine.name}: {type(error).__name__}: {error}")
 
+    def _begin(self, reply: Reply, began: Began) -> None:
+        self._open[reply] = _Open(began)
+        self._idle.clear()
+        self._feeds.tell(began, reply.origin)
+        reply.on_end(functools.partial(self._ended, reply))
+        reply.accepted()
+
+    def _computed(self, reply: Reply) -> None:
+        """The engine has a request's first token."""
+        request = self._open.get(reply)
+        if request is not None and not request.computed:
+            request.computed = True
+            self._feeds.tell(Computed(request.began.request), reply.origin)
+
     def _ended(self, reply: Reply, cancelled: bool) -> None:
-        self._replies.discard(reply)
+        request = self._open.pop(reply)
+        self._feeds.tell(Ended(request.began.request), reply.origin)
         self._cancelled += cancelled
-        if not self._replies:
+        if not self._open:
             self._idle.set()
+
+    def _subscribe(self, engine: Engine, reply: Reply) -> None:
+        """Open a feed: first how things stand, with the requests of others. It is no open request: drain ends it."""
+        first: list[FeedItem] = [Cleared(), *engine.snapshot()]
+        for other, request in self._open.items():
+            if other.origin is not reply.origin:
+                first.append(request.began)
+                if request.computed:
+                    first.append(Computed(request.began.request))
+        self._feeds.open(reply, tuple(first))
+        self._told = None  # readers may have been told different loads: the next look tells all
+        if not self._watching:
+            self._watching = True
+            self.context.task(self._watch(engine), "load")
+
+    async def _watch(self, engine: Engine) -> None:
+        """Tell the load when it has changed, until nobody reads any more."""
+        while self._feeds:
+            await asyncio.sleep(LOAD_EVERY)
+            load = engine.load()
+            if load != self._told:
+                self._told = load
+                self._feeds.tell(load)
+        self._watching = False
 
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        return WorkerStatistics(self._accepted, len(self._replies), self._cancelled, self._refused, engine)
+        return WorkerStatistics(
+            self._accepted, len(self._open), self._cancelled, self._refused, len(self._feeds), engine
+        )
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
@@ -32,9 +33,14 @@ class Lowered:
     requests: Sequence[Generate | Chat]
     prompt_tokens: Sequence[int]  # by choice
     annotations: Mapping[str, Any]
+    blocks: Sequence[
+        Sequence[int]
+    ] = ()  # by choice: sequence hashes of the prompt's full blocks, where routing needs them
 
 
-async def lower(job: Job, card: ModelCard, model: Model | None, random: random_module.Random) -> Lowered:
+async def lower(
+    job: Job, card: ModelCard, model: Model | None, random: random_module.Random, *, with_blocks: bool = False
+) -> Lowered:
     """Check a request and make its mail; long prompts are tokenised in a thread. Raises RequestError."""
     request = job.request
     check_served(request, card)
@@ -47,6 +53,7 @@ async def lower(job: Job, card: ModelCard, model: Model | None, random: random_m
         return Lowered(card, None, [chat] * samples, [0] * samples, annotations)
     requests: list[Generate] = []
     counts: list[int] = []
+    blocks: list[Sequence[int]] = []
     for prompt in completion_prompts(request):
         prepared = model.prepare(request, prompt)
         if model.needs_thread(prepared.prompt):
@@ -56,7 +63,9 @@ async def lower(job: Job, card: ModelCard, model: Model | None, random: random_m
         _annotate(annotations, generate, prepared)
         requests += [_seeded(generate, sample, random) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
-    return Lowered(card, model, requests, counts, annotations)
+        if with_blocks:
+            blocks += [block_hashes(generate.token_ids, card.kv_cache_block_size)] * samples
+    return Lowered(card, model, requests, counts, annotations, blocks)
 
 
 def check_served(request: ChatRequest | CompletionRequest, card: ModelCard) -> None:

@@ -4,9 +4,7 @@ It is an actor with one message per request (`Serve`); after that the flights ca
 """
 
 import asyncio
-import functools
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,9 +21,10 @@ from dynamod.post.base import Post
 from dynamod.preprocess.lower import Model
 from dynamod.preprocess.output import Output, TextOutput
 from dynamod.registry.view import View
-from dynamod.router.policy import RouterMode, choose
+from dynamod.router.router import Prompt, RouterSettings
 
 from .base import Job, Logprob, Outlet, Run
+from .dispatch import Dispatch
 from .lowering import Lowered, lower
 
 log = logging.getLogger("dynamod.frontend")
@@ -69,22 +68,22 @@ class Processor(Actor):
         view: View,
         post: Post,
         *,
-        mode: RouterMode = "round-robin",
+        routing: RouterSettings = RouterSettings(),
         limits: Limits = Limits(),
         migration_limit: int | None = None,
         announce: Announce = lambda _name, _card: None,
     ) -> None:
         self._view, self._post = view, post
-        self._mode, self._limits, self._migration_limit = mode, limits, migration_limit
+        self._routing, self._limits, self._migration_limit = routing, limits, migration_limit
         self._announce = announce
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self.cards: dict[str, ModelCard] = {}
         self._flights: set[Flight] = set()
-        self._turns: Counter[str] = Counter()  # choices sent so far, by model
         self._requests = self._landed_count = 0
 
     async def started(self) -> None:
         """Begin to watch models and clocks."""
+        self.dispatch = Dispatch(self._view, self._post, self._routing, self.context.random, self.context.task)
         self._view.on_model(self._model_changed)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
@@ -108,12 +107,23 @@ class Processor(Actor):
         """The statistics and the models."""
         return {**msgspec.to_builtins(self.statistics()), "model_names": sorted(self.cards)}
 
+    def explain(self, request: str) -> list[dict[str, Any]]:
+        """The decisions for a request as JSON-like records; an answer's `id` will do too."""
+        names = {instance.instance_id: instance.process for instance in self._view.all_instances()}
+        found: list[dict[str, Any]] = []
+        for decision in self.dispatch.decisions.of(request.removeprefix("chatcmpl-").removeprefix("cmpl-")):
+            record = msgspec.to_builtins(decision)
+            for candidate in record["candidates"]:
+                candidate["process"] = names.get(candidate["instance"], "")
+            found.append({**record, "overlap": decision.overlap, "regret": decision.regret})
+        return found
+
     # Models.
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         if card is None:
             self._models.pop(name, None)
-            self._turns.pop(name, None)
+            self.dispatch.drop(name)
             if self.cards.pop(name, None) is not None:
                 self._announce(name, None)
         elif card.kind == "text":
@@ -141,6 +151,7 @@ class Processor(Actor):
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._models[name] = model
         self.cards[name] = card
+        self.dispatch.router(card)  # it follows the workers from now on
         self._announce(name, card)
 
     # Requests.
@@ -155,7 +166,9 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        return await lower(job, card, self._models[card.name], self.context.random)
+        return await lower(
+            job, card, self._models[card.name], self.context.random, with_blocks=self._routing.needs_blocks
+        )
 
     def _start(self, job: Job, outlet: Outlet, lowered: Lowered) -> Run:
         card, model = lowered.card, lowered.model
@@ -189,7 +202,7 @@ class Processor(Actor):
                     run,
                     index,
                     post=self._post,
-                    pick=functools.partial(self._pick, card.name),
+                    route=self.dispatch.route(card, self._prompt(job, lowered, index)),
                     exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
                     limit=limit,
                     now=asyncio.get_running_loop().time,  # the system's clock, without the calls between
@@ -210,9 +223,12 @@ class Processor(Actor):
                 run.fail(Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0))
         return run
 
-    def _pick(self, name: str, tried: Any) -> Any:
-        self._turns[name] += not tried
-        return choose(self._mode, self._view.serving(name), self._turns[name], self.context.random, tried)
+    @staticmethod
+    def _prompt(job: Job, lowered: Lowered, index: int) -> Prompt:
+        nvext = job.request.nvext
+        blocks = lowered.blocks[index] if lowered.blocks else ()
+        asked = nvext.backend_instance_id if nvext is not None else None
+        return Prompt(job.id, lowered.prompt_tokens[index], blocks, asked)
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)
@@ -223,6 +239,7 @@ class Processor(Actor):
             await asyncio.sleep(CLOCK)
             for flight in list(self._flights):
                 flight.expire(self._limits)
+            self.dispatch.expire()
 
 
 class _Run:

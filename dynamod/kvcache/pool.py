@@ -128,7 +128,6 @@ class BlockPool:
     def give_back(self, blocks: Sequence[Block]) -> None:
         """A sequence does not use `blocks` (in their order) any more. What is full stays cached while there is room."""
         active, cached = self._active, self._cached
-        gone: list[int] = []
         for block in reversed(blocks):
             count = active[block] - 1
             if count:
@@ -137,8 +136,12 @@ class BlockPool:
             del active[block]
             if self._caching and isinstance(block, int):
                 cached[block] = None  # the end of a sequence goes before what it stands on
-            elif isinstance(block, int):
-                gone.append(block)
+
+    def names(self) -> list[int]:
+        """All full blocks that can be found here, in use or cached: none with caching off."""
+        if not self._caching:
+            return []
+        return [block for blocks in (self._active, self._cached) for block in blocks if isinstance(block, int)]
 
     def clear(self) -> None:
         """Forget all cached blocks that nobody uses."""

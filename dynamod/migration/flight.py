@@ -75,8 +75,22 @@ class Listener(Protocol):
         """The choice ends with an error."""
 
 
-Pick = Callable[[Collection[int]], Instance | None]
-"""An instance that is ready and not among those tried; None when there is none."""
+class Route(Protocol):
+    """Chooses instances for one flight and keeps the account of their load (frontend.dispatch)."""
+
+    def pick(self, tried: Collection[int]) -> Instance | None:
+        """An instance that is ready and not among those tried, charged with the request; None when there is none."""
+        ...
+
+    def others(self, tried: Collection[int]) -> bool:
+        """Whether `pick` would find one."""
+        ...
+
+    def computed(self) -> None:
+        """The picked instance has sent its first token."""
+
+    def end(self) -> None:
+        """The picked instance has no more to do with the request. Called again, it does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,7 @@ class Flight:
         index: int,
         *,
         post: Post,
-        pick: Pick,
+        route: Route,
         exact: bool,
         limit: int,
         now: Callable[[], float],
@@ -113,7 +127,7 @@ class Flight:
         self.instance: Instance | None = None
         self._output = output
         self._listener = listener
-        self._post, self._pick = post, pick
+        self._post, self._route = post, route
         self._exact, self._limit = exact, limit
         self._now, self._landed = now, landed
         self._logprobs = logprobs
@@ -133,7 +147,7 @@ class Flight:
 
     def send(self) -> bool:
         """Send the request to an instance. False when none is ready; the flight is then still on the ground."""
-        instance = self._pick(self._tried)
+        instance = self._route.pick(self._tried)
         if instance is None:
             return False
         self._tried.add(instance.instance_id)
@@ -179,6 +193,8 @@ class Flight:
         if self.over:
             return
         received = self._received
+        if received == self._base:
+            self._route.computed()
         if self._base + offset != received or self._pending_logprobs is not None or self._token is None:
             self.delta(Tokens(0, offset, tokens.pack((index,))))
             return
@@ -224,6 +240,8 @@ class Flight:
         self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
 
     def _tokens(self, delta: Tokens) -> None:
+        if self._received == self._base:
+            self._route.computed()
         packed, count, skip = delta.ids, len(delta.ids) >> 2, 0
         offset = self._base + delta.offset
         if offset != self._received:
@@ -245,6 +263,8 @@ class Flight:
         self._emit(text, self._output.completion_tokens - before, delta.finish, None)
 
     def _text(self, delta: Text) -> None:
+        if self._received == self._base:
+            self._route.computed()
         offset = self._base + delta.offset
         text, count = delta.text, delta.tokens
         if offset != self._received:
@@ -257,6 +277,8 @@ class Flight:
         self._emit(shown, self._output.completion_tokens - before, delta.finish, delta.prompt_tokens)
 
     def _items(self, delta: Items) -> None:
+        if self._received == self._base:
+            self._route.computed()
         skip = unseen(self._received, self._base + delta.offset, len(delta.items))
         self._received += len(delta.items) - skip
         self.moved_at = self._now()
@@ -289,8 +311,9 @@ class Flight:
         outbound, self._outbound = self._outbound, None
         if outbound is not None:
             outbound.cancel()
+        self._route.end()
         broken = Broken(
-            why, retry, self._received, self._exact, self._sends, self._limit, self._pick(self._tried) is not None
+            why, retry, self._received, self._exact, self._sends, self._limit, self._route.others(self._tried)
         )
         verdict = decide(broken)
         if verdict.again and self.send():
@@ -311,6 +334,7 @@ class Flight:
         outbound, self._outbound = self._outbound, None
         if outbound is not None and tell_engine:
             outbound.cancel()
+        self._route.end()
         self._landed(self)
 
 

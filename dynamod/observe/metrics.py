@@ -23,6 +23,7 @@ COUNTERS = frozenset(
         "late",
         "merged",
         "misses",
+        "preemptions",
         "received",
         "refused",
         "requests",

@@ -28,12 +28,21 @@ class View:
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
         self._models: dict[str, dict[str, ModelCard]] = {}
         self._on_model: list[ModelWatcher] = []
+        self._on_change: list[Callable[[], None]] = []
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
 
     def on_model(self, watcher: ModelWatcher) -> None:
         """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes."""
         self._on_model.append(watcher)
+
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` when any instance or card has come, changed or gone."""
+        self._on_change.append(watcher)
+
+    def _changed(self) -> None:
+        for watcher in self._on_change:
+            watcher()
 
     def instances(self, path: str) -> Mapping[int, Instance]:
         """Live instances of `namespace.component.endpoint`, by id."""
@@ -75,6 +84,7 @@ class View:
             self._instances[old.path].pop(old.instance_id, None)
             if not self._instances[old.path]:
                 del self._instances[old.path]
+        self._changed()
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)
@@ -99,3 +109,4 @@ class View:
             self._models.pop(name, None)
             for watcher in self._on_model:
                 watcher(name, None)
+        self._changed()

@@ -1,14 +1,31 @@
-"""Policies that need no knowledge of caches: round robin and random. Pure: state in, choice and state out."""
+"""Policies: which of the candidates gets the request. Pure: what is known goes in, the choice and its rule come out."""
 
+import math
 import random as random_module
-from collections.abc import Collection, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
 
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance
 
-RouterMode = Literal["round-robin", "random"]
+from .decision import Candidate
+
+RouterMode = Literal["round-robin", "random", "kv", "least-loaded", "power-of-two", "direct"]
 MODES: tuple[str, ...] = get_args(RouterMode)
+
+CROWD = 8
+CROWD_RATIO = 2.0
+"""A worker that answers more than CROWD requests, and more than CROWD_RATIO times the mean, gets no request for the
+sake of its cache alone: one system prompt that everybody shares must not bring everybody to one worker."""
+
+_EQUAL = 1e-9
+
+
+class Choice(NamedTuple):
+    """The chosen instance, what decided, and among whom chance decided."""
+
+    instance: int
+    rule: str
+    tied: tuple[int, ...] = ()
 
 
 def mode_of(text: str) -> RouterMode:
@@ -23,20 +40,67 @@ def mode_of(text: str) -> RouterMode:
 
 def choose(
     mode: RouterMode,
-    instances: Sequence[Instance],
+    candidates: Sequence[Candidate],
     turn: int,
     random: random_module.Random,
-    excluded: Collection[int] = (),
-) -> Instance | None:
-    """The instance for a request; None when there is none but draining and excluded ones.
+    temperature: float = 0.0,
+) -> Choice:
+    """The candidate for a request; there must be one. They come in the order of their ids.
 
-    `turn` counts the requests for the model so far; round robin takes the ready instances in the order of their ids,
-    whatever order they came in. `excluded`: ids that this request has tried already.
+    `turn` counts the requests for the model so far (round robin). `temperature` 0 takes the lowest total (kv).
     """
-    ready = [i for i in instances if i.state == "ready" and i.instance_id not in excluded]
-    if not ready:
-        return None
-    if mode == "random":
-        return random.choice(ready)
-    ready.sort(key=lambda instance: instance.instance_id)
-    return ready[turn % len(ready)]
+    if len(candidates) == 1:
+        return Choice(candidates[0].instance, "the only candidate")
+    match mode:
+        case "round-robin" | "direct":
+            ordered = [one.instance for one in candidates]
+            return Choice(ordered[turn % len(ordered)], f"turn {turn} of {len(ordered)} in the order of their ids")
+        case "random":
+            return Choice(random.choice(candidates).instance, "chance", tuple(one.instance for one in candidates))
+        case "least-loaded":
+            return _least(candidates, [one.requests for one in candidates], random, "fewest requests")
+        case "power-of-two":
+            pair = random.sample(list(candidates), 2)
+            return _least(pair, [one.requests for one in pair], random, "fewer requests of two drawn")
+        case "kv":
+            return _kv(candidates, random, temperature)
+
+
+def _least(candidates: Sequence[Candidate], values: Sequence[float], random: random_module.Random, rule: str) -> Choice:
+    lowest = min(values)
+    best = [one.instance for one, value in zip(candidates, values, strict=True) if value - lowest <= _EQUAL]
+    if len(best) == 1:
+        return Choice(best[0], rule)
+    return Choice(random.choice(best), f"{rule}, by chance among {len(best)} equal ones", tuple(best))
+
+
+def _kv(candidates: Sequence[Candidate], random: random_module.Random, temperature: float) -> Choice:
+    calm = without_crowds(candidates)
+    rule = "lowest total" if len(calm) == len(candidates) else "lowest total, crowded workers left out"
+    totals = [one.total for one in calm]
+    if temperature <= 0:
+        return _least(calm, totals, random, rule)
+    weights = softmax(totals, temperature)
+    index = random.choices(range(len(calm)), weights)[0]
+    text = f"chance {weights[index]:.3f} by softmax at temperature {temperature:g}"
+    return Choice(calm[index].instance, text, tuple(one.instance for one in calm))
+
+
+def without_crowds(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Leave out workers that answer far more requests than the others (see CROWD)."""
+    requests = sum(one.requests for one in candidates)
+    bound = max(CROWD, CROWD_RATIO * requests / len(candidates))
+    calm = [one for one in candidates if one.requests <= bound]
+    return calm or candidates
+
+
+def softmax(costs: Sequence[float], temperature: float) -> list[float]:
+    """Probabilities of costs, the lowest most likely: scaled by their range, as in the original's scheduler.rs."""
+    spread = max(costs) - min(costs)
+    if spread <= _EQUAL:
+        return [1 / len(costs)] * len(costs)
+    logits = [-cost / spread / temperature for cost in costs]
+    highest = max(logits)
+    raw = [math.exp(logit - highest) for logit in logits]
+    whole = sum(raw)
+    return [value / whole for value in raw]

@@ -13,11 +13,13 @@ import pytest
 from dynamod.actor import Ref, System
 from dynamod.daemon.exchange import Exchange
 from dynamod.engine.base import Engine, EngineOptions, Spawn
+from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.worker import Worker, WorkerStatistics
 from dynamod.message import tokens
-from dynamod.message.ingress import Accepted, Delta, Failed, Text, Tokens
+from dynamod.message.cache import FeedItem, unpack
+from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
 from dynamod.message.registry import Instance, ModelCard
-from dynamod.message.worker import Chat, Generate, Request, Stops
+from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Subscribe
 from dynamod.post.base import Sink
 from dynamod.post.local_impl import LocalPost
 
@@ -86,6 +88,18 @@ class Answer(Sink):
     def prompt_tokens(self) -> int | None:
         return self.texts[-1].prompt_tokens
 
+    @property
+    def news(self) -> list[tuple[FeedItem, ...]]:
+        """The items of a feed."""
+        return [unpack(data) for delta in self.deltas if isinstance(delta, Items) for data in delta.items]
+
+
+class Mock(Mocker):
+    """The mocker without a model's files: reading them takes a thread, which virtual time does not allow."""
+
+    async def _read(self) -> tuple[ModelCard, int]:
+        return ModelCard(self.options.name, context_length=self.options.context_length or 0), 32000
+
 
 class House:
     """A worker behind a local post. `published` and `withdrawn` are what the registry would hear."""
@@ -106,8 +120,8 @@ class House:
         self.workers.append(Worker(self._make, self._options, self.published.append, withdraw))
         return self.workers[-1]
 
-    async def start(self) -> "House":
-        self.ref: Ref = self.system.start("worker", self._worker, restart="temporary")
+    async def start(self, name: str = "worker") -> "House":
+        self.ref: Ref = self.system.start(name, self._worker, restart="temporary")
         await self.system.ready(self.ref, timeout=60)
         self._exchange.add(INSTANCE.path, self.ref)
         return self
@@ -116,14 +130,28 @@ class House:
     def statistics(self) -> WorkerStatistics:
         return self.workers[-1].statistics()
 
-    def ask(self, request: Request) -> Answer:
+    def stranger(self) -> LocalPost:
+        """Another ingress process, as the worker sees it."""
+        return LocalPost(self._exchange.receive)
+
+    def ask(self, request: Request, post: LocalPost | None = None) -> Answer:
         answer = Answer()
-        answer.stream = self.post.open(INSTANCE, request, answer)
+        answer.stream = (post or self.post).open(INSTANCE, request, answer)
         return answer
 
+    def subscribe(self, post: LocalPost | None = None) -> Answer:
+        return self.ask(Subscribe("feed"), post)
 
-def generate(ids: list[int], prior: list[int] | None = None, **stops: Any) -> Generate:
-    return Generate("r", "m", tokens.pack(ids), Stops(**stops), prior_output=tokens.pack(prior or []))
+
+def generate(ids: list[int], prior: list[int] | None = None, seed: int | None = None, **stops: Any) -> Generate:
+    sampling = Sampling(seed=seed)
+    return Generate("r", "m", tokens.pack(ids), Stops(**stops), sampling, prior_output=tokens.pack(prior or []))
+
+
+async def mocker(system: System, context_length: int | None = None, **arguments: Any) -> House:
+    """A worker with a mocker, by default with small blocks."""
+    arguments = {"block_size": 4, "num_gpu_blocks": 64, "watermark": 0, **arguments}
+    return await House(system, Mock, EngineOptions("m", context_length=context_length, arguments=arguments)).start()
 
 
 def chat(text: str = "", **body: Any) -> Chat:
@@ -151,4 +179,14 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
 @pytest.fixture(scope="session")
 def words() -> SimpleNamespace:
     """The helpers above, for test modules (which cannot import this file)."""
-    return SimpleNamespace(House=House, Answer=Answer, generate=generate, chat=chat, completion=completion, until=until)
+    return SimpleNamespace(
+        House=House,
+        Answer=Answer,
+        Mock=Mock,
+        instance=INSTANCE,
+        generate=generate,
+        mocker=mocker,
+        chat=chat,
+        completion=completion,
+        until=until,
+    )

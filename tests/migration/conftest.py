@@ -155,6 +155,8 @@ class Air:
         self.full = full
         self.sends: list[Send] = []
         self.client = Client()
+        self.charged: Instance | None = None
+        self.computed_at: list[int] = []
         self.landed = 0
         self.cut = max_tokens
         request: Generate | Chat
@@ -171,7 +173,7 @@ class Air:
             self.client,
             0,
             post=self,
-            pick=self._pick,
+            route=self,
             exact=exact and not text,
             limit=limit,
             now=asyncio.get_running_loop().time,
@@ -179,11 +181,26 @@ class Air:
             logprobs=logprobs,
         )
 
-    def _pick(self, tried: Collection[int]) -> Instance | None:
-        return next((instance for instance in self.instances if instance.instance_id not in tried), None)
+    # The route: what is charged is on the books until it ends.
+
+    def pick(self, tried: Collection[int]) -> Instance | None:
+        assert self.charged is None, "the account of the send before must be closed"
+        self.charged = next((one for one in self.instances if one.instance_id not in tried), None)
+        return self.charged
+
+    def others(self, tried: Collection[int]) -> bool:
+        return any(instance.instance_id not in tried for instance in self.instances)
+
+    def computed(self) -> None:
+        assert self.charged is not None
+        self.computed_at.append(self.charged.instance_id)
+
+    def end(self) -> None:
+        self.charged = None
 
     def _landed(self, flight: Flight) -> None:
         assert flight is self.flight
+        assert self.charged is None
         self.landed += 1
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Send:

@@ -1,8 +1,10 @@
 """The choice of an instance, as properties of a pure function."""
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,10 @@ from hypothesis import strategies as st
 
 from dynamod.message.errors import UserError
 from dynamod.message.registry import Instance
-from dynamod.router.policy import MODES, RouterMode, choose, mode_of
+from dynamod.router.cost import Terms
+from dynamod.router.decision import Candidate
+from dynamod.router.policy import CROWD, MODES, RouterMode, choose, mode_of, softmax, without_crowds
+from dynamod.router.router import Prompt, Router, RouterSettings
 
 instances = st.lists(
     st.builds(
@@ -25,6 +30,16 @@ modes = st.sampled_from(MODES)
 turns = st.integers(0, 10**9)
 
 
+def router(mode: RouterMode, source: random.Random, turn: int = 0, **settings: Any) -> Router:
+    clock = iter(range(10**9)).__next__
+    return Router("m", 4, RouterSettings(mode, **settings), source, clock, clock, _turn=turn)
+
+
+def pick(mode: RouterMode, live: Sequence[Instance], turn: int, source: random.Random, tried: Any = ()) -> int | None:
+    decision = router(mode, source, turn).decide(Prompt("r", 9, (1, 2)), live, tried)
+    return decision.chosen if decision is not None else None
+
+
 def ready(found: Sequence[Instance]) -> list[Instance]:
     return [instance for instance in found if instance.state == "ready"]
 
@@ -35,8 +50,8 @@ def test_only_ready_untried_instances_are_chosen(
 ) -> None:
     ids = [instance.instance_id for instance in live]
     tried = data.draw(st.sets(st.sampled_from(ids) if ids else st.nothing()) | st.just({7}))
-    chosen = choose(mode, live, turn, random.Random(seed), tried)
-    left = [instance for instance in ready(live) if instance.instance_id not in tried]
+    chosen = pick(mode, live, turn, random.Random(seed), tried)
+    left = [instance.instance_id for instance in ready(live) if instance.instance_id not in tried]
     if left:
         assert chosen in left
     else:
@@ -48,9 +63,9 @@ def test_each_try_finds_another_until_none_is_left(
     mode: RouterMode, live: list[Instance], turn: int, seed: int
 ) -> None:
     tried: list[int] = []
-    while (chosen := choose(mode, live, turn, random.Random(seed), tried)) is not None:
-        assert chosen.instance_id not in tried
-        tried.append(chosen.instance_id)
+    while (chosen := pick(mode, live, turn, random.Random(seed), tried)) is not None:
+        assert chosen not in tried
+        tried.append(chosen)
     assert sorted(tried) == sorted(instance.instance_id for instance in ready(live))
 
 
@@ -62,9 +77,9 @@ def test_round_robin_is_fair_whatever_the_order(
     counted: Counter[int] = Counter()
     for step in range(rounds * expected):
         shuffling.shuffle(live)
-        chosen = choose("round-robin", live, turn + step, random.Random(0))
+        chosen = pick("round-robin", live, turn + step, random.Random(0))
         assert chosen is not None
-        counted[chosen.instance_id] += 1
+        counted[chosen] += 1
     assert dict(counted) == {instance.instance_id: rounds for instance in ready(live)}
 
 
@@ -72,30 +87,97 @@ def test_round_robin_is_fair_whatever_the_order(
 def test_round_robin_uses_no_randomness(live: list[Instance], turn: int) -> None:
     source = random.Random(3)
     before = source.getstate()
-    choose("round-robin", live, turn, source)
+    pick("round-robin", live, turn, source)
     assert source.getstate() == before
 
 
-@given(instances, st.integers())
-def test_random_depends_on_the_given_randomness_alone(live: list[Instance], seed: int) -> None:
+@given(modes, instances, st.integers(), st.randoms(use_true_random=False))
+def test_equal_randomness_gives_equal_choices_in_any_order(
+    mode: RouterMode, live: list[Instance], seed: int, shuffling: random.Random
+) -> None:
     one, two = random.Random(seed), random.Random(seed)
     for turn in range(5):
-        assert choose("random", live, turn, one) == choose("random", live, 99 - turn, two)
+        expected = pick(mode, live, turn, one)
+        shuffling.shuffle(live)
+        assert pick(mode, live, turn, two) == expected
 
 
 def test_random_reaches_all() -> None:
     live = [Instance("n", "c", "e", number, {}) for number in range(5)]
     source = random.Random(1)
-    found = [choose("random", live, 0, source) for _ in range(200)]
-    assert {instance.instance_id for instance in found if instance is not None} == set(range(5))
+    assert {pick("random", live, 0, source) for _ in range(200)} == set(range(5))
 
 
-@pytest.mark.parametrize("name", ["round-robin", "round_robin", "Round_Robin", "random", "RANDOM"])
+@pytest.mark.parametrize("mode", ["kv", "least-loaded", "power-of-two"])
+def test_equal_workers_are_chosen_equally_often(mode: RouterMode) -> None:
+    live = [Instance("n", "c", "e", number, {}) for number in range(4)]
+    source = random.Random(1)
+    counted = Counter(pick(mode, live, 0, source) for _ in range(4000))
+    assert min(counted.values()) > 850
+    assert set(counted) == set(range(4))
+
+
+def candidate(number: int, cost: float = 0.0, requests: int = 0) -> Candidate:
+    return Candidate(number, 0, requests, Terms(0, 0, 0, 0, 0), cost)
+
+
+def test_kv_takes_the_lowest_total_and_says_who_was_equal() -> None:
+    found = choose("kv", [candidate(1, 3.0), candidate(2, 1.0), candidate(3, 1.0)], 0, random.Random(0))
+    assert found.instance in (2, 3)
+    assert found.tied == (2, 3)
+    assert "2 equal" in found.rule
+    assert choose("kv", [candidate(1, 3.0), candidate(2, 1.0)], 0, random.Random(0)) == (2, "lowest total", ())
+
+
+def test_least_loaded_takes_the_fewest_requests() -> None:
+    some = [candidate(1, requests=4), candidate(2, requests=2), candidate(3, requests=9)]
+    assert choose("least-loaded", some, 0, random.Random(0)).instance == 2
+
+
+def test_power_of_two_never_takes_the_worst() -> None:
+    some = [candidate(number, requests=number) for number in range(5)]
+    source = random.Random(4)
+    assert 4 not in {choose("power-of-two", some, 0, source).instance for _ in range(300)}
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.floats(0.01, 10))
+def test_softmax_prefers_low_costs(costs: list[float], temperature: float) -> None:
+    chances = softmax(costs, temperature)
+    assert sum(chances) == pytest.approx(1)
+    ordered = [chance for _, chance in sorted(zip(costs, chances, strict=True), key=lambda pair: pair[0])]
+    assert all(one >= two - 1e-12 for one, two in itertools.pairwise(ordered))
+
+
+def test_temperature_lets_chance_in() -> None:
+    some = [candidate(1, 1.0), candidate(2, 2.0)]
+    source = random.Random(3)
+    counted = Counter(choose("kv", some, 0, source, 1.0).instance for _ in range(2000))
+    assert 0.65 < counted[1] / 2000 < 0.8  # e / (1 + e) is 0.731
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=8))
+def test_somebody_is_always_calm(requests: list[int]) -> None:
+    some = [candidate(number, requests=count) for number, count in enumerate(requests)]
+    calm = without_crowds(some)
+    assert calm
+    assert min(requests) in [one.requests for one in calm]
+    if max(requests) <= CROWD:
+        assert len(calm) == len(some)
+
+
+def test_one_prompt_for_all_does_not_bring_all_to_one_worker() -> None:
+    hot = [candidate(1, 0.0, 40), candidate(2, 10.0, 3), candidate(3, 10.0, 2)]
+    found = choose("kv", hot, 0, random.Random(0))
+    assert found.instance in (2, 3)
+    assert "crowded" in found.rule
+
+
+@pytest.mark.parametrize("name", ["round-robin", "round_robin", "Round_Robin", "random", "KV", "least_loaded"])
 def test_modes_by_name(name: str) -> None:
     assert mode_of(name) == name.lower().replace("_", "-")
 
 
 def test_an_unknown_mode_lists_the_known() -> None:
-    with pytest.raises(UserError, match="unknown router mode 'kv'") as caught:
-        mode_of("kv")
+    with pytest.raises(UserError, match="unknown router mode 'best'") as caught:
+        mode_of("best")
     assert all(mode in caught.value.line() for mode in MODES)

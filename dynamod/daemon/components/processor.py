@@ -9,7 +9,7 @@ from dynamod.actor import Reason
 from dynamod.frontend.processor import Processor
 from dynamod.message.registry import ModelCard
 from dynamod.migration.flight import Limits
-from dynamod.router.policy import mode_of
+from dynamod.router.settings import settings_of
 
 from ..site import Site
 from .served import SERVED, ServedModel
@@ -38,7 +38,7 @@ class ProcessorComponent(Processor):
         super().__init__(
             site.around.view,
             site.around.mail,
-            mode=mode_of(str(config.get("router_mode") or config.get("router") or "round-robin")),
+            routing=settings_of(config),
             limits=limits,
             migration_limit=config.get("migration_limit"),
             announce=self._announced,

@@ -80,7 +80,7 @@ def options_of(config: Mapping[str, Any]) -> EngineOptions:
         path=path,
         config_path=config_path,
         context_length=get("context_length"),
-        kv_cache_block_size=int(get("kv_cache_block_size") or 16),
+        kv_cache_block_size=int(get("kv_cache_block_size") or 0) or None,
         migration_limit=int(get("migration_limit", 3)),
         tensor_parallel_size=int(get("tensor_parallel_size") or 1),
         base_gpu_id=int(get("base_gpu_id") or 0),

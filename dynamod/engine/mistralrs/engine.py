@@ -75,7 +75,7 @@ class MistralRs(Engine):
             name=options.name,
             config=options.config_path,
             context_length=options.context_length,
-            kv_cache_block_size=options.kv_cache_block_size,
+            kv_cache_block_size=options.kv_cache_block_size or 16,
             kind=self.kind,
             engine=self.name,
             capabilities=self.capabilities,

@@ -16,16 +16,47 @@ from .timing import Timing
 
 
 class Settings(Protocol):
-    """What the scheduler needs to know (`arguments.MockerArguments`)."""
+    """What the scheduler needs to know; `arguments.MockerArguments` says what each means. Read only."""
 
-    block_size: int
-    num_gpu_blocks: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    enable_prefix_caching: bool
-    enable_chunked_prefill: bool
-    watermark: float
-    preemption_mode: str
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        ...
+
+    @property
+    def num_gpu_blocks(self) -> int:
+        """Blocks of the pool."""
+        ...
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that run at a time."""
+        ...
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Prompt tokens computed in one iteration."""
+        ...
+
+    @property
+    def enable_prefix_caching(self) -> bool:
+        """Whether blocks are kept for later."""
+        ...
+
+    @property
+    def enable_chunked_prefill(self) -> bool:
+        """Whether a prompt may be computed in parts."""
+        ...
+
+    @property
+    def watermark(self) -> float:
+        """Share of the blocks that admission leaves free."""
+        ...
+
+    @property
+    def preemption_mode(self) -> str:
+        """Who gives way: the newest (lifo), the oldest (fifo)."""
+        ...
 
 
 class Unnamed:
@@ -68,7 +99,10 @@ class Step:
 
 
 class Scheduler:
-    """Waiting and running sequences over a pool of blocks."""
+    """Waiting and running sequences over a pool of blocks.
+
+    `acting`: the sequence whose blocks are being taken or filled while `stored` is called.
+    """
 
     def __init__(
         self,
@@ -82,6 +116,7 @@ class Scheduler:
         self.pool = BlockPool(
             settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed
         )
+        self.acting: Sequence | None = None
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._capacity = settings.num_gpu_blocks * settings.block_size  # tokens
@@ -188,6 +223,7 @@ class Scheduler:
         if self.pool.active + self.pool.needed(blocks) > self._room():
             return False
         sequence.cached = min(self.pool.cached_prefix(blocks[:full]) * self._settings.block_size, sequence.total)
+        self.acting = sequence
         if not self.pool.take(blocks, None, full):
             return False
         sequence.held = blocks
@@ -201,17 +237,24 @@ class Scheduler:
             return True
         block = Unnamed()
         while not self.pool.take([block], None, 0):
-            victim = self.running[-1] if self._settings.preemption_mode == "lifo" else self.running[0]
+            victim = self._victim()
             self._preempt(victim)
             if victim is sequence:
                 return False
         sequence.held.append(block)
         return True
 
+    def _victim(self) -> Sequence:
+        """The newest, or the oldest that has not had its last token in this iteration already."""
+        if self._settings.preemption_mode == "lifo":
+            return self.running[-1]
+        return next(sequence for sequence in self.running if sequence.generated < sequence.max_tokens)
+
     def _name_last(self, sequence: Sequence, index: int) -> None:
         name = sequence.name(index)
         if name is not None:
             before = sequence.held[index - 1] if index else None
+            self.acting = sequence
             self.pool.fill(sequence.held[index], name, before if isinstance(before, int) else None)
             sequence.held[index] = name
 

@@ -1,0 +1,119 @@
+"""`dynamo bench`: replays of traces, and made workloads."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dynamod.message.errors import UserError
+
+app = typer.Typer(help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True)
+
+COMPARED = ("round-robin", "random", "least-loaded", "power-of-two", "kv-original", "kv")
+
+
+@app.command("replay")
+def replay(
+    trace: Annotated[str, typer.Argument(help="trace: JSON lines, or `conversations` for a made workload")],
+    block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="simulated workers")] = 8,
+    blocks: Annotated[int, typer.Option("--blocks", min=1, help="KV blocks of each worker")] = 2000,
+    router_mode: Annotated[
+        str, typer.Option("--router-mode", help=f"one or more of {', '.join(COMPARED)}, or all")
+    ] = "kv",
+    router_cost: Annotated[
+        str, typer.Option("--router-cost", help="weights of the KV cost as JSON, or `original`")
+    ] = "{}",
+    overlap_weight: Annotated[float, typer.Option("--kv-overlap-score-weight", min=0)] = 1.0,
+    temperature: Annotated[float, typer.Option("--router-temperature", min=0)] = 0.0,
+    arrival_speedup: Annotated[float, typer.Option("--arrival-speedup", help="let requests come faster")] = 1.0,
+    timing: Annotated[str, typer.Option("--timing", help="mocker's timing: later or 2025")] = "later",
+    max_num_seqs: Annotated[int, typer.Option("--max-num-seqs", min=1)] = 256,
+    max_num_batched_tokens: Annotated[int, typer.Option("--max-num-batched-tokens", min=1)] = 8192,
+    seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
+    plot: Annotated[str | None, typer.Option("--plot", help="write a picture (SVG) that compares the modes")] = None,
+    output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
+) -> None:
+    """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
+    from dynamod.daemon.tables import table
+    from dynamod.engine.mocker.timing import NAMES, TIMINGS
+    from dynamod.replay.report import HEAD, numbers, row, write_picture
+    from dynamod.replay.simulate import Machine, Replay
+    from dynamod.replay.trace import faster
+
+    if timing not in TIMINGS:
+        raise UserError(f"unknown timing '{timing}'", f"known timings: {', '.join(NAMES)}")
+    if output not in ("text", "json"):
+        raise UserError(f"unknown output '{output}'", "known outputs: text, json")
+    if not 0 < arrival_speedup < float("inf"):
+        raise UserError(f"--arrival-speedup is {arrival_speedup:g}", "give a number above 0")
+    arrivals = faster(_arrivals(trace, block_size, seed), arrival_speedup)
+    machine = Machine(
+        block_size=block_size,
+        num_gpu_blocks=blocks,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    results: dict[str, dict[str, Any]] = {}
+    for name in _modes(router_mode):
+        settings = _settings(name, router_cost, overlap_weight, temperature)
+        outcome = Replay(workers, machine, TIMINGS[timing], settings, seed).run(arrivals)
+        results[name] = numbers(outcome)
+    if plot is not None:
+        title = f"{Path(trace).name}: {len(arrivals)} requests, {workers} workers of {blocks} blocks of {block_size}"
+        write_picture(Path(plot), results, title)
+    if output == "json":
+        print(json.dumps(next(iter(results.values())) if len(results) == 1 else results, indent=2))
+    else:
+        print(table(HEAD, [row(name, result) for name, result in results.items()]))
+
+
+@app.command("conversations")
+def conversations(
+    out: Annotated[str, typer.Argument(help="file to write: a trace for `dynamo bench replay`")],
+    users: Annotated[int, typer.Option("--users", min=1)] = 400,
+    turns: Annotated[int, typer.Option("--turns", min=1, help="turns of a conversation, on average")] = 6,
+    system_prompts: Annotated[int, typer.Option("--system-prompts", min=1)] = 4,
+    system_tokens: Annotated[int, typer.Option("--system-tokens", min=0)] = 2048,
+    rate: Annotated[float, typer.Option("--rate", min=0.001, help="new conversations per second")] = 2.0,
+    block_size: Annotated[int, typer.Option("--block-size", min=1)] = 64,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Make a workload of users who talk over several turns behind shared system prompts."""
+    from dynamod.replay.trace import Conversations, make_conversations, write_trace
+
+    plan = Conversations(users, turns, system_prompts, system_tokens, rate=rate, block_size=block_size)
+    arrivals = make_conversations(plan, seed)
+    write_trace(Path(out), arrivals, block_size)
+    print(f"{out}: {len(arrivals)} requests of {users} users over {arrivals[-1].at / 1000:.0f} s")
+
+
+def _arrivals(trace: str, block_size: int, seed: int) -> list[Any]:
+    from dynamod.replay.trace import Conversations, make_conversations, read_trace
+
+    if trace == "conversations":
+        return make_conversations(Conversations(block_size=block_size), seed)
+    return read_trace(Path(trace).expanduser(), block_size)
+
+
+def _modes(text: str) -> Sequence[str]:
+    from dynamod.router.policy import mode_of
+
+    names = COMPARED if text == "all" else tuple(word.strip() for word in text.split(","))
+    return [name if name == "kv-original" else mode_of(name) for name in names]
+
+
+def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -> Any:
+    from dynamod.router.cost import ORIGINAL, weights_of
+    from dynamod.router.policy import mode_of
+    from dynamod.router.router import RouterSettings
+
+    if name == "kv-original":
+        return RouterSettings("kv", ORIGINAL, overlap_weight, temperature)
+    try:
+        value = cost if cost == "original" else json.loads(cost)
+    except ValueError as error:
+        raise UserError(f"--router-cost is no JSON: {error}", 'for example {"queued": 1, "active": 0.1}') from None
+    return RouterSettings(mode_of(name), weights_of(value), overlap_weight, temperature)

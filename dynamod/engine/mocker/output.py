@@ -1,0 +1,68 @@
+"""What the mocker says: token ids that depend on the prompt, the seed and the position, and on nothing else.
+
+So another mocker with the same model continues an answer with the very ids that the first would have given.
+"""
+
+import struct
+from collections.abc import Sequence
+from hashlib import shake_128
+from pathlib import Path
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from dynamod.message import tokens
+
+FIRST, COUNT = 1000, 1000
+"""The original answers with ids from 1000 to 1999."""
+
+_CHUNK = 64  # positions per call of the hash
+_numbers = struct.Struct(f"<{_CHUNK}H").unpack
+_key = struct.Struct("<QQ").pack
+
+
+class Answer:
+    """One answer. `ids`: packed ids by position, each shared by all answers; made when `reach` asks for them."""
+
+    __slots__ = ("_key", "_table", "ids")
+
+    def __init__(self, prompt: bytes, seed: int, table: Sequence[bytes]) -> None:
+        self._key = _key(xxh3_64_intdigest(prompt), seed % 2**64)
+        self._table = table
+        self.ids: list[bytes] = []
+
+    def reach(self, count: int) -> None:
+        """Make at least the first `count` ids."""
+        ids, table, size = self.ids, self._table, len(self._table)
+        while len(ids) < count:
+            noise = shake_128(self._key + len(ids).to_bytes(8, "little")).digest(2 * _CHUNK)
+            ids += [table[number % size] for number in _numbers(noise)]
+
+
+def table(vocabulary: int, never: Sequence[int]) -> list[bytes]:
+    """Packed ids that answers are made of: 1000 to 1999 or, in a small vocabulary, its last ones; none of `never`."""
+    first = max(0, min(FIRST, vocabulary - COUNT))
+    ids = [index for index in range(first, min(first + COUNT, vocabulary)) if index not in never]
+    return [tokens.pack((index,)) for index in ids or (0,)]
+
+
+class _Config(msgspec.Struct):
+    vocab_size: int | None = None
+
+
+class _Nested(_Config):
+    text_config: _Config | None = None
+
+
+def vocabulary_size(path: Path) -> int:
+    """Ids that a model has, from its config.json; from its tokenizer, which takes long, when that does not say."""
+    try:
+        config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Nested)
+    except (OSError, msgspec.MsgspecError):
+        config = _Nested()
+    size = config.vocab_size or (config.text_config.vocab_size if config.text_config is not None else None)
+    if not size:
+        from dynamod.preprocess.source import open_source
+
+        size = int(open_source(path).build().get_vocab_size(with_added_tokens=True))
+    return size

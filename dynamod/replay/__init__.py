@@ -1,0 +1,1 @@
+"""Replay: traces through the real router and the real mocker scheduler, in virtual time."""

@@ -1,0 +1,177 @@
+"""The event loop of a replay: arrivals and engine iterations in the order of their virtual times.
+
+The decisions are made by `router.Router` and the iterations by `engine.mocker.Scheduler`, the same objects that serve
+real requests; only time is made up. Equal arrivals, settings and seeds give equal results to the last digit.
+"""
+
+import heapq
+import random as random_module
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from dynamod.engine.mocker.scheduler import Scheduler, Step
+from dynamod.engine.mocker.scheduler import Sequence as Job
+from dynamod.engine.mocker.timing import Timing
+from dynamod.message.cache import Holds, Load, Removed
+from dynamod.message.errors import UserError
+from dynamod.message.registry import Instance
+from dynamod.router.decision import Decision
+from dynamod.router.router import Prompt, Router, RouterSettings, RouterStatistics
+
+from .trace import Arrival
+
+_OUTPUT_NAMES = 1 << 63
+"""Blocks that answers fill have names that no prompt of the trace has."""
+
+
+@dataclass(slots=True)
+class Machine:
+    """What each simulated worker is (fields as MockerArguments)."""
+
+    block_size: int = 512
+    num_gpu_blocks: int = 2000
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    watermark: float = 0.01
+    preemption_mode: str = "lifo"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened. Times in milliseconds, in the order in which they were measured."""
+
+    ttft: list[float] = field(default_factory=list[float])
+    itl: list[float] = field(default_factory=list[float])
+    e2e: list[float] = field(default_factory=list[float])
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    makespan: float = 0.0
+    by_worker: list[int] = field(default_factory=list[int])
+    router: RouterStatistics | None = None
+
+    @property
+    def reuse(self) -> float:
+        """Share of the prompts' tokens that were found in a cache."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    arrival: Arrival
+    number: int
+    worker: "_Worker"
+    last: float | None = None
+
+
+class _Worker:
+    def __init__(self, number: int, machine: Machine, timing: Timing, router: Router) -> None:
+        self.number, self._router = number, router
+        self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed)
+        self.busy = False
+        self.requests = 0
+        router.news(number, (Load(0, 0, 0, machine.num_gpu_blocks, 0.0),))
+
+    def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
+        names = tuple(blocks)
+        self._router.news(self.number, (Holds(names, names),))  # names of blocks are their sequence hashes here
+
+    def _removed(self, blocks: Sequence[int]) -> None:
+        self._router.news(self.number, (Removed(tuple(blocks)),))
+
+
+class Replay:
+    """One run."""
+
+    def __init__(self, workers: int, machine: Machine, timing: Timing, settings: RouterSettings, seed: int = 0) -> None:
+        self._machine = machine
+        self._now = 0.0
+        self.router = Router(
+            "replay",
+            machine.block_size,
+            settings,
+            random_module.Random(seed),
+            now=lambda: self._now / 1000,
+            wall=lambda: self._now / 1000,
+        )
+        self._workers = [_Worker(number, machine, timing, self.router) for number in range(workers)]
+        self._instances = [Instance("replay", "worker", "generate", number, {}) for number in range(workers)]
+        self._names = count(_OUTPUT_NAMES)
+        self._order = count()
+        self._events: list[tuple[float, int, Arrival | tuple[_Worker, Step]]] = []
+        self.outcome = Outcome()
+        self.decisions: list[Decision] = []
+
+    def run(self, arrivals: Sequence[Arrival], *, keep_decisions: bool = False) -> Outcome:
+        """Replay all arrivals to their ends. Raises UserError for a prompt that no worker can hold."""
+        longest = max(arrivals, key=lambda one: one.length)
+        if not self._workers[0].scheduler.fits(longest.length):
+            blocks = -(-longest.length // self._machine.block_size) + 1
+            raise UserError(
+                f"a prompt of {longest.length} tokens does not fit {self._machine.num_gpu_blocks} blocks",
+                f"give --blocks {blocks * 2} or more",
+            )
+        events = self._events = [(one.at, next(self._order), one) for one in arrivals]
+        heapq.heapify(events)
+        while events:
+            self._now, _, what = heapq.heappop(events)
+            if isinstance(what, Arrival):
+                self._arrive(what, keep_decisions)
+            else:
+                self._step_ends(*what)
+        self._sum_up()
+        return self.outcome
+
+    def _arrive(self, arrival: Arrival, keep: bool) -> None:
+        number = next(self._order)
+        prompt = Prompt(f"r{number}", arrival.length, arrival.blocks)
+        decision = self.router.decide(prompt, self._instances)
+        assert decision is not None
+        if keep:
+            self.decisions.append(decision)
+        self.router.begin(number, decision, prompt)
+        worker = self._workers[decision.chosen]
+        worker.requests += 1
+        request = _Request(arrival, number, worker)
+        names = self._names
+        worker.scheduler.add(Job(request, arrival.blocks, arrival.length, arrival.output, lambda _index: next(names)))
+        self._kick(worker)
+
+    def _kick(self, worker: _Worker) -> None:
+        if worker.busy or worker.scheduler.idle:
+            return
+        step = worker.scheduler.step()
+        worker.busy = True
+        heapq.heappush(self._events, (self._now + step.ms, next(self._order), (worker, step)))
+
+    def _step_ends(self, worker: _Worker, step: Step) -> None:
+        worker.busy = False
+        now, outcome = self._now, self.outcome
+        for job in step.tokens:
+            request: _Request = job.owner
+            if request.last is None:
+                outcome.ttft.append(now - request.arrival.at)
+                self.router.computed(request.number)
+            else:
+                outcome.itl.append(now - request.last)
+            request.last = now
+        for job in step.finished:
+            request = job.owner
+            outcome.e2e.append(now - request.arrival.at)
+            self.router.end(request.number)
+        self._kick(worker)
+
+    def _sum_up(self) -> None:
+        outcome = self.outcome
+        for worker in self._workers:
+            outcome.prompt_tokens += worker.scheduler.prompt_tokens
+            outcome.cached_tokens += worker.scheduler.cached_tokens
+            outcome.preemptions += worker.scheduler.preemptions
+            outcome.by_worker.append(worker.requests)
+        outcome.output_tokens = len(outcome.ttft) + len(outcome.itl)
+        outcome.makespan = self._now
+        outcome.router = self.router.statistics()

@@ -1,0 +1,78 @@
+"""A routing decision as a record: what `dynamo explain` shows, what replays and shadow policies compare."""
+
+from collections import OrderedDict
+
+import msgspec
+
+from .cost import Terms, Weights
+
+
+class Candidate(msgspec.Struct, frozen=True, gc=False):
+    """One worker as the router saw it. `overlap`: blocks of the prompt that it had; `total`: the weighted cost."""
+
+    instance: int
+    overlap: int
+    requests: int
+    terms: Terms
+    total: float
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Why a request went where it went.
+
+    `rule` says in words what decided; `tied` are the candidates among which chance decided. `regret`: blocks of
+    locality given away, compared with the candidate that had most. `shadow`: what another policy would have chosen.
+    `at`: seconds since 1970.
+    """
+
+    request: str
+    model: str
+    mode: str
+    at: float
+    tokens: int
+    block_size: int
+    candidates: tuple[Candidate, ...]
+    chosen: int
+    rule: str
+    tied: tuple[int, ...] = ()
+    excluded: tuple[tuple[int, str], ...] = ()
+    weights: Weights | None = None
+    overlap_weight: float = 1.0
+    temperature: float = 0.0
+    shadow: int | None = None
+    shadow_mode: str = ""
+
+    @property
+    def overlap(self) -> int:
+        """Blocks of the prompt that the chosen worker had."""
+        return next((one.overlap for one in self.candidates if one.instance == self.chosen), 0)
+
+    @property
+    def regret(self) -> int:
+        """Blocks of locality given away."""
+        return max((one.overlap for one in self.candidates), default=0) - self.overlap
+
+
+class DecisionLog:
+    """The last `capacity` requests' decisions; a request has several when it has several choices or was sent again."""
+
+    def __init__(self, capacity: int = 1000) -> None:
+        self._capacity = capacity
+        self._requests: OrderedDict[str, list[Decision]] = OrderedDict()
+
+    def add(self, decision: Decision) -> None:
+        """Keep a decision."""
+        known = self._requests.get(decision.request)
+        if known is not None:
+            known.append(decision)
+            return
+        self._requests[decision.request] = [decision]
+        if len(self._requests) > self._capacity:
+            self._requests.popitem(last=False)
+
+    def of(self, request: str) -> list[Decision]:
+        """All decisions for a request, in order; empty when it is not known (any more)."""
+        return list(self._requests.get(request, ()))
+
+    def __len__(self) -> int:
+        return len(self._requests)

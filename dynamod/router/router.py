@@ -1,0 +1,252 @@
+"""The router of one model: what is known of its workers, and the decision for each request. No tasks, no clock.
+
+The processor feeds it (`news`, `forget`), asks it (`decide`) and tells it what became of a request (`begin`,
+`computed`, `end`). Everything here runs on the event loop of an ingress process, or in virtual time in a replay.
+"""
+
+import random as random_module
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dynamod.message.cache import Began, CacheEvent, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.registry import Instance
+
+from .active import ActiveLoad
+from .approx import TTL, ApproxIndex
+from .cost import Terms, Weights, total
+from .decision import Candidate, Decision
+from .index import BlockIndex
+from .policy import RouterMode, choose
+
+_NOTHING = Load(0, 0, 0, 0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """How to choose. `overlap_weight`: the original's `--kv-overlap-score-weight`. `ttl`: seconds, without events."""
+
+    mode: RouterMode = "round-robin"
+    weights: Weights = Weights()
+    overlap_weight: float = 1.0
+    temperature: float = 0.0
+    kv_events: bool = True
+    ttl: float = TTL
+    shadow_mode: RouterMode | None = None
+
+    @property
+    def needs_blocks(self) -> bool:
+        """Whether prompts must come with the hashes of their blocks."""
+        return "kv" in (self.mode, self.shadow_mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What routing knows of a request. `blocks`: sequence hashes of its full blocks, empty when the mode needs none."""
+
+    request: str
+    tokens: int
+    blocks: Sequence[int] = ()
+    instance: int | None = None  # asked for by name
+    overlap_weight: float | None = None
+    temperature: float | None = None
+
+
+class RouterStatistics(msgspec.Struct, frozen=True):
+    """Decisions; prompt blocks, and those that the chosen worker had; locality given away; requests under way."""
+
+    decisions: int
+    blocks: int
+    overlap: int
+    regret: int
+    active: int
+    indexed_blocks: int
+    orphan_events: int
+    shadow_differs: int
+
+
+@dataclass(slots=True)
+class _Totals:
+    decisions: int = 0
+    blocks: int = 0
+    overlap: int = 0
+    regret: int = 0
+    shadow_differs: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Router:
+    """Decides for one model. `now`: monotonic seconds; `wall`: seconds since 1970, for records."""
+
+    model: str
+    block_size: int
+    settings: RouterSettings
+    random: random_module.Random
+    now: Callable[[], float]
+    wall: Callable[[], float]
+    index: BlockIndex = field(default_factory=BlockIndex)
+    approx: ApproxIndex = field(init=False)
+    active: ActiveLoad = field(default_factory=ActiveLoad)
+    loads: dict[int, Load] = field(default_factory=dict[int, Load])
+    workers: set[int] = field(default_factory=set[int])  # those that are there, kept by who calls `forget`
+    _turn: int = 0
+    _told: set[int] = field(default_factory=set[int])  # workers that tell events
+    _totals: _Totals = field(default_factory=_Totals)
+
+    def __post_init__(self) -> None:
+        self.approx = ApproxIndex(self.settings.ttl)
+
+    # What is known.
+
+    def news(self, worker: int, items: Sequence[FeedItem]) -> None:
+        """Words of a worker's feed, in order."""
+        for item in items:
+            if isinstance(item, Stored | Removed | Holds):
+                self._cache(worker, item)
+            elif isinstance(item, Cleared):
+                self.index.remove_worker(worker)
+            elif isinstance(item, Began):
+                self.active.begin((worker, item.request), worker, item.blocks, item.prefill, self.now())
+            elif isinstance(item, Computed):
+                self.active.computed((worker, item.request))
+            elif isinstance(item, Ended):
+                self.active.end((worker, item.request))
+            else:
+                self.loads[worker] = item
+
+    def forget(self, worker: int) -> None:
+        """A worker is gone."""
+        self.index.remove_worker(worker)
+        self.approx.remove_worker(worker)
+        self.active.drop(worker)
+        self.loads.pop(worker, None)
+        self._told.discard(worker)
+
+    def _cache(self, worker: int, event: CacheEvent) -> None:
+        if self.settings.kv_events:
+            self._told.add(worker)
+            self.index.apply(worker, event)
+
+    # The decision.
+
+    def decide(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int] = ()) -> Decision | None:
+        """The decision for a request among the instances of its model; None when none can take it."""
+        settings = self.settings
+        ready: list[int] = []
+        excluded: list[tuple[int, str]] = []
+        for instance in instances:
+            number = instance.instance_id
+            if number in tried:
+                excluded.append((number, "tried already"))
+            elif instance.state != "ready":
+                excluded.append((number, instance.state))
+            elif prompt.instance is not None and number != prompt.instance:
+                excluded.append((number, "another was asked for"))
+            else:
+                ready.append(number)
+        if not ready:
+            return None
+        ready.sort()  # the order in which they came must not matter, to chance neither
+        weight = settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
+        temperature = settings.temperature if prompt.temperature is None else prompt.temperature
+        candidates = self._candidates(prompt, ready, weight)
+        choice = choose(settings.mode, candidates, self._turn, self.random, temperature)
+        shadow = None
+        if settings.shadow_mode is not None:
+            shadow = choose(settings.shadow_mode, candidates, self._turn, self.random, temperature).instance
+        if not tried:
+            self._turn += 1
+        rule = choice.rule
+        if prompt.instance is not None:
+            rule = "asked for by its id"
+        kv = settings.needs_blocks
+        decision = Decision(
+            request=prompt.request,
+            model=self.model,
+            mode=settings.mode,
+            at=self.wall(),
+            tokens=prompt.tokens,
+            block_size=self.block_size,
+            candidates=tuple(candidates),
+            chosen=choice.instance,
+            rule=rule,
+            tied=choice.tied,
+            excluded=tuple(excluded),
+            weights=settings.weights if kv else None,
+            overlap_weight=weight,
+            temperature=temperature,
+            shadow=shadow,
+            shadow_mode=settings.shadow_mode or "",
+        )
+        self._count(prompt, decision)
+        return decision
+
+    def begin(self, key: Hashable, decision: Decision, prompt: Prompt) -> None:
+        """The request is about to be sent where the decision says: it is load there from now on."""
+        worker = decision.chosen
+        prefill = max(0, prompt.tokens - decision.overlap * self.block_size)
+        now = self.now()
+        self.active.begin(key, worker, prompt.blocks, prefill, now)
+        if worker not in self._told and prompt.blocks:
+            self.approx.sent(worker, prompt.blocks, now)
+
+    def computed(self, key: Hashable) -> None:
+        """The request's first token has come."""
+        self.active.computed(key)
+
+    def end(self, key: Hashable) -> None:
+        """The request is over, or goes elsewhere."""
+        self.active.end(key)
+
+    def expire(self) -> None:
+        """Forget load that was never released, and guesses that are too old."""
+        now = self.now()
+        self.active.expire(now)
+        self.approx.expire(now)
+
+    def statistics(self) -> RouterStatistics:
+        """A snapshot."""
+        totals, index = self._totals, self.index.statistics()
+        return RouterStatistics(
+            decisions=totals.decisions,
+            blocks=totals.blocks,
+            overlap=totals.overlap,
+            regret=totals.regret,
+            active=len(self.active),
+            indexed_blocks=index.names,
+            orphan_events=index.orphans,
+            shadow_differs=totals.shadow_differs,
+        )
+
+    def _candidates(self, prompt: Prompt, ready: Sequence[int], weight: float) -> list[Candidate]:
+        blocks, size = prompt.blocks, self.block_size
+        found = self.index.find(blocks) if blocks and self._told else {}
+        guessed = self.approx.find(blocks, self.now()) if blocks and len(self._told) < len(ready) else {}
+        candidates: list[Candidate] = []
+        for worker in ready:
+            told = worker in self._told
+            overlap = (found if told else guessed).get(worker, 0)
+            load = self.active.of(worker)
+            own = max(0.0, prompt.tokens / size - overlap)
+            room = self.loads.get(worker, _NOTHING).total_blocks
+            cached = self.index.count(worker)
+            whole = len(blocks) + 1
+            terms = Terms(
+                prefill=own,
+                queued=load.prefill / size,
+                active=load.blocks + whole - self.active.shared(worker, blocks),
+                evicted=max(0, cached + whole - overlap - room) if room and told else 0,
+                interference=own * load.requests,
+            )
+            score = total(terms, self.settings.weights, weight) if self.settings.needs_blocks else 0.0
+            candidates.append(Candidate(worker, overlap, load.requests, terms, score))
+        return candidates
+
+    def _count(self, prompt: Prompt, decision: Decision) -> None:
+        totals = self._totals
+        totals.decisions += 1
+        totals.blocks += len(prompt.blocks)
+        totals.overlap += decision.overlap
+        totals.regret += decision.regret
+        totals.shadow_differs += decision.shadow is not None and decision.shadow != decision.chosen

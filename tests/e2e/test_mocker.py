@@ -1,0 +1,76 @@
+"""`out=mocker`: a whole server without a model that runs."""
+
+import json
+import os
+import re
+import signal
+from typing import Any
+
+
+def test_dynamo_run_with_a_mocker(machine: Any) -> None:
+    arguments = machine.folder / "mocker.json"
+    arguments.write_text(json.dumps({"speedup_ratio": 100, "num_gpu_blocks": 40, "block_size": 16}))
+    command = machine.start(
+        "dynamo-run",
+        *("in=http", "out=mocker", "--model-path", "sample", "--model-name", "mock", "--http-port", 0),
+        *("--extra-engine-args", arguments),
+    )
+    url = command.ready()
+    machine.until(lambda: '"mock"' in machine.ask(url, "/v1/models")[1])
+    body = {"model": "mock", "prompt": "one two three", "max_tokens": 20, "seed": 1}
+
+    def ask(**more: Any) -> tuple[int, dict[str, Any]]:
+        status, text = machine.ask(url, "/v1/completions", {**body, **more})
+        return status, json.loads(text)
+
+    status, answer = ask()
+    assert status == 200
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 20
+    assert ask()[1]["choices"][0]["text"] == answer["choices"][0]["text"]
+    assert ask(seed=2)[1]["choices"][0]["text"] != answer["choices"][0]["text"]
+
+    status, refused = ask(prompt="one " * 700, max_tokens=1)  # fits the model's context, not the 40 blocks
+    assert (status, refused["error"]["code"]) == (400, "context_length_exceeded")
+    assert "room for 624 " in refused["error"]["message"]
+
+    connection = machine.unix()
+    connection.request("GET", "/v1/metrics")
+    metrics = connection.getresponse().read().decode()
+    connection.close()
+    assert re.search(r"_engine_total_blocks{.*} 40\n", metrics)
+    assert re.search(r"_engine_preemptions_total{.*} 0\n", metrics)
+    command.end()
+
+
+def test_answers_of_a_killed_mocker_go_on_at_the_other(machine: Any) -> None:
+    command = machine.start(
+        *("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=mocker", "--Frontend.port=0"),
+        *("--Worker.ServiceArgs.workers=2", "--Worker.engine_args.speedup_ratio=2"),
+    )
+    url = command.ready()
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    asked = [(f"prompt {number}", {"max_tokens": 300, "seed": number}) for number in range(8)]
+    streams = [machine.stream(url, text, **fields) for text, fields in asked]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert (stream.finish, stream.done, stream.error) == ("length", True, None)
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    command.tree()
+    assert [stream.text for stream in streams] == [machine.chat(url, text, **fields) for text, fields in asked]
+
+
+def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
+    arguments = machine.folder / "wrong.yaml"
+    arguments.write_text("num_gpu_blcoks: 4\n")
+    words = ("in=http", "out=mocker", "sample", "--extra-engine-args", arguments)
+    line = machine.run("dynamo-run", *words).mistake()
+    assert "num_gpu_blcoks: unknown key" in line
+    assert "num_gpu_blocks" in line
+    line = machine.run(
+        *("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=mocker"),
+        *("--Worker.engine_args.dp_size=2", "--Frontend.port=0"),
+    ).mistake()
+    assert "dp_size: 2 is not supported" in line

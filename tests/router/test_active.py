@@ -1,0 +1,74 @@
+"""Load of workers as a router knows it: what was begun is there until it ends, and nothing stays."""
+
+from collections import Counter
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from dynamod.router.active import EXPIRY, ActiveLoad, Load
+
+
+def path(leaf: int) -> list[int]:
+    """Blocks of a prompt: block n stands behind block n // 2."""
+    blocks: list[int] = []
+    while leaf:
+        blocks.insert(0, leaf)
+        leaf //= 2
+    return blocks
+
+
+class Model(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.load = ActiveLoad()
+        self.open: dict[int, tuple[int, list[int], int]] = {}
+
+    @rule(key=st.integers(0, 5), worker=st.integers(0, 2), leaf=st.integers(0, 60), prefill=st.integers(0, 9))
+    def begin(self, key: int, worker: int, leaf: int, prefill: int) -> None:
+        self.load.begin(key, worker, path(leaf), prefill, 0.0)
+        self.open[key] = (worker, path(leaf), prefill)
+
+    @rule(key=st.integers(0, 5))
+    def computed(self, key: int) -> None:
+        self.load.computed(key)
+        if key in self.open:
+            self.open[key] = (*self.open[key][:2], 0)
+
+    @rule(key=st.integers(0, 5))
+    def end(self, key: int) -> None:
+        self.load.end(key)
+        self.open.pop(key, None)
+
+    @rule(worker=st.integers(0, 2))
+    def drop(self, worker: int) -> None:
+        self.load.drop(worker)
+        self.open = {key: one for key, one in self.open.items() if one[0] != worker}
+
+    @rule(leaf=st.integers(0, 60), worker=st.integers(0, 2))
+    def shared(self, leaf: int, worker: int) -> None:
+        used = {block for who, blocks, _ in self.open.values() if who == worker for block in blocks}
+        assert self.load.shared(worker, path(leaf)) == len(used & set(path(leaf)))
+
+    @invariant()
+    def sums(self) -> None:
+        for worker in range(3):
+            mine = [one for one in self.open.values() if one[0] == worker]
+            unique = Counter(block for _, blocks, _ in mine for block in blocks)
+            assert self.load.of(worker) == Load(len(unique) + len(mine), sum(one[2] for one in mine), len(mine))
+        assert len(self.load) == len(self.open)
+
+
+Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestActive = Model.TestCase
+
+
+def test_what_was_never_ended_does_not_weigh_for_ever() -> None:
+    load = ActiveLoad()
+    load.begin("old", 1, [1, 2], 30, 0.0)
+    load.begin("new", 1, [1], 5, 100.0)
+    assert load.expire(EXPIRY + 1) == 1
+    assert load.of(1) == Load(2, 5, 1)
+    load.end("old")
+    load.end("new")
+    assert load.of(1) == Load(0, 0, 0)
