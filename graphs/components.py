@@ -51,6 +51,13 @@ class ProcessorSettings(Settings):
     router_temperature: float = Field(0.0, ge=0, description="0 takes the lowest cost, above it chance by softmax")
     use_kv_events: bool = Field(True, description="false: guess what is cached from what was sent")
     router_ttl_secs: float = Field(120.0, gt=0, description="seconds for which that guess holds")
+    active_decode_blocks_threshold: float | None = Field(
+        None, ge=0, le=1, description="a worker with a larger share of its KV blocks in use is busy and gets nothing"
+    )
+    active_prefill_tokens_threshold: float | None = Field(
+        None, ge=0, description="a worker with more prompt tokens still to compute is busy and gets nothing"
+    )
+    router_queue_size: int = Field(0, ge=0, description="requests that wait when all are busy; more are refused")
     shadow_router_mode: str | None = Field(None, description="another mode, scored and counted, never acted on")
     migration_limit: int | None = Field(None, ge=0, le=1023, description="moves of a request to another instance")
     queue_timeout: float | None = Field(30.0, gt=0, description="seconds until an instance takes the request")

@@ -69,6 +69,7 @@ HOSTS = {
     "huggingface.co",
     "json-schema.org",
     "www.apache.org",
+    "www.w3.org",
 }
 """Hosts that files may name in URLs. None of them is a mirror, a registry or a machine of ours."""
 

@@ -1,4 +1,4 @@
-"""Where requests go: a router per model, fed by the workers' feeds, and a route for each flight.
+"""Where requests go: a router per model, a route for each flight, and a queue for when all workers are busy.
 
 A route is charged to its worker before the request is sent, is told when the prompt has been computed, and ends with
 the flight, whatever way that ends: load can neither be late nor be left behind.
@@ -6,88 +6,84 @@ the flight, whatever way that ends: load can neither be late nor be left behind.
 
 import asyncio
 import functools
-import logging
+import heapq
 import random as random_module
 import time
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any
+from collections.abc import Collection, Hashable, Sequence
+from itertools import count
+from typing import Protocol
 
-import msgspec
-
-from dynamod.actor import StreamGap, unseen
-from dynamod.message import cache
-from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.cache import FeedItem
 from dynamod.message.registry import Instance, ModelCard
-from dynamod.message.worker import Subscribe
-from dynamod.post.base import Outbound, Post, Sink
+from dynamod.post.base import Post
 from dynamod.registry.view import View
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 
-log = logging.getLogger("dynamod.router")
-
-AGAIN = 0.5
-"""Seconds until a feed that broke is asked for again, while its worker lives."""
-
-Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+from .feeds import Feeds, News, Spawn
 
 
 class Route:
-    """One flight's way: `pick` decides and charges, `computed` and `end` release."""
+    """One flight's way: see migration.flight.Route. `decision` is the last one."""
 
-    __slots__ = ("_choose", "_router", "decision", "others", "prompt")
+    __slots__ = ("_dispatch", "_model", "_router", "decision", "prompt")
 
-    def __init__(
-        self,
-        router: Router,
-        prompt: Prompt,
-        choose: Callable[["Route", Collection[int]], Instance | None],
-        others: Callable[[Collection[int]], bool],
-    ) -> None:
-        self._router, self._choose = router, choose
-        self.others = others
+    def __init__(self, dispatch: "Dispatch", model: str, router: Router, prompt: Prompt) -> None:
+        self._dispatch, self._model, self._router = dispatch, model, router
         self.prompt = prompt
         self.decision: Decision | None = None
 
     def pick(self, tried: Collection[int]) -> Instance | None:
-        """The instance to send to, None when none can take it."""
-        return self._choose(self, tried)
+        """Decide and charge; None when none can take it."""
+        return self._dispatch.pick(self._model, self._router, self, tried)
+
+    def others(self, tried: Collection[int]) -> bool:
+        """Whether an instance is ready that has not been tried."""
+        return self._dispatch.available(self._model, tried)
 
     def computed(self) -> None:
         """The first token has come."""
         self._router.computed(self)
+        self._dispatch.released(self._model)
 
     def end(self) -> None:
         """The worker has no more to do with the request."""
         self._router.end(self)
+        self._dispatch.released(self._model)
+
+
+class Queued(Protocol):
+    """What waits for a worker that is not busy: a flight."""
+
+    over: bool
+
+    def send(self) -> bool:
+        """Send it. False when none can take it."""
+        ...
 
 
 class Dispatch:
-    """All routers of an ingress process."""
+    """All routers of an ingress process, and what waits for them."""
 
     def __init__(
         self, view: View, post: Post, settings: RouterSettings, random: random_module.Random, spawn: Spawn
     ) -> None:
-        self._view, self._post, self.settings = view, post, settings
-        self._random, self._spawn = random, spawn
-        self._now = asyncio.get_running_loop().time
+        self._view, self.settings = view, settings
+        self._random = random
+        self._loop = asyncio.get_running_loop()
         self.routers: dict[str, Router] = {}
         self.decisions = DecisionLog()
-        self._feeds: dict[tuple[str, int], _FeedSink] = {}
+        self._feeds = Feeds(post, spawn)
+        self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
+        self._turns = count()
         view.on_change(self.follow)
-
-    @property
-    def _listens(self) -> bool:
-        """Whether the mode makes anything of what workers tell."""
-        modes = (self.settings.mode, self.settings.shadow_mode)
-        return any(mode in ("kv", "least-loaded", "power-of-two") for mode in modes)
 
     def router(self, card: ModelCard) -> Router:
         """The router of a model; a new one when its blocks have another size."""
         router = self.routers.get(card.name)
         if router is None or router.block_size != card.kv_cache_block_size:
             router = self.routers[card.name] = Router(
-                card.name, card.kv_cache_block_size, self.settings, self._random, self._now, time.time
+                card.name, card.kv_cache_block_size, self.settings, self._random, self._loop.time, time.time
             )
             self.follow()
         return router
@@ -99,25 +95,14 @@ class Dispatch:
 
     def route(self, card: ModelCard, prompt: Prompt) -> Route:
         """A route for one flight."""
-        return Route(
-            self.router(card),
-            prompt,
-            functools.partial(self._choose, card.name),
-            functools.partial(self.available, card.name),
-        )
-
-    def instances(self, model: str) -> Sequence[Instance]:
-        """Instances that can be asked now."""
-        return self._view.serving(model)
+        return Route(self, card.name, self.router(card), prompt)
 
     def available(self, model: str, tried: Collection[int]) -> bool:
         """Whether an instance is ready that has not been tried."""
         return any(one.instance_id not in tried for one in self._view.serving(model))
 
-    def _choose(self, model: str, route: Route, tried: Collection[int]) -> Instance | None:
-        router = self.routers.get(model)
-        if router is None:
-            return None
+    def pick(self, model: str, router: Router, route: Route, tried: Collection[int]) -> Instance | None:
+        """Decide for a route and charge it."""
         instances = self._view.serving(model)
         decision = router.decide(route.prompt, instances, tried)
         if decision is None:
@@ -127,99 +112,60 @@ class Dispatch:
         router.begin(route, decision, route.prompt)
         return next(one for one in instances if one.instance_id == decision.chosen)
 
+    def follow(self) -> None:
+        """Look again at which workers there are."""
+        wanted: dict[Hashable, tuple[Instance, News]] = {}
+        for model, router in self.routers.items():
+            live: set[int] = set()
+            for instance in self._view.serving(model):
+                worker = instance.instance_id
+                live.add(worker)
+                if self.settings.listens:
+                    wanted[model, worker] = (instance, functools.partial(self._news, model, router, worker))
+            for worker in router.workers - live:
+                router.forget(worker)
+            router.workers = live
+            self.released(model)
+        self._feeds.follow(wanted)
+
     def expire(self) -> None:
         """Forget load that was never released. Called now and then."""
         for router in self.routers.values():
             router.expire()
 
-    # Feeds.
+    def _news(self, model: str, router: Router, worker: int, items: Sequence[FeedItem]) -> None:
+        router.news(worker, items)
+        self.released(model)
 
-    def follow(self) -> None:
-        """Subscribe to the workers that are there, let go of those that are not."""
-        wanted: dict[tuple[str, int], Instance] = {}
-        for model in self.routers:
-            for instance in self._view.serving(model):
-                wanted[model, instance.instance_id] = instance
-        for key in [key for key in self._feeds if key not in wanted]:
-            self._feeds.pop(key).close()
-        for model, router in self.routers.items():
-            live = {number for name, number in wanted if name == model}
-            for worker in router.workers - live:
-                router.forget(worker)
-            router.workers = live
-        if self._listens:
-            for key, instance in wanted.items():
-                if key not in self._feeds:
-                    self._subscribe(key, instance)
+    # The queue.
 
-    def _subscribe(self, key: tuple[str, int], instance: Instance) -> None:
-        model, worker = key
-        sink = _FeedSink(functools.partial(self.routers[model].news, worker), functools.partial(self._broken, key))
-        self._feeds[key] = sink
-        sink.open(self._post.open(instance, Subscribe(f"feed-{worker:x}"), sink))
+    def wait(self, model: str, flight: Queued, priority: int = 0) -> bool:
+        """Queue a flight that found all workers busy, higher priorities first. False when the queue is full.
 
-    def _broken(self, key: tuple[str, int], sink: "_FeedSink", why: str, again: bool) -> None:
-        if self._feeds.get(key) is not sink:
-            return
-        log.debug("the feed of instance %x for %s ended: %s", key[1], key[0], why)
-        if again:
-            self._spawn(self._later(key, sink), "feed again")
+        The flight's own clock bounds how long it waits.
+        """
+        queue = self._queues.setdefault(model, [])
+        if len(queue) >= self.settings.queue_size:
+            queue[:] = [one for one in queue if not one[2].over]
+            heapq.heapify(queue)
+            if len(queue) >= self.settings.queue_size:
+                return False
+        heapq.heappush(queue, (-priority, next(self._turns), flight))
+        return True
 
-    async def _later(self, key: tuple[str, int], sink: "_FeedSink") -> None:
-        await asyncio.sleep(AGAIN)
-        if self._feeds.get(key) is sink:
-            del self._feeds[key]
-            self.follow()
+    def waiting(self, model: str) -> int:
+        """Flights in the queue of a model."""
+        return sum(not flight.over for _, _, flight in self._queues.get(model, ()))
 
+    def released(self, model: str) -> None:
+        """Load may have fallen: send what waits, soon and in its order."""
+        if self._queues.get(model):
+            self._loop.call_soon(self._pump, model)
 
-class _FeedSink(Sink):
-    """Takes a worker's feed to its router. `broken(sink, why, again)` is called once when it ends by itself."""
-
-    def __init__(
-        self,
-        news: Callable[[Sequence[cache.FeedItem]], None],
-        broken: Callable[["_FeedSink", str, bool], None],
-    ) -> None:
-        self._news, self._broken = news, broken
-        self._outbound: Outbound | None = None
-        self._received = 0
-        self._over = False
-
-    def open(self, outbound: Outbound) -> None:
-        """The way to cancel; nothing to do when it has broken already."""
-        if not self._over:
-            self._outbound = outbound
-
-    def delta(self, delta: Delta) -> None:
-        if self._over:
-            return
-        if isinstance(delta, Items):
-            try:
-                skip = unseen(self._received, delta.offset, len(delta.items))
-                for item in delta.items[skip:]:
-                    self._news(cache.unpack(item))
-            except (StreamGap, msgspec.MsgspecError, TypeError, ValueError) as error:
-                self._end(str(error), True)
+    def _pump(self, model: str) -> None:
+        queue = self._queues.get(model, [])
+        while queue:
+            flight = queue[0][2]
+            if not flight.over and not flight.send():
                 return
-            self._received += len(delta.items) - skip
-            if delta.finish is not None:
-                self._end("the worker ended it", True)
-        elif isinstance(delta, Failed):
-            self._outbound = None
-            self._end(delta.message, delta.retry)
-
-    def lost(self, why: str) -> None:
-        self._outbound = None
-        self._end(why, True)
-
-    def close(self) -> None:
-        """The worker is gone, or its model."""
-        self._over = True
-        outbound, self._outbound = self._outbound, None
-        if outbound is not None:
-            outbound.cancel()
-
-    def _end(self, why: str, again: bool) -> None:
-        if not self._over:
-            self.close()
-            self._broken(self, why, again)
+            heapq.heappop(queue)

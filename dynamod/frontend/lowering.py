@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
@@ -16,6 +15,7 @@ from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat, Generate
 from dynamod.preprocess.conditions import sampling_of, stops_of
 from dynamod.preprocess.lower import Model, Prepared
+from dynamod.router.router import prompt_blocks
 
 from .base import Job
 
@@ -64,7 +64,7 @@ async def lower(
         requests += [_seeded(generate, sample, random) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         if with_blocks:
-            blocks += [block_hashes(generate.token_ids, card.kv_cache_block_size)] * samples
+            blocks += [prompt_blocks(generate.token_ids, card.kv_cache_block_size)] * samples
     return Lowered(card, model, requests, counts, annotations, blocks)
 
 

@@ -218,10 +218,19 @@ class Processor(Actor):
             if run.over:
                 break
             self._flights.add(flight)
-            if not flight.send():
+            if not flight.send() and not self._queued(job, card.name, flight):
                 flight.cancel()
-                run.fail(Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0))
+                run.fail(Overloaded(f"No instance of model {card.name!r} can take the request.", retry_after=1.0))
         return run
+
+    def _queued(self, job: Job, model: str, flight: Flight) -> bool:
+        """Whether a flight waits for a worker that is not busy; one that asks for a worker by its id does not."""
+        nvext = job.request.nvext
+        if nvext is not None and nvext.backend_instance_id is not None:
+            return False
+        hints = nvext.agent_hints if nvext is not None else None
+        priority = hints.get("priority") if isinstance(hints, dict) else None
+        return self.dispatch.wait(model, flight, priority if isinstance(priority, int) else 0)
 
     @staticmethod
     def _prompt(job: Job, lowered: Lowered, index: int) -> Prompt:

@@ -47,7 +47,7 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False)
     """A request has come (to other readers of the feed than the one that sent it).
 
     `request`: a number of the worker's own. `blocks`: sequence hashes of its prompt's full blocks. `prefill`: prompt
-    tokens that had to be computed, by the knowledge of who sent it.
+    tokens that were not in the worker's cache when it came.
     """
 
     request: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from dynamod.kvcache.hashes import block_hashes as prompt_blocks
 from dynamod.message.cache import Began, CacheEvent, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, Stored
 from dynamod.message.registry import Instance
 
@@ -20,12 +21,18 @@ from .decision import Candidate, Decision
 from .index import BlockIndex
 from .policy import RouterMode, choose
 
+__all__ = ["Prompt", "Router", "RouterSettings", "RouterStatistics", "prompt_blocks"]
+
 _NOTHING = Load(0, 0, 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """How to choose. `overlap_weight`: the original's `--kv-overlap-score-weight`. `ttl`: seconds, without events."""
+    """How to choose. `overlap_weight`: the original's `--kv-overlap-score-weight`. `ttl`: seconds, without events.
+
+    A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
+    tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.
+    """
 
     mode: RouterMode = "round-robin"
     weights: Weights = Weights()
@@ -34,6 +41,16 @@ class RouterSettings:
     kv_events: bool = True
     ttl: float = TTL
     shadow_mode: RouterMode | None = None
+    busy_blocks: float | None = None
+    busy_prefill: float | None = None
+    queue_size: int = 0
+
+    @property
+    def listens(self) -> bool:
+        """Whether anything is made of what workers tell."""
+        if self.busy_blocks is not None or self.busy_prefill is not None:
+            return True
+        return any(mode in ("kv", "least-loaded", "power-of-two") for mode in (self.mode, self.shadow_mode))
 
     @property
     def needs_blocks(self) -> bool:
@@ -143,6 +160,8 @@ class Router:
                 excluded.append((number, instance.state))
             elif prompt.instance is not None and number != prompt.instance:
                 excluded.append((number, "another was asked for"))
+            elif why := self.busy(number):
+                excluded.append((number, why))
             else:
                 ready.append(number)
         if not ready:
@@ -181,6 +200,19 @@ class Router:
         )
         self._count(prompt, decision)
         return decision
+
+    def busy(self, worker: int) -> str:
+        """Why a worker is to get nothing now; empty when it may."""
+        settings = self.settings
+        if settings.busy_blocks is None and settings.busy_prefill is None:
+            return ""
+        load = self.active.of(worker)
+        room = self.loads.get(worker, _NOTHING).total_blocks
+        if settings.busy_blocks is not None and room and load.blocks > settings.busy_blocks * room:
+            return f"busy: {load.blocks} of {room} blocks in use"
+        if settings.busy_prefill is not None and load.prefill > settings.busy_prefill:
+            return f"busy: {load.prefill} prompt tokens to compute"
+        return ""
 
     def begin(self, key: Hashable, decision: Decision, prompt: Prompt) -> None:
         """The request is about to be sent where the decision says: it is load there from now on."""

@@ -13,7 +13,8 @@ from .router import RouterSettings
 
 def settings_of(config: Mapping[str, Any]) -> RouterSettings:
     """Read `router_mode`, `router_cost`, `kv_overlap_score_weight`, `router_temperature`, `use_kv_events`,
-    `router_ttl_secs` and `shadow_router_mode`. Raises UserError that names the key.
+    `router_ttl_secs`, `shadow_router_mode`, `active_decode_blocks_threshold`, `active_prefill_tokens_threshold` and
+    `router_queue_size`. Raises UserError that names the key.
     """
     shadow: RouterMode | None = None
     if config.get("shadow_router_mode"):
@@ -29,7 +30,19 @@ def settings_of(config: Mapping[str, Any]) -> RouterSettings:
         kv_events=events,
         ttl=_number(config, "router_ttl_secs", TTL),
         shadow_mode=shadow,
+        busy_blocks=_threshold(config, "active_decode_blocks_threshold", 1.0),
+        busy_prefill=_threshold(config, "active_prefill_tokens_threshold", float("inf")),
+        queue_size=int(_number(config, "router_queue_size", 0)),
     )
+
+
+def _threshold(config: Mapping[str, Any], key: str, highest: float) -> float | None:
+    if config.get(key) is None:
+        return None
+    value = _number(config, key, 0.0)
+    if value > highest:
+        raise UserError(f"{key} is {value:g}", f"give a number from 0 to {highest:g}")
+    return value
 
 
 def _number(config: Mapping[str, Any], key: str, default: float) -> float:

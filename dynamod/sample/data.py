@@ -414,13 +414,13 @@ def conversation(rng: random.Random, room: int) -> list[Turn]:
         draw = rng.random()
         if draw < 0.20:
             asked, answer = _ask_capital(rng)
-        elif draw < 0.43:
+        elif draw < 0.40:
             turns += _count_window(rng)
             break
-        elif draw < (0.60 if room < 600 else 0.85):
+        elif draw < (0.53 if room < 600 else 0.80):
             asked, answer = _ask_count(rng, room - 30)
             room = 60
-        elif draw < 0.74:
+        elif draw < 0.75:
             asked, answer = _ask_repeat(rng, room - 30)
         elif draw < 0.86:
             asked, answer = _ask_sum(rng)

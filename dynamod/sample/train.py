@@ -247,7 +247,7 @@ def main() -> int:
     """The command line."""
     here = Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(prog="python -m dynamod.sample.train", description="Make the sample model.")
-    parser.add_argument("--steps", type=int, default=5000, help="training steps (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=8000, help="training steps (default %(default)s)")
     parser.add_argument("--out", type=Path, default=here, help="where hf/ and sample.gguf go (default: this folder)")
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="the highest learning rate (default %(default)s)")

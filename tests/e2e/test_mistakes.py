@@ -142,8 +142,8 @@ def test_completion(shared: Any) -> None:
     assert "_DYNAMO_COMPLETE=complete_bash" in script.out
     for text, expected in {
         "dynamo s": {"serve", "status", "scale", "stop"},
-        "dynamo serve graphs.a": {"graphs.agg:Frontend"},
-        "dynamo serve -f conf": {"configs/agg.yaml"},
+        "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
+        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml"},
         "dynamo restart W": set(),  # no daemon runs
     }.items():
         words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": text, "COMP_CWORD": str(text.count(" "))}

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -15,6 +16,8 @@ from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.cache import Began, Cleared, Computed, Ended, Holds, Load, Removed, Stored
 from dynamod.message.registry import ModelCard
+from dynamod.message.worker import Subscribe
+from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.router.index import BlockIndex
 
 
@@ -235,6 +238,32 @@ async def test_an_engine_without_kv_events_has_a_feed_too(words: Any) -> None:
     assert feed.news[0] == (Cleared(), Load(0, 0, 0, 0, 0.0))
     assert kinds(feed, Began, Computed, Ended) == [Began(1, (), 0), Ended(1)]
     assert Load(1, 0, 0, 0, 0.0) in flat(feed)
+
+
+async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) -> None:
+    async with System() as system, asyncio.TaskGroup() as tasks:
+        house = await words.mocker(system, speedup_ratio=0)
+        office = Office(str(tmp_path / "s"), house._exchange.receive)
+        await office.start()
+        instance = msgspec.structs.replace(words.instance, transport={"unix": office.path})
+        posts = [UnixPost(lambda work, _name: tasks.create_task(work)) for _ in range(2)]
+        feeds = [words.Answer() for _ in posts]
+        for post, feed in zip(posts, feeds, strict=True):
+            feed.stream = post.open(instance, Subscribe("feed"), feed)
+        await words.until(lambda: all(feed.news for feed in feeds))
+        answer = words.Answer()
+        answer.stream = posts[0].open(instance, words.generate([1] * 10, max_tokens=8), answer)
+        await answer.wait()
+        await words.until(lambda: kinds(feeds[1], Ended) and len(kinds(feeds[0], Stored)) == 3)
+        assert kinds(feeds[0], Began, Computed, Ended) == []
+        assert kinds(feeds[1], Began, Computed, Ended) == [Began(1, hashes([1] * 10), 10), Computed(1), Ended(1)]
+        assert held(feeds[0]) == held(feeds[1]) == pool_of(house)
+        feeds[0].stream.cancel()
+        await words.until(lambda: house.statistics.feeds == 1)
+        feeds[1].stream.cancel()
+        for post in posts:
+            await post.close()
+        await office.close()
 
 
 @settings(max_examples=150, deadline=None)

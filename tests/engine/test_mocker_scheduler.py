@@ -120,16 +120,24 @@ def test_what_is_cached_is_not_computed_again() -> None:
 @pytest.mark.parametrize(("mode", "gives"), [("lifo", 2), ("fifo", 1)])
 def test_who_gives_way_when_the_blocks_are_used_up(mode: str, gives: int) -> None:
     it = scheduler(num_gpu_blocks=4, preemption_mode=mode)
-    first, second = sequence(1, 6, 6), sequence(2, 6, 6)
+    first, second = sequence(1, 5, 6), sequence(2, 6, 6)
     add(it, first, second)
     it.step()
     it.step()
     assert it.pool.free == 0
-    it.step()
+    it.step()  # the second needs a block
     assert owners(it.waiting) == [gives]
     assert (it.preemptions, len(it.running)) == (1, 1)
     run_all(it)
     assert [first.generated, second.generated] == [6, 6]
+
+
+def test_two_do_not_give_way_to_each_other_for_ever() -> None:
+    """Found by hypothesis: each came back, filled the pool to the brim, and had to leave before its next token."""
+    it = scheduler(num_gpu_blocks=11, preemption_mode="fifo", enable_prefix_caching=False, max_num_batched_tokens=10)
+    add(it, sequence(1, 20, 13, shared=1), sequence(2, 10, 7, shared=2), sequence(3, 2, 11))
+    run_all(it)
+    assert it.preemptions > 0
 
 
 def test_an_oldest_that_has_had_its_last_token_does_not_give_way() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -18,6 +18,7 @@ from . import output
 from .arguments import MockerArguments, arguments_of
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
+from .stream import Stream
 from .timing import TIMINGS
 
 _BEHIND = 0.1
@@ -32,45 +33,6 @@ class MockerStatistics(EngineStatistics, frozen=True):
     cached_blocks: int = 0
     hit_rate: float = 0.0
     preemptions: int = 0
-
-
-class _Stream:
-    """One request. `local`, `names`: local and sequence hashes of its full blocks, of prompt and output as it grows."""
-
-    __slots__ = ("_prompt", "_size", "_tokens", "answer", "done", "local", "names", "reply", "send")
-
-    def __init__(
-        self, reply: Reply, request: Generate, answer: output.Answer, size: int, local: list[int], names: list[int]
-    ) -> None:
-        self.reply = reply
-        self.send: Callable[..., None] = reply.tokens
-        self.answer = answer
-        self.done = tokens.count(request.prior_output)
-        self.local, self.names = local, names
-        self._prompt = request.token_ids + request.prior_output
-        self._tokens = tokens.count(request.token_ids)
-        self._size = size
-
-    def name(self, index: int) -> int:
-        """Sequence hash of a block whose tokens are all known: the output does not depend on what happens."""
-        size, local, names = self._size, self.local, self.names
-        while len(names) <= index:
-            start = len(names) * size
-            ids = self._prompt[4 * start : 4 * (start + size)]
-            if len(ids) < 4 * size:
-                first, end = max(0, start + len(ids) // 4 - self._tokens), start + size - self._tokens
-                self.answer.reach(end)
-                ids += b"".join(self.answer.ids[first:end])
-            [value] = local_hashes(ids, size)
-            names += chain([value], names[-1] if names else None)
-            local.append(value)
-        return names[index]
-
-    def locals_of(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Local hashes of blocks of this sequence that follow each other."""
-        first = blocks[0]
-        place = len(self.names) - 1 if self.names[-1] == first else self.names.index(first)
-        return tuple(self.local[place : place + len(blocks)])
 
 
 def _unnamed(_index: int) -> None:
@@ -150,7 +112,7 @@ class Mocker(Engine):
         seed = request.sampling.seed
         answer = output.Answer(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         local, names = self._hashes(request)
-        stream = _Stream(reply, request, answer, self.arguments.block_size, local, names)
+        stream = Stream(reply, request, answer, self.arguments.block_size, local, names)
         name = stream.name if self.arguments.enable_prefix_caching else _unnamed
         sequence = Scheduled(stream, tuple(names), prompt + done, whole - done, name)
         self.scheduler.add(sequence)
@@ -191,7 +153,7 @@ class Mocker(Engine):
         """The hot loop: once per token."""
         self._tokens += len(sequences)
         for sequence in sequences:
-            stream: _Stream = sequence.owner
+            stream: Stream = sequence.owner
             position = stream.done
             stream.done = position + 1
             ids = stream.answer.ids
@@ -246,7 +208,7 @@ class Mocker(Engine):
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         acting = self.scheduler.acting
         assert acting is not None
-        stream: _Stream = acting.owner
+        stream: Stream = acting.owner
         self.tell(Stored(parent, tuple(blocks), stream.locals_of(blocks)))
 
     def _removed(self, blocks: Sequence[int]) -> None:

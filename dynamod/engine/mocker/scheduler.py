@@ -237,18 +237,23 @@ class Scheduler:
             return True
         block = Unnamed()
         while not self.pool.take([block], None, 0):
-            victim = self._victim()
+            victim = self._victim(sequence)
             self._preempt(victim)
             if victim is sequence:
                 return False
         sequence.held.append(block)
         return True
 
-    def _victim(self) -> Sequence:
-        """The newest, or the oldest that has not had its last token in this iteration already."""
+    def _victim(self, sequence: Sequence) -> Sequence:
+        """Who gives way to `sequence`: the newest, perhaps itself; or the oldest other one.
+
+        With the oldest, were it itself, two could give way to each other for ever. Who has had its last token in this
+        iteration is not asked: its blocks are free at the end.
+        """
         if self._settings.preemption_mode == "lifo":
             return self.running[-1]
-        return next(sequence for sequence in self.running if sequence.generated < sequence.max_tokens)
+        others = (one for one in self.running if one is not sequence and one.generated < one.max_tokens)
+        return next(others, sequence)
 
     def _name_last(self, sequence: Sequence, index: int) -> None:
         name = sequence.name(index)
