@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -40,11 +41,19 @@ _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _ODD = re.compile(r"[^a-zA-Z0-9_]")
 
 
+class Buckets(msgspec.Struct, frozen=True):
+    """A histogram: counts per bucket (upper bounds inclusive, one more count for what lies above all), and the sum."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+
 def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -> str:
     """Rows of labels and struct as text lines, one family per field: `{prefix}_{field}`.
 
-    Numbers become samples, booleans 0 or 1, nested structs join their names by `_`; None and everything else is left
-    out. A family's help is the first line of the docstring of the struct that has the field. Of two samples with the
+    Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None and
+    everything else is left out. A family's help is the first line of the docstring of the struct that has the field. Of two samples with the
     same name and labels the first stays.
     """
     families: dict[str, _Family] = {}
@@ -54,8 +63,26 @@ def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -
             family = families.get(name)
             if family is None:
                 family = families[name] = _Family(name, kind, _help(owner))
-            family.samples.setdefault(shown, value)
+            if isinstance(value, Buckets):
+                family.histogram(labels, shown, value)
+            else:
+                family.samples.setdefault(shown, value)
     return "".join(line for family in families.values() for line in family.lines())
+
+
+def labelled(text: str, key: str, value: str) -> str:
+    """Prometheus text with one label more in front of every sample's own."""
+    label = f'{key}="{_escaped(value)}"'
+    lines: list[str] = []
+    for line in text.splitlines(keepends=True):
+        end = line.find("{") if "{" in line else line.find(" ")
+        if line.startswith("#") or end < 0:
+            lines.append(line)
+        elif line[end] == "{":
+            lines.append(f"{line[:end]}{{{label}{'' if line[end + 1] == '}' else ','}{line[end + 1 :]}")
+        else:
+            lines.append(f"{line[:end]}{{{label}}}{line[end:]}")
+    return "".join(lines)
 
 
 def merge(texts: Iterable[str]) -> str:
@@ -76,22 +103,33 @@ def merge(texts: Iterable[str]) -> str:
 class _Family:
     def __init__(self, name: str, kind: str, text: str) -> None:
         self.name, self.kind, self.text = name, kind, text
-        self.samples: dict[str, float] = {}
+        self.samples: dict[str, float] = {}  # by what stands behind the name
+
+    def histogram(self, labels: dict[str, str], shown: str, value: Buckets) -> None:
+        """The samples of a histogram, unless they are there already."""
+        if f"_count{shown}" in self.samples:
+            return
+        for bound, count in zip((*map(_number, map(float, value.bounds)), "+Inf"), accumulate(value.counts), strict=True):
+            self.samples[f"_bucket{_labels({**labels, 'le': bound})}"] = count
+        self.samples[f"_count{shown}"] = sum(value.counts)
+        self.samples[f"_sum{shown}"] = value.sum
 
     def lines(self) -> Iterator[str]:
         yield f"# HELP {self.name} {self.text}\n"
         yield f"# TYPE {self.name} {self.kind}\n"
-        for labels, value in self.samples.items():
-            yield f"{self.name}{labels} {_number(value)}\n"
+        for rest, value in self.samples.items():
+            yield f"{self.name}{rest} {_number(value)}\n"
 
 
-def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, str, type[msgspec.Struct], float]]:
-    """Name, kind, owner and value of each number in the struct and in structs below it."""
+def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, str, type[msgspec.Struct], float | Buckets]]:
+    """Name, kind, owner and value of each number and histogram in the struct and in structs below it."""
     for field, value in msgspec.structs.asdict(struct).items():
         below = f"{path}_{_CAMEL.sub('_', field).lower()}"
         if isinstance(value, int | float):
             counts = field in COUNTERS or field.endswith("_total")
             yield _name(below, counts), "counter" if counts else "gauge", type(struct), value
+        elif isinstance(value, Buckets):
+            yield _name(below, False), "histogram", type(struct), value
         elif isinstance(value, msgspec.Struct):
             yield from _numbers(below, value)
 
