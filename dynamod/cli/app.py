@@ -157,6 +157,20 @@ def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
     _get("ps", socket, output)
 
 
+@app.command(epilog=_examples("dynamo top", "dynamo top --interval 5", "dynamo top --once --output json"))
+def top(
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, max=3600, help="seconds between looks")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="print one table (of two looks) and exit")] = False,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Watch processes: CPU, memory, requests, latencies, engines and KV blocks; q ends. Without a terminal: once."""
+    from .client import Control
+    from .top import run as run_top
+
+    raise typer.Exit(run_top(Control(socket), interval, once=once, output=output))
+
+
 @app.command(epilog=_examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
     component: Annotated[

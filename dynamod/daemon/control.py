@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.control")
 
-READING = ("status", "ps", "logs", "inspect")
+READING = ("status", "ps", "top", "logs", "inspect")
 SO_PEERGROUPS = 59
 """Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
 FOLLOW = 0.3

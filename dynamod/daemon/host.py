@@ -130,9 +130,9 @@ class Host:
                 case "inspect":
                     value: Any = inspect_system(self._system, ask.arguments.get("actor", ""))
                 case "metrics":
-                    from .statistics import process_text
+                    from .statistics import whole_text
 
-                    value = process_text(self._around) if self._around is not None else ""
+                    value = whole_text(self._around) if self._around is not None else ""
                 case "explain":
                     value = self._explain(str(ask.arguments.get("request", "")))
                 case "drain":

@@ -77,6 +77,10 @@ class LinkServer(Actor):
         """Links of foreground processes that joined this node."""
         return [end for end in self.ends if end.hello is not None and end.hello.guest]
 
+    def leases(self) -> dict[int, int]:
+        """Leases of linked component processes, by pid."""
+        return {end.hello.pid: end.lease for end in self.ends if end.hello is not None and not end.hello.guest}
+
     def names(self) -> set[str]:
         """Names of graphs on this node: our own and the guests'."""
         return {*self._graphs(), *(name for end in self.guests() for name in end.names())}

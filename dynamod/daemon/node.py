@@ -188,6 +188,10 @@ class Node(Actor):
         """Processes that joined this node; empty unless we hold it."""
         return self._link.guests() if self._link is not None else []
 
+    def leases(self) -> dict[int, int]:
+        """Leases of the component processes on this node, guests' too, by pid; empty unless we hold it."""
+        return self._link.leases() if self._link is not None else {}
+
     # News.
 
     def changed(self) -> None:

@@ -1,7 +1,7 @@
 """The statistics of a process's actors, supervisors and mail as Prometheus text, made when somebody asks.
 
-Every name begins with `dynamod_`, every sample has the label `process`: `dynamod_actor_mailbox_depth`,
-`dynamod_processor_flights`, `dynamod_inbox_frames_total`, `dynamod_child_restarts_total`, ...
+Names begin with `dynamod_` (or are the original's), every sample has the label `process`:
+`dynamod_actor_mailbox_depth`, `dynamod_processor_flights`, `dynamod_inbox_frames_total`, ...
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.actor import Supervisor, System
-from dynamod.observe.metrics import render
+from dynamod.observe.metrics import labelled, merge, render
 
 if TYPE_CHECKING:
     from .site import Surroundings
@@ -46,8 +46,19 @@ def text(process: str, rows: Iterator[Row]) -> str:
 
 
 def process_text(around: "Surroundings") -> str:
-    """Everything of a component process."""
+    """What the actors and the mail of a component process count; a front door shows it beside its own counters."""
     return text(around.plan.name, _process_rows(around))
+
+
+def whole_text(around: "Surroundings") -> str:
+    """Everything of a component process, with what its front door counts (`exposition()`), for the control socket."""
+    texts = [process_text(around)]
+    for ref in around.components.values():
+        cell = around.system.cell(ref)
+        exposition = getattr(cell.actor, "exposition", None) if cell is not None else None
+        if exposition is not None:
+            texts.append(labelled(exposition(), "process", around.plan.name))
+    return merge(texts)
 
 
 def _process_rows(around: "Surroundings") -> Iterator[Row]:
@@ -59,7 +70,10 @@ def _process_rows(around: "Surroundings") -> Iterator[Row]:
 
 
 def system_rows(system: System) -> Iterator[Row]:
-    """The actors of a process: what the kernel counts for each, and what it counts itself (`statistics()`)."""
+    """The actors of a process: what the kernel counts for each, and what it counts itself.
+
+    That is a struct (`statistics()`), and rows with names and labels of their own (`metric_rows()`).
+    """
     whole = system.statistics()
     yield f"{PREFIX}system", {}, whole
     for kind, count in whole.dead_letters.items():
@@ -71,6 +85,9 @@ def system_rows(system: System) -> Iterator[Row]:
         own = statistics() if statistics is not None else None
         if isinstance(own, msgspec.Struct):
             yield _prefix(own), labels, own
+        rows = getattr(cell.actor, "metric_rows", None)
+        if rows is not None and cell.state in ("Ready", "Draining"):
+            yield from rows()
         if isinstance(cell.actor, Supervisor):
             for child in cell.actor.children():
                 yield f"{PREFIX}child", {"supervisor": cell.ref.path or "/", "child": child.name}, child

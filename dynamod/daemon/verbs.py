@@ -15,6 +15,7 @@ from dynamod.message.errors import UserError
 from dynamod.observe.metrics import merge
 
 from .runner import GraphRunner, down
+from .vitals import vitals
 
 if TYPE_CHECKING:
     from .link import LinkEnd
@@ -24,6 +25,10 @@ CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve"})
 """Verbs that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 LONG = 600.0
+ASK = 3.0
+"""Seconds that a process has to answer a question."""
+GLANCE = 1.0
+"""Seconds that it has when somebody looks every second."""
 
 
 class UnknownName(UserError):
@@ -52,7 +57,9 @@ class Verbs:
             case "inspect":
                 return await self.inspect(str(arguments.get("actor") or ""), local=local)
             case "metrics":
-                return await self.metrics(local=local)
+                return await self.metrics(local=local, timeout=_seconds(arguments, ASK))
+            case "top":
+                return await self.top()
             case "explain":
                 return await self.explain(arguments, local=local)
             case "restart":
@@ -181,18 +188,37 @@ class Verbs:
                 raise UnknownName(f"no actor matches '{pattern}'", "dynamo inspect without a name lists all")
         return facts
 
-    async def metrics(self, *, local: bool) -> str:
+    async def top(self) -> dict[str, Any]:
+        """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, the metrics.
+
+        `at`: monotonic seconds.
+        """
+        node = self._node
+        text = await self.metrics(local=False, timeout=GLANCE)
+        rows = self.ps(local=False)
+        return {
+            "version": __version__,
+            "node": node.name,
+            "pid": os.getpid(),
+            "uptime": time.monotonic() - node.born,
+            "at": time.monotonic(),
+            "rows": rows,
+            "instances": {str(pid): f"{lease:x}" for pid, lease in node.leases().items()},
+            "vitals": vitals(row["pid"] for row in rows if row["pid"]),
+            "metrics": text,
+        }
+
+    async def metrics(self, *, local: bool, timeout: float = ASK) -> str:
         """Statistics of the daemon's own actors, of all component processes and guests, as Prometheus text."""
         from .statistics import PREFIX, Answers, system_rows, text
 
         node = self._node
         own = _called(local)
         processes = [process for runner in node.graphs.values() for process in runner.processes("")]
-        asked = [process.ask("metrics", {}, timeout=3.0) for process in processes]
-        guests = [] if local else node.guests()
-        answers = await asyncio.gather(
-            *asked, *(end.ask("metrics", {}, timeout=5.0) for end in guests), return_exceptions=True
-        )
+        asked = [process.ask("metrics", {}, timeout=timeout) for process in processes]
+        if not local:
+            asked += [end.ask("metrics", {"timeout": timeout}, timeout=timeout + 1) for end in node.guests()]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
         for process, answer in zip(processes, answers, strict=False):
             labels = {"process": process.plan.name}
@@ -372,8 +398,8 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _seconds(arguments: dict[str, Any]) -> float:
-    value = arguments.get("timeout", LONG)
+def _seconds(arguments: dict[str, Any], default: float = LONG) -> float:
+    value = arguments.get("timeout", default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"timeout is {value!r}", "give seconds")
     return float(value)

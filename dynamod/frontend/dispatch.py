@@ -11,6 +11,7 @@ import random as random_module
 import time
 from collections.abc import Collection, Hashable, Sequence
 from itertools import count
+from time import perf_counter
 from typing import Protocol
 
 from dynamod.message.cache import FeedItem
@@ -21,6 +22,7 @@ from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 from .feeds import Feeds, News, Spawn
+from .metrics import Overhead
 
 
 class Route:
@@ -73,6 +75,7 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self.routers: dict[str, Router] = {}
         self.decisions = DecisionLog()
+        self._overheads: dict[str, Overhead] = {}
         self._feeds = Feeds(post, spawn)
         self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
         self._turns = count()
@@ -91,11 +94,19 @@ class Dispatch:
     def drop(self, model: str) -> None:
         """Nobody serves the model any more."""
         self.routers.pop(model, None)
+        self._overheads.pop(model, None)
         self.follow()
 
     def route(self, card: ModelCard, prompt: Prompt) -> Route:
         """A route for one flight."""
         return Route(self, card.name, self.router(card), prompt)
+
+    def overhead(self, model: str) -> Overhead:
+        """What routing has cost requests of a model."""
+        found = self._overheads.get(model)
+        if found is None:
+            found = self._overheads[model] = Overhead()
+        return found
 
     def available(self, model: str, tried: Collection[int]) -> bool:
         """Whether an instance is ready that has not been tried."""
@@ -103,6 +114,7 @@ class Dispatch:
 
     def pick(self, model: str, router: Router, route: Route, tried: Collection[int]) -> Instance | None:
         """Decide for a route and charge it."""
+        started = perf_counter()
         instances = self._view.serving(model)
         decision = router.decide(route.prompt, instances, tried)
         if decision is None:
@@ -110,6 +122,7 @@ class Dispatch:
         route.decision = decision
         self.decisions.add(decision)
         router.begin(route, decision, route.prompt)
+        self.overhead(model).scheduling.observe((perf_counter() - started) * 1000)
         return next(one for one in instances if one.instance_id == decision.chosen)
 
     def follow(self) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import random as random_module
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from dynamod.preprocess.lower import Model, Prepared
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
+from .metrics import Histogram
 
 _ANY_TOKEN = 2**31 - 1
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
@@ -39,9 +41,18 @@ class Lowered:
 
 
 async def lower(
-    job: Job, card: ModelCard, model: Model | None, random: random_module.Random, *, with_blocks: bool = False
+    job: Job,
+    card: ModelCard,
+    model: Model | None,
+    random: random_module.Random,
+    *,
+    with_blocks: bool = False,
+    hashing: Histogram | None = None,
 ) -> Lowered:
-    """Check a request and make its mail; long prompts are tokenised in a thread. Raises RequestError."""
+    """Check a request and make its mail; long prompts are tokenised in a thread. Raises RequestError.
+
+    `hashing` is told the milliseconds that the hashes of the blocks took.
+    """
     request = job.request
     check_served(request, card)
     samples = request.n or 1
@@ -64,7 +75,10 @@ async def lower(
         requests += [_seeded(generate, sample, random) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         if with_blocks:
+            started = perf_counter()
             blocks += [prompt_blocks(generate.token_ids, card.kv_cache_block_size)] * samples
+            if hashing is not None:
+                hashing.observe((perf_counter() - started) * 1000)
     return Lowered(card, model, requests, counts, annotations, blocks)
 
 

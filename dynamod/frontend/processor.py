@@ -133,7 +133,7 @@ class Processor(Actor):
 
     async def _load(self, name: str, card: ModelCard) -> None:
         try:
-            model = await asyncio.to_thread(Model.load, card)
+            model = await asyncio.to_thread(Model.load, card, hasten=False)
         except UserError as error:
             log.error("cannot serve model %s: %s", name, error.line())
             return
@@ -145,6 +145,7 @@ class Processor(Actor):
             return  # gone while it loaded
         if (now.kind, now.mdc_sum) == (card.kind, card.mdc_sum):
             self._ready(name, model, card)
+            await asyncio.to_thread(model.tokenizer.hasten)
         elif name not in self.cards:
             self._model_changed(name, now)  # another model has taken the name meanwhile
 
@@ -167,7 +168,12 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         return await lower(
-            job, card, self._models[card.name], self.context.random, with_blocks=self._routing.needs_blocks
+            job,
+            card,
+            self._models[card.name],
+            self.context.random,
+            with_blocks=self._routing.needs_blocks,
+            hashing=self.dispatch.overhead(card.name).block_hashing,
         )
 
     def _start(self, job: Job, outlet: Outlet, lowered: Lowered) -> Run:

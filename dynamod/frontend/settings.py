@@ -66,11 +66,16 @@ class FrontendSettings:
             values["keep_alive"] = _number("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS", text) / 1000
         if text := env.get("DYN_ENABLE_FORCE_INCLUDE_USAGE"):
             values["force_include_usage"] = text.strip().lower() in ("1", "true", "yes", "on")
-        if text := env.get("DYN_METRICS_PREFIX"):
-            values["metrics_prefix"] = metric_name(text)
+        values["metrics_prefix"] = metrics_prefix(env)
         if keys := read_keys(text=env.get("DYN_API_KEYS", ""), file=env.get("DYN_API_KEY_FILE", "")):
             values["api_keys"] = keys
         return cls(**values | {name: value for name, value in overrides.items() if value is not None})
+
+
+def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
+    """What names of the original's metrics begin with."""
+    text = (os.environ if environ is None else environ).get("DYN_METRICS_PREFIX")
+    return metric_name(text) if text else METRICS_PREFIX
 
 
 def read_keys(text: str = "", file: str = "") -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
+from io import StringIO
 from itertools import accumulate
 from typing import Any
 
@@ -53,8 +54,8 @@ def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -
     """Rows of labels and struct as text lines, one family per field: `{prefix}_{field}`.
 
     Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None and
-    everything else is left out. A family's help is the first line of the docstring of the struct that has the field. Of two samples with the
-    same name and labels the first stays.
+    everything else is left out. A family's help is the first line of the docstring of the struct that has the field.
+    Of two samples with the same name and labels the first stays.
     """
     families: dict[str, _Family] = {}
     for labels, struct in rows:
@@ -74,14 +75,15 @@ def labelled(text: str, key: str, value: str) -> str:
     """Prometheus text with one label more in front of every sample's own."""
     label = f'{key}="{_escaped(value)}"'
     lines: list[str] = []
-    for line in text.splitlines(keepends=True):
-        end = line.find("{") if "{" in line else line.find(" ")
-        if line.startswith("#") or end < 0:
+    for line in StringIO(text):  # a line ends at \n alone: labels may hold whatever else str.splitlines takes for one
+        name, brace, rest = line.partition("{")
+        if line.startswith("#") or not line.strip():
             lines.append(line)
-        elif line[end] == "{":
-            lines.append(f"{line[:end]}{{{label}{'' if line[end + 1] == '}' else ','}{line[end + 1 :]}")
+        elif brace:
+            lines.append(f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}")
         else:
-            lines.append(f"{line[:end]}{{{label}}}{line[end:]}")
+            name, _, rest = line.partition(" ")
+            lines.append(f"{name}{{{label}}} {rest}")
     return "".join(lines)
 
 
@@ -90,7 +92,7 @@ def merge(texts: Iterable[str]) -> str:
     families: dict[str, list[str]] = {}
     for text in texts:
         known = False
-        for line in text.splitlines(keepends=True):
+        for line in StringIO(text):
             if line.startswith("# HELP "):
                 name = line.split(" ", 3)[2]
                 known = name in families
@@ -109,7 +111,8 @@ class _Family:
         """The samples of a histogram, unless they are there already."""
         if f"_count{shown}" in self.samples:
             return
-        for bound, count in zip((*map(_number, map(float, value.bounds)), "+Inf"), accumulate(value.counts), strict=True):
+        bounds = (*map(_number, map(float, value.bounds)), "+Inf")
+        for bound, count in zip(bounds, accumulate(value.counts), strict=True):
             self.samples[f"_bucket{_labels({**labels, 'le': bound})}"] = count
         self.samples[f"_count{shown}"] = sum(value.counts)
         self.samples[f"_sum{shown}"] = value.sum

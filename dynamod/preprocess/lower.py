@@ -44,8 +44,11 @@ class Model:
         self.templates = templates
 
     @classmethod
-    def load(cls, card: ModelCard) -> "Model":
-        """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid."""
+    def load(cls, card: ModelCard, *, hasten: bool = True) -> "Model":
+        """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid.
+
+        Without `hasten` it is there sooner and tokenises slowly until `tokenizer.hasten` has been called.
+        """
         source = open_card(card)
         tokens = dict(source.tokens)
         bos, eos = tokens.pop("bos_token", ""), tokens.pop("eos_token", "")
@@ -54,7 +57,7 @@ class Model:
             for name, text in source.templates.items()
             if name in ("default", "tool_use")
         }
-        return cls(card, Tokenizer.from_source(source), templates)
+        return cls(card, Tokenizer.from_source(source, hasten=hasten), templates)
 
     def chat(self, request: ChatRequest, request_id: str) -> Generate:
         """Lower a chat request. Raises BadRequest."""

@@ -38,7 +38,8 @@ _LITERAL = "x <0x41><0xe6> <0x4"
 class Tokenizer:
     """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
 
-    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: as the model says. `backend`: who encodes.
+    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: as the model says. `backend`: who encodes; it is
+    `tokenizers` until `hasten` has been called.
     """
 
     def __init__(self, reference: Any, source: Source) -> None:
@@ -51,10 +52,25 @@ class Tokenizer:
         self.eos_ids = source.eos_ids
         bos = source.bos_id if source.bos_id is not None else reference.token_to_id(source.tokens.get("bos_token", ""))
         self.bos_id: int | None = bos
-        self._fast: Any = _fastokens(reference, source)
-        self.backend: Backend = "fastokens" if self._fast else "tokenizers"
-        self._literal = self._fast is not None and not _agree(self._fast, reference, _LITERAL)
-        if self._fast and self._table and not self._literal:
+        self._source = source
+        self._fast: Any = None
+        self._literal = False
+        self.backend: Backend = "tokenizers"
+
+    def hasten(self) -> None:
+        """Let `fastokens` encode if it agrees. Loading it takes three times as long as all the rest, so a model is
+        served before; the ids are the same. May run in a thread while others encode.
+        """
+        reference = self._reference
+        if reference is None or self._fast is not None:
+            return
+        fast = _fastokens(reference, self._source)
+        if fast is None:
+            return
+        self._literal = not _agree(fast, reference, _LITERAL)
+        self._fast = fast
+        self.backend = "fastokens"
+        if self._table and not self._literal:
             self._reference = None  # nothing needs it any more, and it holds tens of MB
 
     @classmethod
@@ -73,9 +89,12 @@ class Tokenizer:
         return cls.from_source(open_source(path))
 
     @classmethod
-    def from_source(cls, source: Source) -> "Tokenizer":
-        """Load what has been opened already. Raises UserError."""
-        return cls(source.build(), source)
+    def from_source(cls, source: Source, *, hasten: bool = True) -> "Tokenizer":
+        """Load what has been opened already; without `hasten` the caller does so later. Raises UserError."""
+        made = cls(source.build(), source)
+        if hasten:
+            made.hasten()
+        return made
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:
         """Return the ids of `text`; special tokens written in it are recognised.
@@ -83,11 +102,12 @@ class Tokenizer:
         `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
         with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
         """
+        reference = self._reference  # read before `_fast`, which `hasten` sets before it drops the reference
         try:
-            if self.backend_for(text) == "fastokens":
+            if reference is None or self.backend_for(text) == "fastokens":
                 ids: list[int] = self._fast.encode(text, add_special).ids
             else:
-                ids = self._reference.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
+                ids = reference.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
         except (UnicodeEncodeError, TypeError):
             raise _not_unicode() from None
         return ids[1:] if add_special and self._doubled(ids) else ids
@@ -95,7 +115,7 @@ class Tokenizer:
     def encode_packed(self, text: str, add_special: bool = False) -> bytes:
         """Return `message.tokens.pack(encode(...))`, without a Python int per token where the backend allows."""
         if self.backend_for(text) == "tokenizers":
-            return pack(self.encode(text, add_special))
+            return pack(self.encode(text, add_special))  # which may find `fastokens` by now: the same ids
         try:
             data: bytes = self._fast.encode_batch_flat([text], add_special)[0]
         except UnicodeEncodeError:
@@ -108,8 +128,9 @@ class Tokenizer:
 
     def decode(self, ids: Any, skip_special: bool = True) -> str:
         """Return the text of a whole answer."""
-        if self._reference is not None:
-            return str(self._reference.decode(list(ids), skip_special_tokens=skip_special))
+        reference = self._reference
+        if reference is not None:
+            return str(reference.decode(list(ids), skip_special_tokens=skip_special))
         decoder = self.decoder(skip_special)
         return decoder.push(ids) + decoder.flush()
 
@@ -122,12 +143,12 @@ class Tokenizer:
         if self._table is not None:
             known = 0 <= index < len(self._table.full)
             return self._table.full[index] or None if known else None
-        text = self._reference.id_to_token(index)
+        text = self._reference.id_to_token(index)  # without a table the reference stays
         return None if text is None else text.encode("utf-8", "replace")
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the token that is written `text` (e.g. "<|im_end|>"), or None."""
-        found: int | None = (self._fast or self._reference).token_to_id(text)
+        found: int | None = (self._reference or self._fast).token_to_id(text)
         return found
 
     def _doubled(self, ids: Any) -> bool:

@@ -47,11 +47,13 @@ def one(engine: str, model: str) -> float:
     env = {**os.environ, "DYNAMOD_SOCKET": f"{folder}/d.sock", "DYN_TOKEN_ECHO_DELAY_MS": "0"}
     env["PYTHONPATH"] = os.pathsep.join([ROOT, env.get("PYTHONPATH", "")])
     command = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "serve", "-f", "configs/agg.yaml"]
-    command += [f"--Worker.engine={engine}", f"--Worker.model={model}", f"--Frontend.port={port}"]
+    where = os.path.abspath(model) if os.path.exists(model) else model
+    command += [f"--Worker.engine={engine}", f"--Worker.model={where}"]
+    command += ["--Worker.served-model-name=bench", f"--Frontend.port={port}"]
     begin = time.perf_counter()
     server = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not ask(port, model):
+        while not ask(port, "bench"):
             if server.poll() is not None or time.perf_counter() - begin > 60:
                 raise SystemExit("the server did not start")
             time.sleep(0.005)

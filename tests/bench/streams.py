@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from load import Result, Work, run
@@ -49,15 +50,15 @@ class Server:
 class Ours:
     """`dynamo serve` in a folder of its own."""
 
-    def __init__(self, model: str, pace: float) -> None:
+    def __init__(self, model: str, pace: float, engine: str = "echo_core", more: Sequence[str] = ()) -> None:
         self.folder = tempfile.mkdtemp()
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port: int = sock.getsockname()[1]
         self.env = {**os.environ, "DYNAMOD_SOCKET": f"{self.folder}/d.sock", "DYN_TOKEN_ECHO_DELAY_MS": str(pace)}
         self.env["PYTHONPATH"] = os.pathsep.join([ROOT, self.env.get("PYTHONPATH", "")])
-        command = [*self._dynamo(), "serve", "-f", "configs/agg.yaml", "--Worker.engine=echo_core"]
-        command += [f"--Worker.model={model}", "--Worker.served-model-name=bench", f"--Frontend.port={port}"]
+        command = [*self._dynamo(), "serve", "-f", "configs/agg.yaml", f"--Worker.engine={engine}"]
+        command += [*more, f"--Worker.model={model}", "--Worker.served-model-name=bench", f"--Frontend.port={port}"]
         self.process = subprocess.Popen(
             command, cwd=ROOT, env={**self.env, "DYN_LOG": "warn"}, stdout=subprocess.PIPE, text=True
         )

@@ -8,7 +8,21 @@ from typing import Any
 
 import pytest
 
-COMMANDS = ("serve", "status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop", "run", "env", "config")
+COMMANDS = (
+    "serve",
+    "status",
+    "ps",
+    "top",
+    "logs",
+    "inspect",
+    "restart",
+    "scale",
+    "drain",
+    "stop",
+    "run",
+    "env",
+    "config",
+)
 HELP = [
     "dynamo",
     *(f"dynamo {command} --help".replace("  ", " ") for command in ("", *COMMANDS)),
@@ -40,6 +54,10 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo sevre", ["sevre"]),
     ("dynamo ps --ouput json", ["--ouput"]),
     ("dynamo ps --output yaml", ["yaml"]),
+    ("dynamo top --interval 0", ["--interval", "0.1"]),
+    ("dynamo top --interval often", ["--interval", "often"]),
+    ("dynamo top --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
+    ("dynamo top --once --output json --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamod.observe.metrics import merge, render
+from dynamod.observe.metrics import Buckets, labelled, merge, render
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -104,3 +104,34 @@ def test_texts_of_several_processes_become_one() -> None:
     assert [(s.labels["process"], s.value) for s in found[0].samples] == [("a", 1), ("b", 2), ("c", 1)]
     assert text.count("# TYPE p_depth gauge") == 1
     assert merge([one]) == one
+
+
+class Times(msgspec.Struct, frozen=True):
+    """What it took."""
+
+    hashing_ms: Buckets
+
+
+def test_histograms() -> None:
+    rows = [({"model": name}, Times(Buckets((0.5, 1), (2, 0, 3), 7.5))) for name in ("a", "a", 'b"')]
+    text = render("overhead", rows)
+    (family,) = text_string_to_metric_families(text)
+    assert (family.name, family.type, family.documentation) == ("overhead_hashing_ms", "histogram", "What it took.")
+    samples = [(s.name, s.labels.get("le"), s.value) for s in family.samples if s.labels["model"] == 'b"']
+    assert samples == [
+        ("overhead_hashing_ms_bucket", "0.5", 2),
+        ("overhead_hashing_ms_bucket", "1.0", 2),
+        ("overhead_hashing_ms_bucket", "+Inf", 5),
+        ("overhead_hashing_ms_count", None, 5),
+        ("overhead_hashing_ms_sum", None, 7.5),
+    ]
+    assert len(family.samples) == 10, "of two equal ones the first stays"
+    assert merge([text]) == text
+
+
+@given(st.lists(st.tuples(plain, stats), max_size=3), st.text())
+def test_a_label_for_all(rows: list[tuple[dict[str, str], Stats]], value: str) -> None:
+    text = render("p", rows)
+    before, after = parse(text), parse(labelled(text, "process", value))
+    assert {(name, labels | {("process", value)}) for name, labels in before} == after.keys()
+    assert labelled("p 1\n", "a", "b") == 'p{a="b"} 1\n'

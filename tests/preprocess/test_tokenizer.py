@@ -1,5 +1,7 @@
 import builtins
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from tokenizers import Tokenizer as Reference
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.registry import ModelCard
 from dynamod.message.tokens import unpack
+from dynamod.preprocess.source import open_source
 from dynamod.preprocess.tokenizer import Tokenizer
 
 from .conftest import TEXTS, bytes_gguf, write_folder
@@ -165,3 +168,28 @@ def both(
 ) -> tuple[list[Tokenizer], list[Reference]]:
     folders = [Tokenizer.from_folder(folder) for folder in (bytes_folder, pieces_folder)]
     return folders, [bytes_reference, pieces_reference]
+
+
+def test_a_tokenizer_may_be_hastened_while_others_encode(bytes_folder: Path) -> None:
+    tokenizer = Tokenizer.from_source(open_source(bytes_folder), hasten=False)
+    assert tokenizer.backend == "tokenizers"
+    texts = [text for text in TEXTS if text]
+    expected = [tokenizer.encode(text) for text in texts]
+    stop = threading.Event()
+
+    def encode() -> int:
+        rounds = 0
+        while not stop.is_set():
+            assert [tokenizer.encode(text) for text in texts] == expected
+            assert [list(unpack(tokenizer.encode_packed(text))) for text in texts] == expected
+            rounds += 1
+        return rounds
+
+    with ThreadPoolExecutor(2) as pool:
+        busy = [pool.submit(encode) for _ in range(2)]
+        tokenizer.hasten()
+        stop.set()
+        assert all(one.result() for one in busy)
+    assert tokenizer.backend == "fastokens"
+    assert [tokenizer.encode(text) for text in texts] == expected
+    tokenizer.hasten()  # again does nothing

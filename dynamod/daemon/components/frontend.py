@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, Reason
 from dynamod.frontend.processor import Processor, ProcessorBackend
+from dynamod.frontend.prometheus import Exposition
 from dynamod.frontend.server import Server
 from dynamod.frontend.settings import FrontendSettings, read_keys
 from dynamod.message.errors import UserError
@@ -45,6 +46,11 @@ class FrontendComponent(Actor):
         from ..statistics import process_text
 
         return text_string_to_metric_families(process_text(self._site.around))
+
+    def exposition(self) -> str:
+        """What the front door itself counts, as Prometheus text."""
+        server = self._server
+        return Exposition(server.metrics, server.settings.metrics_prefix).text().decode() if server is not None else ""
 
     async def drained(self) -> None:
         """Close the door, let open answers finish."""

@@ -2,11 +2,14 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 import msgspec
 
 from dynamod.actor import Reason
+from dynamod.frontend import routing
 from dynamod.frontend.processor import Processor
+from dynamod.frontend.settings import metrics_prefix
 from dynamod.message.registry import ModelCard
 from dynamod.migration.flight import Limits
 from dynamod.router.settings import settings_of
@@ -64,6 +67,10 @@ class ProcessorComponent(Processor):
         registry.delete(key)
         while not view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
+
+    def metric_rows(self) -> Iterator[routing.Row]:
+        """What metrics show of the routers."""
+        return routing.rows(self.dispatch, self._view, metrics_prefix())
 
     async def stopping(self, reason: Reason) -> None:
         """Nothing is left behind: the registry drops what stood under the lease."""

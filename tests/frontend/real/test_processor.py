@@ -173,11 +173,11 @@ async def test_the_model_stays_while_one_worker_serves_it(house, until) -> None:
 async def test_a_model_that_goes_while_it_loads(house, until, monkeypatch) -> None:
     load, go, over = Model.load, threading.Event(), list[str]()
 
-    def slow(card: Any) -> Model:
+    def slow(card: Any, **more: Any) -> Model:
         try:
             if card.path != "nowhere":
                 assert go.wait(10)
-            return load(card)
+            return load(card, **more)
         finally:
             over.append(card.path)
 

@@ -1,0 +1,22 @@
+"""What the kernel knows of processes: CPU time and memory, from /proc."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def vitals(pids: Iterable[int], proc: Path = Path("/proc")) -> dict[str, dict[str, Any]]:
+    """By pid, as text: `cpu` seconds used so far, `rss` bytes in memory. Processes that cannot be seen are left out."""
+    found: dict[str, dict[str, Any]] = {}
+    for pid in sorted(set(pids)):
+        try:
+            fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            cpu = (int(fields[11]) + int(fields[12])) / _TICK
+            found[str(pid)] = {"cpu": cpu, "rss": int(fields[21]) * _PAGE}
+        except (OSError, ValueError, IndexError):
+            continue
+    return found

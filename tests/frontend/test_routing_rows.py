@@ -1,0 +1,66 @@
+"""What metrics show of the routers: valid names, honest numbers."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dynamod.daemon.statistics import text
+from dynamod.frontend.dispatch import Dispatch
+from dynamod.frontend.routing import rows
+from dynamod.message.registry import Instance, ModelCard
+from dynamod.router.router import Prompt, RouterSettings
+
+
+class View:
+    """Two workers, one of whose process is not known."""
+
+    def __init__(self) -> None:
+        self.instances = [
+            Instance("d", "W", "generate", number, {}, process=process)
+            for number, process in ((10, "agg/Worker.0"), (11, ""))
+        ]
+
+    def serving(self, _model: str) -> list[Instance]:
+        return self.instances
+
+    all_instances = serving
+
+    def on_change(self, _call: Any) -> None:
+        pass
+
+
+async def test_a_model_and_its_workers() -> None:
+    view: Any = View()
+    view.all_instances = lambda: view.instances
+    post: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
+    dispatch = Dispatch(view, post, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None)
+    card = ModelCard(name="Llama", kind="tokens", kv_cache_block_size=4)
+    routes = [dispatch.route(card, Prompt(f"r{number}", 10, (1, 2))) for number in range(3)]
+    for route in routes:
+        assert route.pick(()) is not None
+    dispatch.overhead("Llama").block_hashing.observe(0.3)
+    await asyncio.sleep(0)
+    found = {}
+    for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):
+        assert family.type != "unknown"
+        assert family.documentation
+        for sample in family.samples:
+            assert (sample.labels["model"], sample.labels["process"]) == ("llama", "agg/ingress.0")
+            found[sample.name, sample.labels.get("worker") or sample.labels.get("le", "")] = sample.value
+    assert found["dynamod_router_decisions_total", ""] == 3
+    assert found["dynamod_router_prompt_blocks_total", ""] == 6
+    assert 0 <= found["dynamod_router_overlap_blocks_total", ""] <= 6
+    assert found["dynamod_router_active_requests", ""] == 3
+    prefill = {name: found["dynamo_frontend_worker_active_prefill_tokens", name] for name in ("agg/Worker.0", "b")}
+    assert sum(prefill.values()) > 0
+    assert sum(found["dynamo_frontend_worker_active_decode_blocks", name] for name in prefill) >= 5
+    assert found["dynamo_frontend_router_queue_pending_requests", ""] == 0
+    assert found["dynamo_router_overhead_scheduling_ms_count", ""] == 3
+    assert found["dynamo_router_overhead_scheduling_ms_sum", ""] > 0
+    assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.25"] == 0
+    assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.5"] == 1
+    dispatch.drop("Llama")
+    assert list(rows(dispatch, view, "p")) == []
