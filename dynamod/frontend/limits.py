@@ -52,5 +52,6 @@ NVEXT = {
     "max_thinking_tokens": Range(0, INT32),
     "backend_instance_id": Range(0, INT64),
 }
+ROUTER = {"overlap_score_weight": Range(0, 1000), "router_temperature": Range(0, 1000)}
 TOKEN_ID = Range(0, INT32)
 LOGIT_BIAS = Range(-100, 100)

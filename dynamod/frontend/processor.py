@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, handle
+from dynamod.message import tokens
 from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.registry import ModelCard
@@ -24,7 +25,7 @@ from dynamod.registry.view import View
 from dynamod.router.router import Prompt, RouterSettings
 
 from .base import Job, Logprob, Outlet, Run
-from .dispatch import Dispatch
+from .dispatch import Dispatch, Route
 from .lowering import Lowered, lower
 
 log = logging.getLogger("dynamod.frontend")
@@ -219,6 +220,10 @@ class Processor(Actor):
         run.flights = flights
         if not self._view.serving(card.name):
             raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
+        nvext = job.request.nvext
+        if nvext is not None and "query_instance_id" in (nvext.annotations or ()):
+            self._tell_instance(outlet, lowered, self.dispatch.route(card, self._prompt(job, lowered, 0)))
+            return run
         outlet.started(len(flights), sum(lowered.prompt_tokens[::samples]), lowered.annotations)
         for flight in flights:
             if run.over:
@@ -228,6 +233,20 @@ class Processor(Actor):
                 flight.cancel()
                 run.fail(Overloaded(f"No instance of model {card.name!r} can take the request.", retry_after=1.0))
         return run
+
+    @staticmethod
+    def _tell_instance(outlet: Outlet, lowered: Lowered, route: Route) -> None:
+        """Say where the request would go, and what it would be; nothing is generated."""
+        instance = route.pick(())
+        route.end()
+        if instance is None:
+            raise Overloaded(f"No instance of model {lowered.card.name!r} can take the request.", retry_after=1.0)
+        told: dict[str, Any] = {**lowered.annotations, "worker_instance_id": instance.instance_id}
+        request = lowered.requests[0]
+        if isinstance(request, Generate):
+            told["token_data"] = list(tokens.unpack(request.token_ids))
+        outlet.started(1, lowered.prompt_tokens[0], told)
+        outlet.finish(0, "stop", 0)
 
     def _queued(self, job: Job, model: str, flight: Flight) -> bool:
         """Whether a flight waits for a worker that is not busy; one that asks for a worker by its id does not."""
@@ -242,8 +261,19 @@ class Processor(Actor):
     def _prompt(job: Job, lowered: Lowered, index: int) -> Prompt:
         nvext = job.request.nvext
         blocks = lowered.blocks[index] if lowered.blocks else ()
-        asked = nvext.backend_instance_id if nvext is not None else None
-        return Prompt(job.id, lowered.prompt_tokens[index], blocks, asked)
+        session = job.request.prompt_cache_key or ""
+        if nvext is None:
+            return Prompt(job.id, lowered.prompt_tokens[index], blocks, session=session)
+        override = nvext.router_config_override
+        return Prompt(
+            job.id,
+            lowered.prompt_tokens[index],
+            blocks,
+            nvext.backend_instance_id,
+            override.overlap_score_weight if override is not None else None,
+            override.router_temperature if override is not None else None,
+            session,
+        )
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)

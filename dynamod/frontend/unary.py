@@ -24,6 +24,13 @@ class UnaryOutlet(Answer):
         self._created = created
         self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
         self._logprobs: dict[int, Any] = {}
+        self._routed: dict[str, Any] = {}  # the answer to a question for the instance
+
+    def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
+        """See Outlet. Annotations are for streams, but for the answer to `query_instance_id`."""
+        super().started(choices, prompt_tokens, annotations)
+        if "worker_instance_id" in annotations:
+            self._routed = {"nvext": dict(annotations)}
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """See Outlet."""
@@ -71,6 +78,7 @@ class UnaryOutlet(Answer):
             "system_fingerprint": None,
             "object": "chat.completion",
             "usage": self.usage(),
+            **self._routed,
         }
 
     def _chat_choice(self, choice: Choice) -> dict[str, Any]:
@@ -104,6 +112,7 @@ class UnaryOutlet(Answer):
             "system_fingerprint": None,
             "object": "text_completion",
             "usage": self.usage(),
+            **self._routed,
         }
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:

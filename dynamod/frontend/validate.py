@@ -7,7 +7,7 @@ from typing import Any
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Common, CompletionRequest, Message
 
-from .limits import CHAT, COMPLETION, INT32, LOGIT_BIAS, MAX_CHOICES, MAX_STOPS, NVEXT, TOKEN_ID, Range
+from .limits import CHAT, COMPLETION, INT32, LOGIT_BIAS, MAX_CHOICES, MAX_STOPS, NVEXT, ROUTER, TOKEN_ID, Range
 
 
 def check_chat(request: ChatRequest) -> int:
@@ -89,6 +89,8 @@ def _check_common(request: Common, ranges: Mapping[str, Range]) -> None:
                 raise BadRequest(f"`logit_bias` of token {token} must be {LOGIT_BIAS}", param="logit_bias")
     if request.nvext is not None:
         _check_ranges(request.nvext, NVEXT, "nvext.")
+        if request.nvext.router_config_override is not None:
+            _check_ranges(request.nvext.router_config_override, ROUTER, "nvext.router_config_override.")
         if request.nvext.token_data:
             _check_ids(request.nvext.token_data, "nvext.token_data")
 

@@ -17,8 +17,19 @@ class StreamOptions(msgspec.Struct, frozen=True):
     continuous_usage_stats: bool = False
 
 
+class RouterOverride(msgspec.Struct, frozen=True):
+    """Router settings for one request. None: as configured."""
+
+    overlap_score_weight: float | None = None
+    router_temperature: float | None = None
+
+
 class NvExt(msgspec.Struct, frozen=True):
-    """Dynamo's extension object. `annotations`: formatted_prompt, token_ids, request_id."""
+    """Dynamo's extension object.
+
+    `annotations`: formatted_prompt, token_ids, request_id, and query_instance_id, which asks where the request would go
+    and generates nothing. `backend_instance_id`: send it there.
+    """
 
     ignore_eos: bool | None = None
     annotations: list[str] | None = None
@@ -31,6 +42,7 @@ class NvExt(msgspec.Struct, frozen=True):
     max_thinking_tokens: int | None = None
     extra_fields: list[str] | None = None
     agent_hints: Any = None
+    router_config_override: RouterOverride | None = None
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ tokenizer says which it is. Anything else has no table and is decoded by `tokeni
 import codecs
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -61,14 +61,16 @@ class _Rule:
     mark: str = _SPACE
 
 
-def build_table(tokenizer: Any) -> Table | None:
-    """Return the table of a `tokenizers.Tokenizer`, or None when its decoder works on more than single tokens."""
+def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:
+    """Return the table of a `tokenizers.Tokenizer`, or None when its decoder works on more than single tokens.
+
+    `vocabulary`: all of it, added tokens too; getting it takes a while, so the caller does it once.
+    """
     if tokenizer.decoder is None:
         return None
     rule = _rule(json.loads(tokenizer.decoder.__getstate__()))
     if rule is None:
         return None
-    vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     full = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for token, index in vocabulary.items():
         full[index] = rule.convert(token)

@@ -45,9 +45,9 @@ class Tokenizer:
     def __init__(self, reference: Any, source: Source) -> None:
         reference.no_truncation()
         reference.no_padding()
-        self._table = build_table(reference)
-        self._reference: Any = reference
         vocabulary: dict[str, int] = reference.get_vocab(with_added_tokens=True)
+        self._table = build_table(reference, vocabulary)
+        self._reference: Any = reference
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
         self.eos_ids = source.eos_ids
         bos = source.bos_id if source.bos_id is not None else reference.token_to_id(source.tokens.get("bos_token", ""))

@@ -44,13 +44,22 @@ def choose(
     turn: int,
     random: random_module.Random,
     temperature: float = 0.0,
+    home: int | None = None,
 ) -> Choice:
     """The candidate for a request; there must be one. They come in the order of their ids.
 
     `turn` counts the requests for the model so far (round robin). `temperature` 0 takes the lowest total (kv).
+    `home`: who had the session's last request; it decides between equal costs, and in modes that know no caches as long
+    as it is not crowded.
     """
     if len(candidates) == 1:
         return Choice(candidates[0].instance, "the only candidate")
+    if (
+        home is not None
+        and mode not in ("kv", "direct")
+        and home in [one.instance for one in without_crowds(candidates)]
+    ):
+        return Choice(home, "the session's last worker")
     match mode:
         case "round-robin" | "direct":
             ordered = [one.instance for one in candidates]
@@ -63,7 +72,7 @@ def choose(
             pair = random.sample(list(candidates), 2)
             return _least(pair, [one.requests for one in pair], random, "fewer requests of two drawn")
         case "kv":
-            return _kv(candidates, random, temperature)
+            return _kv(candidates, random, temperature, home)
 
 
 def _least(candidates: Sequence[Candidate], values: Sequence[float], random: random_module.Random, rule: str) -> Choice:
@@ -74,12 +83,13 @@ def _least(candidates: Sequence[Candidate], values: Sequence[float], random: ran
     return Choice(random.choice(best), f"{rule}, by chance among {len(best)} equal ones", tuple(best))
 
 
-def _kv(candidates: Sequence[Candidate], random: random_module.Random, temperature: float) -> Choice:
+def _kv(candidates: Sequence[Candidate], random: random_module.Random, temperature: float, home: int | None) -> Choice:
     calm = without_crowds(candidates)
     rule = "lowest total" if len(calm) == len(candidates) else "lowest total, crowded workers left out"
     totals = [one.total for one in calm]
     if temperature <= 0:
-        return _least(calm, totals, random, rule)
+        choice = _least(calm, totals, random, rule)
+        return Choice(home, f"{rule}, the session's last worker among equal ones") if home in choice.tied else choice
     weights = softmax(totals, temperature)
     index = random.choices(range(len(calm)), weights)[0]
     text = f"chance {weights[index]:.3f} by softmax at temperature {temperature:g}"
@@ -96,11 +106,10 @@ def without_crowds(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
 
 def softmax(costs: Sequence[float], temperature: float) -> list[float]:
     """Probabilities of costs, the lowest most likely: scaled by their range, as in the original's scheduler.rs."""
-    spread = max(costs) - min(costs)
+    lowest = min(costs)
+    spread = max(costs) - lowest
     if spread <= _EQUAL:
         return [1 / len(costs)] * len(costs)
-    logits = [-cost / spread / temperature for cost in costs]
-    highest = max(logits)
-    raw = [math.exp(logit - highest) for logit in logits]
+    raw = [math.exp((lowest - cost) / spread / temperature) for cost in costs]  # the best has 1, so no sum is 0
     whole = sum(raw)
     return [value / whole for value in raw]

@@ -5,6 +5,7 @@ The processor feeds it (`news`, `forget`), asks it (`decide`) and tells it what 
 """
 
 import random as random_module
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,9 @@ from .index import BlockIndex
 from .policy import RouterMode, choose
 
 __all__ = ["Prompt", "Router", "RouterSettings", "RouterStatistics", "prompt_blocks"]
+
+SESSIONS = 10_000
+"""Sessions whose last worker is remembered; the oldest are forgotten."""
 
 _NOTHING = Load(0, 0, 0, 0, 0.0)
 
@@ -68,6 +72,7 @@ class Prompt:
     instance: int | None = None  # asked for by name
     overlap_weight: float | None = None
     temperature: float | None = None
+    session: str = ""  # a hint: requests of one session belong together
 
 
 class RouterStatistics(msgspec.Struct, frozen=True):
@@ -108,6 +113,7 @@ class Router:
     loads: dict[int, Load] = field(default_factory=dict[int, Load])
     workers: set[int] = field(default_factory=set[int])  # those that are there, kept by who calls `forget`
     _turn: int = 0
+    _sessions: OrderedDict[str, int] = field(default_factory=OrderedDict[str, int])
     _told: set[int] = field(default_factory=set[int])  # workers that tell events
     _totals: _Totals = field(default_factory=_Totals)
 
@@ -170,7 +176,8 @@ class Router:
         weight = settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
         temperature = settings.temperature if prompt.temperature is None else prompt.temperature
         candidates = self._candidates(prompt, ready, weight)
-        choice = choose(settings.mode, candidates, self._turn, self.random, temperature)
+        home = self._sessions.get(prompt.session) if prompt.session else None
+        choice = choose(settings.mode, candidates, self._turn, self.random, temperature, home)
         shadow = None
         if settings.shadow_mode is not None:
             shadow = choose(settings.shadow_mode, candidates, self._turn, self.random, temperature).instance
@@ -217,6 +224,11 @@ class Router:
     def begin(self, key: Hashable, decision: Decision, prompt: Prompt) -> None:
         """The request is about to be sent where the decision says: it is load there from now on."""
         worker = decision.chosen
+        if prompt.session:
+            self._sessions[prompt.session] = worker
+            self._sessions.move_to_end(prompt.session)
+            if len(self._sessions) > SESSIONS:
+                self._sessions.popitem(last=False)
         prefill = max(0, prompt.tokens - decision.overlap * self.block_size)
         now = self.now()
         self.active.begin(key, worker, prompt.blocks, prefill, now)

@@ -1,5 +1,6 @@
 """Four simulated workers behind the KV-aware router: prefixes go where they are cached, and somebody says why."""
 
+import asyncio
 import json
 import os
 import signal
@@ -145,3 +146,25 @@ def test_a_dead_worker_is_not_asked_again(shared: Any, served: Any) -> None:
     ask(served.url, prompt(60), "later")
     reborn = next(one for one in decisions(shared, "later")[-1]["candidates"] if one["process"] == home)
     assert reborn["overlap"] == 0, "its cache is empty"
+
+
+async def stream(port: int, number: int) -> tuple[int, str]:
+    """One streamed request over a socket of its own: chunks with text, and how it ended."""
+    body = {"model": "sample", "stream": True, "max_tokens": 20, "ignore_eos": True}
+    body["messages"] = [{"role": "user", "content": prompt(number % 50, 30)}]
+    data = json.dumps(body).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    writer.write(head.encode() + data)
+    answer = (await reader.read()).decode()
+    writer.close()
+    finish = "length" if '"finish_reason":"length"' in answer and "data: [DONE]" in answer else answer[-300:]
+    return answer.count('"content":'), finish
+
+
+async def test_a_thousand_streams_at_once(served: Any) -> None:
+    port = int(served.url.rsplit(":", 1)[1])
+    async with asyncio.timeout(60):
+        found = await asyncio.gather(*(stream(port, number) for number in range(1000)))
+    assert {finish for _, finish in found} == {"length"}
+    assert min(chunks for chunks, _ in found) >= 1

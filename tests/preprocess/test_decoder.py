@@ -61,7 +61,9 @@ def fresh(reference: Reference, *, skip: bool = True, continuing: bool = False) 
     return make_decoder(TABLES[id(reference)], reference, skip_special=skip, continuing=continuing)
 
 
-TABLES = {id(reference): build_table(reference) for reference in KINDS.values()}
+TABLES = {
+    id(reference): build_table(reference, reference.get_vocab(with_added_tokens=True)) for reference in KINDS.values()
+}
 
 
 def decode(decoder: Decoder, ids: list[int], cuts: list[int]) -> str:
@@ -170,13 +172,13 @@ def test_other_decoders_stream_through_tokenizers(decoder: Any) -> None:
         reference.decoder = decoder
     elif reference.decoder is not None:
         reference = Reference.from_str(json.dumps({**json.loads(reference.to_str()), "decoder": None}))
-    assert build_table(reference) is None
+    assert build_table(reference, reference.get_vocab(with_added_tokens=True)) is None
 
 
 def test_stream_decoder_shows_everything() -> None:
     reference = Reference(models.WordLevel({"hello": 0, "wor": 1, "##ld": 2, "[UNK]": 3}, unk_token="[UNK]"))
     reference.decoder = decoders.WordPiece()
-    assert build_table(reference) is None
+    assert build_table(reference, reference.get_vocab(with_added_tokens=True)) is None
     decoder = make_decoder(None, reference, skip_special=True, continuing=False)
     assert isinstance(decoder, StreamDecoder)
     assert decoder.push([0, 1]) + decoder.push([2]) + decoder.flush() == "hello world"

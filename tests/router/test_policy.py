@@ -15,7 +15,7 @@ from dynamod.message.registry import Instance
 from dynamod.router.cost import Terms
 from dynamod.router.decision import Candidate
 from dynamod.router.policy import CROWD, MODES, RouterMode, choose, mode_of, softmax, without_crowds
-from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.router.router import SESSIONS, Prompt, Router, RouterSettings
 
 instances = st.lists(
     st.builds(
@@ -140,7 +140,7 @@ def test_power_of_two_never_takes_the_worst() -> None:
     assert 4 not in {choose("power-of-two", some, 0, source).instance for _ in range(300)}
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.floats(0.01, 10))
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8), st.floats(1e-300, 1e300))
 def test_softmax_prefers_low_costs(costs: list[float], temperature: float) -> None:
     chances = softmax(costs, temperature)
     assert sum(chances) == pytest.approx(1)
@@ -181,3 +181,30 @@ def test_an_unknown_mode_lists_the_known() -> None:
     with pytest.raises(UserError, match="unknown router mode 'best'") as caught:
         mode_of("best")
     assert all(mode in caught.value.line() for mode in MODES)
+
+
+def test_a_session_stays_where_it_was_unless_others_are_much_freer() -> None:
+    source = random.Random(0)
+    some = [candidate(1, requests=3), candidate(2, requests=2), candidate(3, requests=2)]
+    assert choose("least-loaded", some, 0, source, home=1) == (1, "the session's last worker", ())
+    crowded = [candidate(1, requests=40), candidate(2, requests=2), candidate(3, requests=2)]
+    assert choose("least-loaded", crowded, 0, source, home=1).instance != 1
+    equal = [candidate(1, 2.0), candidate(2, 2.0), candidate(3, 2.0)]
+    assert {choose("kv", equal, 0, source, home=2).instance for _ in range(20)} == {2}
+    assert choose("kv", [candidate(1, 2.0), candidate(2, 1.0)], 0, source, home=1).instance == 2, "the cost decides"
+    assert choose("direct", some, 0, source, home=3).instance == 1
+
+
+def test_sessions_are_remembered_and_bounded() -> None:
+    live = [Instance("n", "c", "e", number, {}) for number in range(4)]
+    made = router("random", random.Random(2))
+    asked = Prompt("r", 9, (), session="mine")
+    first = made.decide(asked, live)
+    assert first is not None
+    made.begin("a", first, asked)
+    assert {made.decide(asked, live).chosen for _ in range(20)} == {first.chosen}  # type: ignore[union-attr]
+    for number in range(SESSIONS):
+        other = Prompt("r", 9, (), session=str(number))
+        made.begin("b", first, other)
+    assert "mine" not in made._sessions
+    assert len(made._sessions) == SESSIONS

@@ -136,3 +136,30 @@ async def test_modes_that_need_no_news_ask_for_none(house, until, words, mode) -
     await (await house.ask(text=LONG, max_tokens=1)).answers()
     assert member.actor.statistics().feeds == 0
     assert house.processor.dispatch.decisions.of("job2")[0].candidates[0].total == 0
+
+
+async def test_a_question_for_the_instance_generates_nothing(house, until, words) -> None:
+    members = await started(house, until, 2, words.Seen, mode="kv")
+    client = await house.ask(text=LONG, nvext={"annotations": ["query_instance_id"]})
+    assert await client.answers() == [""]
+    assert client.reasons == {0: "stop"}
+    assert client.annotations["worker_instance_id"] in [member.instance.instance_id for member in members]
+    assert len(client.annotations["token_data"]) == client.prompt_tokens
+    assert not any(member.engine.requests for member in members)
+    assert len(router(house).active) == 0
+
+
+async def test_a_request_may_override_the_router(house, until, words) -> None:
+    await started(house, until, 2, words.Seen, mode="kv")
+    override = {"overlap_score_weight": 0.5, "router_temperature": 2.0}
+    await (await house.ask(text=LONG, nvext={"router_config_override": override}, max_tokens=1)).answers()
+    record = house.processor.dispatch.decisions.of("job3")[0]
+    assert (record.overlap_weight, record.temperature) == (0.5, 2.0)
+    assert "softmax" in record.rule
+
+
+async def test_a_session_goes_where_it_was(house, until, words) -> None:
+    members = await started(house, until, 4, words.Seen, mode="round-robin")
+    for _ in range(6):
+        await (await house.ask(text="x", prompt_cache_key="mine")).answers()
+    assert sorted(len(member.engine.requests) for member in members) == [0, 0, 0, 6]
