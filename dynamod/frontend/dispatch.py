@@ -79,6 +79,7 @@ class Dispatch:
         self._feeds = Feeds(post, spawn)
         self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
         self._turns = count()
+        self._closed = False
         view.on_change(self.follow)
 
     def router(self, card: ModelCard) -> Router:
@@ -127,6 +128,8 @@ class Dispatch:
 
     def follow(self) -> None:
         """Look again at which workers there are."""
+        if self._closed:
+            return
         wanted: dict[Hashable, tuple[Instance, News]] = {}
         for model, router in self.routers.items():
             live: set[int] = set()
@@ -140,6 +143,11 @@ class Dispatch:
             router.workers = live
             self.released(model)
         self._feeds.follow(wanted)
+
+    def close(self) -> None:
+        """Let go of all feeds: who opens them again is about to end."""
+        self._closed = True
+        self._feeds.follow({})
 
     def expire(self) -> None:
         """Forget load that was never released. Called now and then."""

@@ -55,7 +55,10 @@ def test_reading(served: Any) -> None:
 
     index = served.raw("GET", "/v1")[1]
     assert {"/v1/restart", "/v1/scale", "/v1/drain", "/v1/stop", "/v1/serve"} == set(index["post"])
-    assert {"/v1/status", "/v1/ps", "/v1/logs", "/v1/inspect", "/v1/metrics"} == set(index["get"])
+    assert set(index["get"]) == {
+        *("/v1/status", "/v1/ps", "/v1/top", "/v1/logs", "/v1/inspect", "/v1/metrics"),
+        "/v1/requests/{id}/decision",
+    }
 
 
 def test_following_logs(served: Any) -> None:

@@ -55,7 +55,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo ps --ouput json", ["--ouput"]),
     ("dynamo ps --output yaml", ["yaml"]),
     ("dynamo top --interval 0", ["--interval", "0.1"]),
-    ("dynamo top --interval often", ["--interval", "often"]),
+    ("dynamo top --interval often", ["--interval", "number"]),
     ("dynamo top --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo top --once --output json --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo scale Worker", ["replicas"]),

@@ -207,6 +207,49 @@ def test_without_a_terminal_it_prints_one_table(shared: Any, served: Any) -> Non
     assert "\x1b" not in done.out
 
 
+def test_guests_the_silent_and_the_end(machine: Any) -> None:
+    """What other terminals run is shown too; the silent hold nobody up; the view outlives the node."""
+    machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
+    front.ready()
+    guest = machine.start("dynamo-run", "in=dyn://llama.backend.generate", "out=echo_core", "sample")
+    guest.ready()
+    machine.until(lambda: len(machine.ps()) == 3)
+
+    def look() -> dict[str, Any]:
+        done = machine.run("dynamo", "top", "--once", "-o", "json", "--interval", "0.2")
+        assert done.code == 0, done.err
+        return {row["components"][0]: row for row in done.json["processes"]}
+
+    rows = look()
+    worker = rows["Worker"]
+    assert worker["guest"].endswith(f"pid {guest.pid}")
+    assert rows["Processor"]["guest"] == ""
+    assert int(worker["instance"], 16) > 0
+    assert worker["cpu"] is not None
+    assert (worker["worker"]["running"], worker["worker"]["total_blocks"]) == (0, None)
+    first, again = worker["uptime"], look()["Worker"]["uptime"]
+    assert again > first, "it is not what was reported once"
+
+    os.kill(worker["pid"], signal.SIGSTOP)
+    try:
+        quiet = look()["Worker"]
+    finally:
+        os.kill(worker["pid"], signal.SIGCONT)
+    assert (quiet["answers"], quiet["worker"], quiet["pid"]) == (False, None, worker["pid"])
+
+    top = Terminal(machine, "top", "--interval", "0.2")
+    try:
+        top.reads(r"llama|echo_core")
+        guest.end()
+        front.end()
+        top.reads("no daemon is running")
+        top.press(b"q")
+        assert top.wait() == 0
+    finally:
+        top.close()
+
+
 def metrics(machine: Any, served: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """What the front door shows, and what the control socket shows."""
     connection = machine.unix()

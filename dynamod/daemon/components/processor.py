@@ -8,6 +8,7 @@ import msgspec
 
 from dynamod.actor import Reason
 from dynamod.frontend import routing
+from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.processor import Processor
 from dynamod.frontend.settings import metrics_prefix
 from dynamod.message.registry import ModelCard
@@ -73,7 +74,10 @@ class ProcessorComponent(Processor):
         return routing.rows(self.dispatch, self._view, metrics_prefix())
 
     async def stopping(self, reason: Reason) -> None:
-        """Nothing is left behind: the registry drops what stood under the lease."""
+        """Let go of the workers' feeds; the registry drops what stood under the lease."""
+        dispatch: Dispatch | None = getattr(self, "dispatch", None)  # there from `started` on
+        if dispatch is not None:
+            dispatch.close()
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
         registry = self._site.around.registry
