@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, cast
@@ -118,7 +119,8 @@ class LinkEnd(asyncio.Protocol):
         self._next_ask = 0
         self.hello: Hello | None = None
         self.lease = 0
-        self.rows: tuple[dict[str, Any], ...] = ()
+        self._rows: tuple[dict[str, Any], ...] = ()
+        self._reported = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet."""
@@ -148,6 +150,12 @@ class LinkEnd(asyncio.Protocol):
         if self.lease:
             self._registry.revoke(self.lease)
         self._changed()
+
+    @property
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        """The guest's `ps`: what it has reported last, grown older since."""
+        age = time.monotonic() - self._reported
+        return tuple({**row, "uptime": row["uptime"] + age} if row["uptime"] is not None else row for row in self._rows)
 
     def names(self) -> set[str]:
         """Names of the guest's graphs, also of those that it is about to start."""
@@ -185,7 +193,7 @@ class LinkEnd(asyncio.Protocol):
                 self._say(Snapshot(number, tuple(self._registry.items(prefix))))
                 self._unwatch.append(self._registry.follow(prefix, lambda k, v: self._say(Changed(number, k, v))))
             case Report(rows):
-                self.rows = rows
+                self._rows, self._reported = rows, time.monotonic()
                 self._changed()
             case Answer(number, value, error):
                 future = self._asks.get(number)

@@ -7,6 +7,9 @@ from dynamod.post.base import Reply
 
 _EVERYBODY = object()
 
+BACKLOG = 1000
+"""Turns of the loop that may wait for a slow reader; it is dropped then, and subscribes again for a fresh start."""
+
 
 class Feeds:
     """A reader is dropped when it leaves; its reply is no request of the engine's."""
@@ -51,5 +54,7 @@ class Feeds:
             return
         for reply in list(self._readers):
             items = tuple([item for origin, item in told if origin is not reply.origin])
-            if items:
+            if items and reply.backlog >= BACKLOG:
+                reply.failed("Overloaded", "the reader is too slow", retry=True)
+            elif items:
                 reply.items((pack(items),))

@@ -61,6 +61,11 @@ class Reply(Protocol):
         """Who reads: the same object for all streams of one ingress process."""
         ...
 
+    @property
+    def backlog(self) -> int:
+        """Items that wait for a slow reader. Answers are bounded by themselves; what goes on for ever must look."""
+        ...
+
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when the reader leaves (at once if it has)."""
 

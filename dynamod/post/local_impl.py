@@ -24,6 +24,9 @@ class _Direct:
                 self._sink = None
             sink.delta(delta)
 
+    def backlog(self, stream: int) -> int:
+        return 0
+
     def leave(self) -> None:
         self._sink = None
 

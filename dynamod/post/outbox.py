@@ -34,6 +34,10 @@ class Destination(Protocol):
     def add(self, delta: Delta) -> None:
         """Take one delta."""
 
+    def backlog(self, stream: int) -> int:
+        """Items of a stream that wait."""
+        ...
+
 
 class Outbox:
     """Gathers deltas for one destination process. `write` sends a payload; `blocked` says its socket is full."""
@@ -61,6 +65,10 @@ class Outbox:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.flush)
+
+    def backlog(self, stream: int) -> int:
+        """Items of a stream that wait for credit or for the socket."""
+        return sum(len(delta.items) for delta in self._pending if isinstance(delta, Items) and delta.stream == stream)
 
     def flush(self) -> None:
         """Send what is pending as one frame, if the reader keeps up; else it waits, merged, for the next credit."""
@@ -176,6 +184,11 @@ class StreamReply:
     def origin(self) -> object:
         """See base.Reply."""
         return self._outbox.origin
+
+    @property
+    def backlog(self) -> int:
+        """See base.Reply."""
+        return self._outbox.backlog(self._stream)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """See base.Reply."""

@@ -115,7 +115,8 @@ def served(shared: Any) -> Iterator[Any]:
     over.set()
     for thread in threads:
         thread.join(30)
-    command.end()
+    done = command.end()
+    assert " ERROR " not in done.out + done.err, "it ends in silence"
 
 
 @pytest.fixture
@@ -230,6 +231,7 @@ def test_guests_the_silent_and_the_end(machine: Any) -> None:
     assert (worker["worker"]["running"], worker["worker"]["total_blocks"]) == (0, None)
     first, again = worker["uptime"], look()["Worker"]["uptime"]
     assert again > first, "it is not what was reported once"
+    assert machine.row("Worker")["uptime"] > first
 
     os.kill(worker["pid"], signal.SIGSTOP)
     try:

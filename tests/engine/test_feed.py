@@ -12,11 +12,14 @@ from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore
+from dynamod.engine.feed import BACKLOG, Feeds
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.cache import Began, Cleared, Computed, Ended, Holds, Load, Removed, Stored
+from dynamod.message.ingress import Failed, Frame
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Subscribe
+from dynamod.post.outbox import WINDOW, Outbox
 from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.router.index import BlockIndex
 
@@ -314,3 +317,21 @@ def test_an_index_knows_what_the_pool_holds(words: Any, data: Any, blocks: int, 
             assert kinds(feeds[0], Load)[-1].active_blocks == 0
 
     run(main())
+
+
+async def test_a_reader_that_does_not_read_is_dropped() -> None:
+    """It may subscribe again; until then nothing grows."""
+    sent: list[bytes] = []
+    outbox, feeds = Outbox(sent.append), Feeds()
+    feeds.open(outbox.reply(1), (Cleared(),))
+    for number in range(WINDOW + BACKLOG + 10):
+        feeds.tell(Ended(number))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    assert len(feeds) == 0
+    assert len(sent) == WINDOW
+    assert outbox.backlog(1) == BACKLOG
+    outbox.credit(WINDOW)
+    last = msgspec.msgpack.decode(sent[-1], type=Frame).deltas[-1]
+    assert isinstance(last, Failed)
+    assert last.retry
