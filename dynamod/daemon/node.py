@@ -19,6 +19,7 @@ from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, R
 from dynamod.observe.book import LogBook
 from dynamod.observe.capture import LineReader
 from dynamod.registry.base import Watcher
+from dynamod.registry.keys import quarantine_key
 from dynamod.registry.link_impl import LinkRegistry
 from dynamod.registry.memory_impl import MemoryRegistry
 
@@ -75,6 +76,8 @@ class Node(Actor):
         self._link: LinkServer | None = None
         self._guest: LinkRegistry | None = None
         self._guest_lost = asyncio.Event()
+        self._unheard: set[int] = set()  # pids of our processes that are silent
+        self._lease = self.registry.grant()  # of what the node itself puts while it holds the registry
         self._claims: dict[str, asyncio.Future[str]] = {}
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
@@ -127,6 +130,7 @@ class Node(Actor):
             gpus=self.gpus,
             output=self._output,
             changed=self.changed,
+            silent=self.silent,
         )
         runner.origin = origin
         self.graphs[name] = runner
@@ -179,6 +183,24 @@ class Node(Actor):
         del self.failed[name]
         self.graphs_changed()
         self.changed()
+
+    def silent(self, pid: int, silent: bool) -> None:
+        """A process of ours is not heard any more, or is again: ingress processes leave it alone meanwhile."""
+        (self._unheard.add if silent else self._unheard.discard)(pid)
+        self._tell_unheard(pid)
+
+    def _tell_unheard(self, pid: int) -> None:
+        key, unheard = quarantine_key(self.name, pid), pid in self._unheard
+        if self._guest is not None:
+            if unheard:
+                self._guest.put(key, b"")
+            else:
+                self._guest.delete(key)
+        elif self.role == "holder":
+            if unheard:
+                self.registry.put(key, b"", self._lease)
+            else:
+                self.registry.delete(key, self._lease)
 
     def stop(self) -> None:
         """End this process in good order."""
@@ -237,6 +259,8 @@ class Node(Actor):
         self.seated.set()
         for prefix, watcher in self._watches:
             self.registry.watch(prefix, watcher)
+        for pid in self._unheard:
+            self._tell_unheard(pid)
         self.changed()
 
     async def _join(self) -> None:

@@ -19,6 +19,12 @@ from .spawn import Child, take_spare
 
 log = logging.getLogger("dynamod.daemon")
 
+HEARTBEAT = 2.0
+"""Seconds without a heartbeat after which a process is silent: it is stopped, or its event loop is."""
+
+LOOK = 0.1
+"""Seconds between looks at the heartbeat."""
+
 Output = Callable[[str, str, bytes], None]
 """Takes process name, stream ("out" or "err") and one line."""
 
@@ -40,6 +46,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     detail: str
     beat_age: float | None
     uptime: float
+    silent: bool = False
 
 
 class Process(Actor):
@@ -54,6 +61,7 @@ class Process(Actor):
         *,
         output: Output,
         changed: Callable[[], None],
+        silent: Callable[[int, bool], None] = lambda _pid, _silent: None,
         environ: Mapping[str, str],
         fds: Sequence[int] = (),
         grace: float = 3.0,
@@ -62,6 +70,8 @@ class Process(Actor):
         self.plan = plan
         self._output = output
         self._changed = changed
+        self._tell_silent = silent
+        self._silent = False
         self._environ = environ
         self._fds = fds
         self._grace = grace
@@ -92,6 +102,7 @@ class Process(Actor):
         ]
         self.context.task(self._lifeline.run(child.sock), "lifeline")
         self.context.task(self._wait(readers), "wait")
+        self.context.task(self._listen(), "listen")
         await self._ready.wait()
 
     async def drained(self) -> None:
@@ -105,6 +116,7 @@ class Process(Actor):
         child = self._child
         if child is None:
             return
+        self._set_silent(False)
         self._draining = True
         if child.returncode is None:
             _signal(child.pid, signal.SIGTERM)
@@ -140,6 +152,7 @@ class Process(Actor):
             detail=self._detail,
             beat_age=now - self._beat if self._beat is not None else None,
             uptime=now - self._born if self._born is not None else 0.0,
+            silent=self._silent,
         )
 
     def inspection(self) -> dict[str, Any]:
@@ -148,6 +161,8 @@ class Process(Actor):
         return facts
 
     def _take(self, message: State | Answer | Beat) -> None:
+        self._beat = self.context.now()  # every word is a sign of life
+        self._set_silent(False)
         match message:
             case State(component, state, detail):
                 self._states[component] = state
@@ -163,7 +178,33 @@ class Process(Actor):
                     else:
                         future.set_result(value)
             case Beat():
-                self._beat = self.context.now()
+                pass
+
+    async def _listen(self) -> None:
+        """Notice when the heartbeat stops. A late look says more about us than about the child."""
+        looked = self.context.now()
+        while True:
+            await asyncio.sleep(LOOK)
+            now = self.context.now()
+            if now - looked > LOOK + 0.5 and self._beat is not None:
+                self._beat = now
+            looked = now
+            if self._beat is not None and now - self._beat > HEARTBEAT and not self._ended.is_set():
+                self._set_silent(True)
+
+    def _set_silent(self, silent: bool) -> None:
+        if silent == self._silent:
+            return
+        self._silent = silent
+        assert self._child is not None
+        if silent:
+            log.warning(
+                "%s has been silent for %g s: nothing is sent to it until it is heard", self.plan.name, HEARTBEAT
+            )
+        elif not self._ended.is_set():
+            log.info("%s is heard again", self.plan.name)
+        self._tell_silent(self._child.pid, silent)
+        self._changed()
 
     async def _read(self, stream: asyncio.StreamReader, which: str) -> None:
         while True:

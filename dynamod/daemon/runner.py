@@ -79,13 +79,14 @@ class GraphRunner:
         gpus: Gpus,
         output: Output,
         changed: Callable[[], None],
+        silent: Callable[[int, bool], None],
     ) -> None:
         self.name = name
         self.graph = graph
         self._system = system
         self._folder, self._link = folder, link
         self._gpus = gpus
-        self._output, self._changed = output, changed
+        self._output, self._changed, self._silent = output, changed, silent
         self._groups: dict[str, _Running] = {}
         self._supervisor: Supervisor | None = None
         self.origin: Any = None  # how to start the graph again after a restart of the daemon
@@ -143,6 +144,7 @@ class GraphRunner:
                     state = child.state if child is not None else "Stopped"
                     if facts is not None and state in ("Starting", "Ready", "Draining"):
                         state = facts.components.get(spec.name, state)
+                        state = "Silent" if facts.silent else state
                     rows.append(
                         Row(
                             graph=self.name,
@@ -400,6 +402,7 @@ class GraphRunner:
                 self._plan(running, index),  # with what the other components are told by now
                 output=self._output,
                 changed=self._changed,
+                silent=self._silent,
                 environ=environ,
                 fds=fds,
                 grace=STOP_GRACE,

@@ -86,6 +86,7 @@ class Processor(Actor):
         """Begin to watch models and clocks."""
         self.dispatch = Dispatch(self._view, self._post, self._routing, self.context.random, self.context.task)
         self._view.on_model(self._model_changed)
+        self._view.on_change(self._leave_quarantined)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(), "clocks")
@@ -274,6 +275,11 @@ class Processor(Actor):
             override.router_temperature if override is not None else None,
             session,
         )
+
+    def _leave_quarantined(self) -> None:
+        for flight in list(self._flights):
+            if flight.instance is not None and self._view.quarantined(flight.instance):
+                flight.leave("the worker's process does not answer any more")
 
     def _landed(self, flight: Flight) -> None:
         self._flights.discard(flight)

@@ -171,6 +171,11 @@ class Flight:
         if not self.over:
             self._land(tell_engine=True)
 
+    def leave(self, why: str) -> None:
+        """The instance cannot be waited for: go on elsewhere, or end with an error."""
+        if not self.over:
+            self._break(why, retry=False)
+
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the stream breaks (and may move) when one has passed."""
         now = self._now()

@@ -9,6 +9,8 @@ from dynamod.message.registry import Instance
 
 INSTANCES = "v1/instances/"
 CARDS = "v1/mdc/"
+QUARANTINED = "v1/quarantined/"
+"""Processes whose daemon does not hear from them: `v1/quarantined/{node}/{pid}`. They keep lease and keys."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/-]*")
 
@@ -47,6 +49,11 @@ def instance_key(instance: Instance) -> str:
 def card_key(instance: Instance) -> str:
     """Key of the model card that an instance published."""
     return f"{CARDS}{_place(instance)}"
+
+
+def quarantine_key(node: str, pid: int) -> str:
+    """Key that stands while a process is silent."""
+    return f"{QUARANTINED}{node}/{pid}"
 
 
 def _place(instance: Instance) -> str:

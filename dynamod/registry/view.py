@@ -9,7 +9,7 @@ import msgspec
 from dynamod.message.registry import Instance, ModelCard
 
 from .base import Registry
-from .keys import CARDS, INSTANCES
+from .keys import CARDS, INSTANCES, QUARANTINED, quarantine_key
 
 log = logging.getLogger("dynamod.registry")
 
@@ -29,6 +29,8 @@ class View:
         self._models: dict[str, dict[str, ModelCard]] = {}
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
+        self._quarantined: set[str] = set()
+        registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
 
@@ -62,13 +64,24 @@ class View:
         return next(iter(places.values())) if places else None
 
     def serving(self, name: str) -> list[Instance]:
-        """Ready instances that serve the model."""
+        """Ready instances that serve the model, without quarantined ones."""
         found = []
         for place in self._models.get(name, ()):
             instance = self._by_key.get(INSTANCES + place)
-            if instance is not None and instance.state == "ready":
+            if instance is not None and instance.state == "ready" and not self.quarantined(instance):
                 found.append(instance)
         return found
+
+    def quarantined(self, instance: Instance) -> bool:
+        """Whether the daemon of the instance's process does not hear from it."""
+        return bool(self._quarantined) and quarantine_key(instance.node, instance.pid) in self._quarantined
+
+    def _quarantine_changed(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._quarantined.discard(key)
+        else:
+            self._quarantined.add(key)
+        self._changed()
 
     def _instance_changed(self, key: str, value: bytes | None) -> None:
         old = self._by_key.pop(key, None)

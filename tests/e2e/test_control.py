@@ -235,7 +235,10 @@ def test_changes_at_the_same_time_wait_for_each_other(served: Any) -> None:
     for thread in threads:
         thread.join(30)
     assert [status for status, _ in answers] == [200] * len(asked), answers
-    served.until(lambda: [row["state"] for row in served.ps("Worker")] == ["Ready"])
+    served.until(lambda: {row["state"] for row in served.ps("Worker")} == {"Ready"})
+    served.command.tree()
+    assert served.raw("POST", "/v1/scale/Worker", {"replicas": 1})[0] == 200  # which scale came last is chance
+    assert [row["state"] for row in served.ps("Worker")] == ["Ready"]
     served.command.tree()
     served.until(lambda: served.serves(served.url))
 

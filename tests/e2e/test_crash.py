@@ -135,6 +135,49 @@ class Broken:
 """
 
 
+def test_a_stopped_worker_is_left_alone_until_it_is_heard_again(machine: Any) -> None:
+    command = machine.agg("--Worker.ServiceArgs.workers=2", DYN_TOKEN_ECHO_DELAY_MS="20")
+    url = command.ready()
+    expected = machine.chat(url, WORDS)
+    streams = [machine.stream(url, WORDS) for _ in range(4)]
+    stopped = next(row for row in machine.ps("Worker") if row["process"] == "agg/Worker.1")
+    os.kill(stopped["pid"], signal.SIGSTOP)
+    began = time.monotonic()
+    for stream in streams:
+        stream.read()
+    assert time.monotonic() - began < 30
+    assert [stream.text for stream in streams] == [expected] * 4, "two of them moved, and nobody can tell"
+    assert all(stream.done for stream in streams)
+
+    def state() -> str:
+        rows = {row["process"]: row for row in machine.ps("Worker")}
+        return str(rows["agg/Worker.1"]["state"])
+
+    assert state() == "Silent"
+    assert machine.chat(url, WORDS) == expected, "nothing new goes there"
+    os.kill(stopped["pid"], signal.SIGCONT)
+    machine.until(lambda: state() == "Ready")
+    rows = machine.ps("Worker")
+    assert [row["restarts"] for row in rows] == [0, 0]
+    for _ in range(2):
+        assert machine.chat(url, WORDS) == expected
+
+
+def test_without_another_worker_a_stopped_one_gives_a_typed_error(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="20")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
+    pid = machine.row("Worker")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    stream.read()
+    assert not stream.done
+    assert stream.error["error"]["message"].startswith("the worker's process does not answer any more")
+    status, text = machine.ask(url, "/v1/chat/completions", {"model": "sample", "messages": [{"role": "user"}]})
+    assert (status, "error" in text) in ((400, True), (503, True))
+    os.kill(pid, signal.SIGCONT)
+    machine.until(lambda: machine.serves(url))
+
+
 def test_a_component_that_fails_at_every_start_is_given_up(machine: Any) -> None:
     (machine.folder / "broken.py").write_text(BROKEN)
     daemon = machine.start("dynamod")
