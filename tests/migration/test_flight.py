@@ -311,3 +311,21 @@ async def test_a_final_delta_without_anything_new_ends_it(words: Any) -> None:
     send.text("", "stop", count=0, prompt=3)
     assert air.client.finished == [("stop", 0, 3)]
     assert air.client.shown == []
+
+
+@virtual
+async def test_an_instance_that_cannot_be_waited_for_is_left(words: Any) -> None:
+    air = words.Air(instances=2)
+    air.start().accept()
+    air.last.tokens(1, 2)
+    air.flight.leave("silent")
+    assert (len(air.sends), air.last.prior, air.sends[0].cancelled) == (2, [1, 2], 1)
+    air.last.accept()
+    air.last.tokens(3, finish="stop")
+    assert air.client.answer == "abc"
+    air.flight.leave("silent")  # it is over: nothing happens
+    assert (len(air.sends), air.landed) == (2, 1)
+    alone = words.Air(instances=1)
+    alone.start().accept()
+    alone.flight.leave("silent")
+    assert "silent" in str(alone.error)
