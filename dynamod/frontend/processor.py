@@ -27,6 +27,7 @@ from dynamod.router.router import Prompt, RouterSettings
 from .base import Job, Logprob, Outlet, Run
 from .dispatch import Dispatch, Route
 from .lowering import Lowered, lower
+from .memory import trim_memory
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -148,6 +149,7 @@ class Processor(Actor):
         if (now.kind, now.mdc_sum) == (card.kind, card.mdc_sum):
             self._ready(name, model, card)
             await asyncio.to_thread(model.tokenizer.hasten)
+            trim_memory()  # loading took several times what is kept
         elif name not in self.cards:
             self._model_changed(name, now)  # another model has taken the name meanwhile
 
