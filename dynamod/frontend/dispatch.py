@@ -55,9 +55,10 @@ class Route:
 
 
 class Queued(Protocol):
-    """What waits for a worker that is not busy: a flight."""
+    """What waits for a worker that is not busy: a flight. `instance` is None until it has been sent once."""
 
     over: bool
+    instance: Instance | None
 
     def send(self) -> bool:
         """Send it. False when none can take it."""
@@ -167,7 +168,7 @@ class Dispatch:
         """
         queue = self._queues.setdefault(model, [])
         if len(queue) >= self.settings.queue_size:
-            queue[:] = [one for one in queue if not one[2].over]
+            queue[:] = [one for one in queue if not one[2].over and one[2].instance is None]
             heapq.heapify(queue)
             if len(queue) >= self.settings.queue_size:
                 return False
@@ -187,6 +188,7 @@ class Dispatch:
         queue = self._queues.get(model, [])
         while queue:
             flight = queue[0][2]
-            if not flight.over and not flight.send():
+            gone = flight.over or flight.instance is not None  # its clock may have sent it meanwhile
+            if not gone and not flight.send():
                 return
             heapq.heappop(queue)

@@ -149,7 +149,7 @@ class Processor(Actor):
         if (now.kind, now.mdc_sum) == (card.kind, card.mdc_sum):
             self._ready(name, model, card)
             await asyncio.to_thread(model.tokenizer.hasten)
-            trim_memory()  # loading took several times what is kept
+            await asyncio.to_thread(trim_memory)  # loading took several times what is kept
         elif name not in self.cards:
             self._model_changed(name, now)  # another model has taken the name meanwhile
 

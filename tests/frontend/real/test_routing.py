@@ -163,3 +163,20 @@ async def test_a_session_goes_where_it_was(house, until, words) -> None:
     for _ in range(6):
         await (await house.ask(text="x", prompt_cache_key="mine")).answers()
     assert sorted(len(member.engine.requests) for member in members) == [0, 0, 0, 6]
+
+
+async def test_who_waits_and_is_sent_by_its_clock_is_sent_once(house, until, words) -> None:
+    """The queue's clock may try again in the moment in which a worker gets free."""
+    members = await started(house, until, 2, words.Manual, mode="kv", busy_prefill=0, queue_size=3)
+    for number, member in enumerate(members):
+        router(house).active.begin(number, member.instance.instance_id, (), 5, 0.0)
+    await house.ask(text="x")
+    (flight,) = house.processor._flights
+    for number in range(2):
+        router(house).active.end(number)
+    flight.leave("its clock has passed")
+    house.processor.dispatch.released("sample")
+    await until(lambda: sum(len(member.engine.replies) for member in members) == 1)
+    await asyncio.sleep(0.05)
+    assert sum(len(member.engine.replies) for member in members) == 1
+    assert len(router(house).active) == 1
