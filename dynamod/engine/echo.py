@@ -21,6 +21,7 @@ from dynamod.message.worker import Chat, Generate
 from dynamod.post.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Spawn
+from .cards import card_of
 
 DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
 
@@ -107,18 +108,8 @@ class EchoCore(_Echo):
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""
-        from dynamod.preprocess.card import read_card
-
         options = self.options
-        assert options.path is not None
-        card = await asyncio.to_thread(
-            read_card,
-            options.path,
-            name=options.name,
-            config=options.config_path,
-            context_length=options.context_length,
-            kv_cache_block_size=options.kv_cache_block_size or 16,
-        )
+        card = await card_of(options, kv_cache_block_size=options.kv_cache_block_size or 16)
         self._card = msgspec.structs.replace(
             card, engine=self.name, capabilities=self.capabilities, migration_limit=options.migration_limit
         )

@@ -17,11 +17,11 @@ from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
 from dynamod.post.base import Reply
-from dynamod.preprocess.card import read_card
 from dynamod.preprocess.lower import Model, Prepared
 from dynamod.preprocess.output import TextOutput
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..cards import card_of
 from .loading import load, max_seqs
 from .lowering import Asked, PlainText, lower, prepare
 
@@ -66,15 +66,10 @@ class MistralRs(Engine):
     async def start(self) -> None:
         """Read the card, then load. Raises UserError."""
         options = self.options
-        assert options.path is not None
         threads = max_seqs(options.arguments)
         self._loop = asyncio.get_running_loop()
-        card = await asyncio.to_thread(
-            read_card,
-            options.path,
-            name=options.name,
-            config=options.config_path,
-            context_length=options.context_length,
+        card = await card_of(
+            options,
             kv_cache_block_size=options.kv_cache_block_size or 16,
             kind=self.kind,
             engine=self.name,

@@ -14,6 +14,7 @@ from dynamod.message.worker import Chat, Generate
 from dynamod.post.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
+from ..cards import card_of
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .scheduler import Scheduler
@@ -76,17 +77,9 @@ class Mocker(Engine):
 
     async def _read(self) -> tuple[ModelCard, int]:
         """The model's card and the size of its vocabulary."""
-        from dynamod.preprocess.card import read_card
-
         options = self.options
+        card = await card_of(options)
         assert options.path is not None
-        card = await asyncio.to_thread(
-            read_card,
-            options.path,
-            name=options.name,
-            config=options.config_path,
-            context_length=options.context_length,
-        )
         return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
 
     def card(self) -> ModelCard:
