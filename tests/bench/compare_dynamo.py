@@ -11,6 +11,7 @@ on the machine; CPU times of one call may be compared.
 import argparse
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -55,8 +56,9 @@ class Peer:
     def __init__(self, script: str, venv: str, port: int) -> None:
         self._script, self._venv = script, venv
         begun = time.perf_counter()
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it has a package of our names
         line = subprocess.run(
-            ["bash", script, "start", venv, str(port)], capture_output=True, text=True, timeout=120, check=True
+            ["bash", script, "start", venv, str(port)], capture_output=True, text=True, timeout=120, check=True, env=env
         ).stdout
         found = re.search(r"frontend=(\d+) mocker=(\d+)", line)
         if found is None:
