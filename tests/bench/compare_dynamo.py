@@ -56,7 +56,8 @@ class Peer:
     def __init__(self, script: str, venv: str, port: int) -> None:
         self._script, self._venv = script, venv
         begun = time.perf_counter()
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it has a package of our names
+        # a package of our own has the names of the peer's
+        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         line = subprocess.run(
             ["bash", script, "start", venv, str(port)], capture_output=True, text=True, timeout=120, check=True, env=env
         ).stdout
@@ -105,49 +106,51 @@ def measured(server: Server, fields: dict[str, object], repeat: int) -> list[Res
 def serving(table: Table, a: argparse.Namespace) -> None:
     """CPU, latency and memory of ingress and worker.
 
-    The peer's mocker has no delay and its frontend is what limits it. Ours would run ahead of the ingress and be merged
-    into fewer chunks, so for CPU per streamed token it keeps a real engine's pace (about 6 ms a step), one chunk per
-    token; for latency and unary requests it has no delay either.
+    Neither mocker has a delay, so that the frontends are what limits; ours then joins tokens that wait into one chunk.
+    `each alone` is the same work at four times a real engine's pace, which keeps the ingress busy and gives each token
+    a chunk of its own.
     """
     engine = {"block_size": 16, "num_gpu_blocks": 65536, "max_num_seqs": 512}
     settings = [f"--Worker.engine_args.{name}={value}" for name, value in engine.items()]
     peer = Peer(a.peer, a.venv, a.port)
-    paced = Ours(a.model, 0, "mocker", [*settings, "--Worker.engine_args.speedup_ratio=1"])
-    try:
-        for name in ("stream 10 words, 500 tokens", "stream 400 words, 128 tokens"):
-            mine, theirs = (measured(server, ROWS[name], a.repeat) for server in (paced.server, peer.server))
-            table.add(
-                f"ingress CPU, {name}",
-                median([one.us_per_token(paced.server.ingress) for one in mine]),
-                median([one.us_per_token(peer.server.ingress) for one in theirs]),
-                "us/token",
-                BARS[name],
-            )
-            print(f"  (chunks per token: {chunks(mine):.2f} and {chunks(theirs):.2f})")
-            if name.startswith("stream 10"):
+    names = ("stream 10 words, 500 tokens", "stream 400 words, 128 tokens")
+    theirs = {name: measured(peer.server, ROWS[name], a.repeat) for name in names}
+    for speed, alone in ((0, ""), (4, ", each alone")):
+        ours = Ours(a.model, 0, "mocker", [*settings, f"--Worker.engine_args.speedup_ratio={speed}"])
+        try:
+            for name in names:
+                mine = measured(ours.server, ROWS[name], a.repeat)
                 table.add(
-                    "mocker worker CPU per token",
-                    median([one.us_per_token(paced.server.worker) for one in mine]),
-                    median([one.us_per_token(peer.server.worker) for one in theirs]),
-                    "us",
-                    5.0,
+                    f"ingress CPU, {name}{alone}",
+                    median([one.us_per_token(ours.server.ingress) for one in mine]),
+                    median([one.us_per_token(peer.server.ingress) for one in theirs[name]]),
+                    "us/token",
+                    BARS[name],
                 )
-    finally:
-        paced.stop()
+                print(f"  (chunks per token: {chunks(mine):.2f} and {chunks(theirs[name]):.2f})")
+                if name.startswith("stream 10"):
+                    table.add(
+                        f"mocker worker CPU per token{alone}",
+                        median([one.us_per_token(ours.server.worker) for one in mine]),
+                        median([one.us_per_token(peer.server.worker) for one in theirs[name]]),
+                        "us",
+                        5.0,
+                    )
+        finally:
+            ours.stop()
     fast = Ours(a.model, 0, "mocker", [*settings, "--Worker.engine_args.speedup_ratio=0"])
     try:
-        name = "stream 10 words, 500 tokens"
-        mine, theirs = (measured(server, ROWS[name], a.repeat) for server in (fast.server, peer.server))
-        waits = [median([one.ttft(0.5) for one in results]) for results in (mine, theirs)]
+        both = [measured(fast.server, ROWS[names[0]], a.repeat), theirs[names[0]]]
+        waits = [median([one.ttft(0.5) for one in results]) for results in both]
         table.add("TTFT p50, 64 streams, 10 words", *waits, "ms", 15.0, 1)
-        sizes = [float(sum(results[-1].rss.values())) for results in (mine, theirs)]
+        sizes = [float(sum(results[-1].rss.values())) for results in both]
         table.add("RSS of ingress and one mocker", *sizes, "MB", 160.0, 0)
         for name in ("unary 10 words, 1 token", "unary 4000 words, 1 token"):
-            mine, theirs = (measured(server, ROWS[name], a.repeat) for server in (fast.server, peer.server))
+            both = [measured(server, ROWS[name], a.repeat) for server in (fast.server, peer.server)]
             table.add(
                 f"ingress CPU, {name}",
-                median([one.ms_per_request(fast.server.ingress) for one in mine]),
-                median([one.ms_per_request(peer.server.ingress) for one in theirs]),
+                median([one.ms_per_request(fast.server.ingress) for one in both[0]]),
+                median([one.ms_per_request(peer.server.ingress) for one in both[1]]),
                 "ms/request",
                 BARS[name],
             )

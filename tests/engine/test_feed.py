@@ -63,7 +63,7 @@ def held(feed: Any) -> set[int]:
 
 
 def pool_of(house: Any) -> set[int]:
-    names = house.workers[-1]._engine.scheduler.pool.names()
+    names = house.workers[-1]._engine.ranks[0].scheduler.pool.names()
     assert len(names) == len(set(names))
     return set(names)
 

@@ -80,7 +80,7 @@ async def test_without_prefix_caching_there_are_no_events_and_nothing_is_shared(
         for answer in answers:
             await answer.wait()
         assert house.statistics.engine.hit_rate == 0
-        assert engine_of(house).scheduler.pool.names() == []
+        assert engine_of(house).ranks[0].scheduler.pool.names() == []
 
 
 @virtual
@@ -134,7 +134,7 @@ def test_another_instance_goes_on_where_the_first_stopped(
             rest = await house.ask(words.generate(ids, whole.ids[:cut], seed, max_tokens=limit)).wait()
             assert whole.ids[:cut] + rest.ids == whole.ids
             assert rest.finish == whole.finish == "length"
-            names = engine_of(house).scheduler.pool.names()
+            names = engine_of(house).ranks[0].scheduler.pool.names()
             assert len(names) == len(set(names))
 
     run(main())

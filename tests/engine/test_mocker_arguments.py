@@ -55,7 +55,7 @@ def test_the_block_size_of_the_worker_counts() -> None:
         ({"preemption_mode": "random"}, "preemption_mode: invalid enum value 'random'"),
         ({"timing": "2026"}, "timing: invalid enum value '2026'"),
         ({"startup_time": -1}, "startup_time: expected float >= 0.0, got -1"),
-        ({"dp_size": 2}, "dp_size: 2 is not supported, only 1"),
+        ({"dp_size": 0}, "dp_size: expected int >= 1, got 0"),
         ({"num_gpu_blocks": 1}, "watermark: 0.01 of num_gpu_blocks 1 leaves no block"),
         ({"block-size": 1, "block_size": 1}, "block_size: given twice"),
     ],

@@ -20,6 +20,7 @@ class MockerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `block_size`, `max_num_batched_tokens` in tokens, `num_gpu_blocks` in blocks. `watermark`: share of the blocks that
     admission leaves free. `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all.
     `preemption_mode`: who gives way when the blocks are used up, the newest (lifo) or the oldest (fifo).
+    `dp_size`: data-parallel ranks, each with `num_gpu_blocks` and steps of its own; the worker itself places requests.
     `startup_time`: seconds that loading takes. `timing`: see `timing.TIMINGS`. `seed`: for requests without one.
     """
 
@@ -31,7 +32,7 @@ class MockerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     enable_chunked_prefill: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
-    dp_size: int = 1
+    dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
     preemption_mode: Literal["lifo", "fifo"] = "lifo"
     startup_time: Annotated[float, Meta(ge=0)] | None = None
     timing: TimingName = "later"
@@ -60,8 +61,6 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Moc
         made = msgspec.convert(values, MockerArguments)
     except msgspec.ValidationError as error:
         raise _translated(str(error), values) from None
-    if made.dp_size != 1:
-        raise _wrong("dp_size", f"{made.dp_size} is not supported, only 1: start more workers instead")
     if not made.room:
         raise _wrong("watermark", f"{made.watermark:g} of num_gpu_blocks {made.num_gpu_blocks} leaves no block to use")
     return made

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -17,13 +18,9 @@ from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from ..cards import card_of
 from . import output
 from .arguments import MockerArguments, arguments_of
-from .scheduler import Scheduler
+from .rank import Rank
 from .scheduler import Sequence as Scheduled
 from .stream import Stream
-from .timing import TIMINGS
-
-_BEHIND = 0.1
-"""Seconds that the steps may catch up when the process was held up; a real engine would have lost them."""
 
 
 class MockerStatistics(EngineStatistics, frozen=True):
@@ -50,13 +47,11 @@ class Mocker(Engine):
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
         self.arguments: MockerArguments = arguments_of(options.arguments, options.kv_cache_block_size)
-        self.scheduler = Scheduler(
-            self.arguments, TIMINGS[self.arguments.timing], stored=self._stored, removed=self._removed
-        )
-        self._work = asyncio.Event()
-        self._now = asyncio.get_running_loop().time
-        self._tokens = self._steps = self._step_tokens = 0
-        self._since: float | None = None
+        count = self.arguments.dp_size
+        tell = self._told if count == 1 else self._told_by_one_of_many
+        self.ranks = [Rank(self.arguments, tell, self._hand_out) for _ in range(count)]
+        self._holders: Counter[int] = Counter()  # ranks that have a block, when there are several
+        self._tokens = 0
         self._hashed: tuple[Generate, list[int], list[int]] | None = None
 
     async def start(self) -> None:
@@ -73,7 +68,8 @@ class Mocker(Engine):
         room = self.arguments.room
         self._most = min(room, card.context_length or room)
         await asyncio.sleep(self.arguments.startup_time or 0)
-        self.spawn(self._run(), "steps")
+        for number, rank in enumerate(self.ranks):
+            self.spawn(rank.run(), f"steps of rank {number}")
 
     async def _read(self) -> tuple[ModelCard, int]:
         """The model's card and the size of its vocabulary."""
@@ -108,9 +104,15 @@ class Mocker(Engine):
         stream = Stream(reply, request, answer, self.arguments.block_size, local, names)
         name = stream.name if self.arguments.enable_prefix_caching else _unnamed
         sequence = Scheduled(stream, tuple(names), prompt + done, whole - done, name)
-        self.scheduler.add(sequence)
-        reply.on_cancel(functools.partial(self.scheduler.remove, sequence))
-        self._work.set()
+        rank = self._rank(names, prompt + done)
+        rank.add(sequence)
+        reply.on_cancel(functools.partial(rank.scheduler.remove, sequence))
+
+    def _rank(self, names: Sequence[int], length: int) -> Rank:
+        """Where a prompt is computed soonest: what it lacks there and what waits there; then where most is free."""
+        if len(self.ranks) == 1:
+            return self.ranks[0]
+        return min(self.ranks, key=lambda rank: (rank.missing(names, length) + rank.queued, rank.scheduler.pool.active))
 
     def _hashes(self, request: Generate) -> tuple[list[int], list[int]]:
         """Local and sequence hashes of a prompt; `footprint` has asked for those of the same request just before."""
@@ -121,26 +123,6 @@ class Mocker(Engine):
             return [], []
         local = local_hashes(request.token_ids + request.prior_output, self.arguments.block_size)
         return local, chain(local)
-
-    async def _run(self) -> None:
-        ratio, now, scheduler = self.arguments.speedup_ratio, self._now, self.scheduler
-        due = now()
-        while True:
-            if scheduler.idle:
-                self._work.clear()
-                await self._work.wait()
-                due = now()
-            self._since = now()
-            step = scheduler.step()
-            self._steps += 1
-            self._step_tokens = step.prefilled + len(step.tokens)
-            if ratio:
-                due = max(due, now() - _BEHIND) + step.ms / 1000 / ratio
-                await asyncio.sleep(max(0.0, due - now()))
-            else:
-                await asyncio.sleep(0)
-            self._since = None
-            self._hand_out(step.tokens)
 
     def _hand_out(self, sequences: list[Scheduled]) -> None:
         """The hot loop: once per token."""
@@ -158,35 +140,39 @@ class Mocker(Engine):
             stream.send(ids[position], 1, "length" if made >= sequence.max_tokens else None)
 
     def statistics(self) -> MockerStatistics:
-        """See Engine."""
-        since, scheduler = self._since, self.scheduler
-        pool = scheduler.pool.statistics()
+        """See Engine. The step that lasts longest is the one that counts."""
+        steps = [step for rank in self.ranks if (step := rank.in_step) is not None]
+        since, step_tokens = max(steps, default=(None, 0))
+        load, pools = self.load(), [rank.blocks for rank in self.ranks]
         return MockerStatistics(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
+            running=load.running,
+            waiting=load.waiting,
             tokens=self._tokens,
-            steps=self._steps,
-            in_step_for=self._now() - since if since is not None else None,
-            step_tokens=self._step_tokens if since is not None else 0,
-            total_blocks=pool.capacity,
-            active_blocks=pool.active,
-            cached_blocks=pool.cached,
-            hit_rate=self._hit_rate(),
-            preemptions=scheduler.preemptions,
+            steps=sum(rank.steps for rank in self.ranks),
+            in_step_for=since,
+            step_tokens=step_tokens,
+            total_blocks=load.total_blocks,
+            active_blocks=load.active_blocks,
+            cached_blocks=sum(pool.cached for pool in pools),
+            hit_rate=load.hit_rate,
+            preemptions=sum(rank.scheduler.preemptions for rank in self.ranks),
         )
-
-    def _hit_rate(self) -> float:
-        return self.scheduler.cached_tokens / max(1, self.scheduler.prompt_tokens)
 
     def load(self) -> Load:
         """See Engine."""
-        scheduler = self.scheduler
-        pool = scheduler.pool
-        return Load(len(scheduler.running), len(scheduler.waiting), pool.active, pool.capacity, self._hit_rate())
+        schedulers = [rank.scheduler for rank in self.ranks]
+        asked = sum(one.prompt_tokens for one in schedulers)
+        return Load(
+            running=sum(len(one.running) for one in schedulers),
+            waiting=sum(len(one.waiting) for one in schedulers),
+            active_blocks=sum(one.pool.active for one in schedulers),
+            total_blocks=sum(one.pool.capacity for one in schedulers),
+            hit_rate=sum(one.cached_tokens for one in schedulers) / max(1, asked),
+        )
 
     def snapshot(self) -> tuple[FeedItem, ...]:
         """See Engine. A block's name is its sequence hash."""
-        names = tuple(self.scheduler.pool.names())
+        names = tuple(dict.fromkeys(name for rank in self.ranks for name in rank.scheduler.pool.names()))
         return Holds(names, names), self.load()
 
     def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
@@ -195,14 +181,22 @@ class Mocker(Engine):
         local, names = self._hashes(request)
         self._hashed = request, local, names
         length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
-        cached = self.scheduler.pool.cached_prefix(names) * self.arguments.block_size
-        return tuple(names), length - cached
+        return tuple(names), self._rank(names, length).missing(names, length)
 
-    def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
-        acting = self.scheduler.acting
-        assert acting is not None
-        stream: Stream = acting.owner
-        self.tell(Stored(parent, tuple(blocks), stream.locals_of(blocks)))
+    def _told(self, item: Stored | Removed) -> None:
+        self.tell(item)
 
-    def _removed(self, blocks: Sequence[int]) -> None:
-        self.tell(Removed(tuple(blocks)))
+    def _told_by_one_of_many(self, item: Stored | Removed) -> None:
+        """Routers see one worker: it holds a block as long as one of its ranks does."""
+        if isinstance(item, Stored):
+            self._holders.update(item.blocks)
+            self.tell(item)
+            return
+        gone: list[int] = []
+        for block in item.blocks:
+            self._holders[block] -= 1
+            if not self._holders[block]:
+                del self._holders[block]
+                gone.append(block)
+        if gone:
+            self.tell(Removed(tuple(gone)))
