@@ -1,0 +1,96 @@
+"""How large a simulated cluster is, which faults may happen in it, and its clocks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from dynamod.message.errors import UserError
+from dynamod.migration.flight import Limits
+
+Fault = Literal[
+    "crash",
+    "hang",
+    "node-death",
+    "node-hang",
+    "partition",
+    "registry-cut",
+    "mail-cut",
+    "drop",
+    "double",
+    "delay",
+    "corrupt",
+    "reorder",
+    "registry-outage",
+    "registry-loss",
+    "mail-outage",
+    "drain",
+    "scale",
+    "ingress-restart",
+    "leave",
+    "slow",
+]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+MODEL = "simulated"
+LEASE_TTL = 5.0
+"""Seconds that a lease outlives the last word of its node."""
+
+HEARTBEAT = 2.0
+"""Seconds of silence after which a node's daemon quarantines a process, and a session between nodes is given up."""
+
+CLOCKS = Limits(queue=3.0, first=6.0, gap=4.0, total=60.0)
+"""Clocks of a simulated request: short, so that faults outlast them."""
+
+MIGRATIONS = 3
+BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Counts; `span`: virtual seconds in which requests come and faults happen."""
+
+    nodes: int = 3
+    workers: int = 6
+    ingresses: int = 2
+    requests: int = 40
+    faults: tuple[Fault, ...] = FAULTS
+    span: float = 8.0
+
+
+def faults_of(text: str) -> tuple[Fault, ...]:
+    """Read a list like `crash,hang`; `all`, `none`; a leading `-` leaves one out (`-drop`). Raises UserError."""
+    words = [word.strip().replace("_", "-") for word in text.split(",") if word.strip()]
+    chosen: list[Fault] = []
+    if words and all(word.startswith("-") for word in words):
+        chosen = list(FAULTS)
+    for word in words:
+        if word == "all":
+            chosen = list(FAULTS)
+        elif word == "none":
+            chosen = []
+        else:
+            fault = _known(word.removeprefix("-"))
+            if word.startswith("-"):
+                chosen = [one for one in chosen if one != fault]
+            elif fault not in chosen:
+                chosen.append(fault)
+    return tuple(fault for fault in FAULTS if fault in chosen)  # the order of words must not change what is drawn
+
+
+def _known(word: str) -> Fault:
+    for fault in FAULTS:
+        if fault == word:
+            return fault
+    raise UserError(f"unknown fault '{word}'", f"known faults: all, none, {', '.join(FAULTS)}")
+
+
+def check_shape(shape: Shape) -> None:
+    """Raises UserError for counts that make no cluster."""
+    for name in ("nodes", "workers", "ingresses", "requests"):
+        if getattr(shape, name) < 1:
+            raise UserError(f"--{name} is {getattr(shape, name)}", "give a number from 1 up")
+
+
+def named(names: Sequence[str]) -> str:
+    """Names for a line."""
+    return ", ".join(names) or "none"
