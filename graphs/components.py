@@ -79,6 +79,9 @@ class WorkerSettings(Settings):
     migration_limit: int = Field(3, ge=0, le=1023)
     tensor_parallel_size: int = Field(1, ge=1, le=255)
     base_gpu_id: int = Field(0, ge=0)
+    heartbeat_timeout: float | None = Field(None, gt=0, description="seconds of silence: the process is stopped (2)")
+    stall_timeout: float | None = Field(None, gt=0, description="seconds that a step of the engine may take (10)")
+    stall_per_token: float | None = Field(None, gt=0, description="seconds more for each token of the step (0.01)")
     engine_args: dict[str, Any] = Field({}, description="handed to the engine as they are")
 
 

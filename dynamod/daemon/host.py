@@ -54,7 +54,8 @@ class Host:
         die_with_parent(self._sock, lambda: loop.call_soon_threadsafe(self._stop.set))
         async with System() as system:
             self._system = system
-            host = system.start("host", lambda: _Root(self._lifeline, self._sock), restart="temporary", shutdown=1)
+            root = _Root(self._lifeline, self._sock, self._in_step)
+            host = system.start("host", lambda: root, restart="temporary", shutdown=1)
             await system.ready(host, timeout=10)
             self._around = around = await self._surroundings(system)
             cell = system.cell(host)
@@ -116,6 +117,16 @@ class Host:
         await around.mail.close()
         await around.office.close()
 
+    def _in_step(self) -> tuple[float, int] | None:
+        """The engine's own report; see engine.worker."""
+        for ref in self._around.components.values() if self._around is not None else ():
+            cell = self._system.cell(ref)
+            report = getattr(cell.actor, "in_step", None) if cell is not None else None
+            if report is not None:
+                step: tuple[float, int] | None = report()
+                return step
+        return None
+
     def _say(self, component: str, state: str, detail: str = "") -> None:
         self._lifeline.say(State(component, state, detail))
 
@@ -170,8 +181,10 @@ class Host:
 class _Root(Actor):
     """Keeps the lifeline and its heartbeat."""
 
-    def __init__(self, lifeline: Lifeline, sock: socket.socket) -> None:
-        self._lifeline, self._sock = lifeline, sock
+    def __init__(
+        self, lifeline: Lifeline, sock: socket.socket, in_step: Callable[[], tuple[float, int] | None]
+    ) -> None:
+        self._lifeline, self._sock, self._in_step = lifeline, sock, in_step
 
     async def started(self) -> None:
         self.context.task(self._lifeline.run(self._sock), "lifeline")
@@ -179,7 +192,8 @@ class _Root(Actor):
 
     async def _beat(self) -> None:
         while True:
-            self._lifeline.say(Beat(self.context.now()))
+            step, tokens = self._in_step() or (None, 0)
+            self._lifeline.say(Beat(self.context.now(), step, tokens))
             await asyncio.sleep(BEAT)
 
 

@@ -16,11 +16,9 @@ from dynamod.message.node import Answer, Ask, Beat, State
 from .lifeline import Lifeline
 from .plan import EXIT_USER_ERROR, HostPlan, encode
 from .spawn import Child, take_spare
+from .stall import Clocks, judge
 
 log = logging.getLogger("dynamod.daemon")
-
-HEARTBEAT = 2.0
-"""Seconds without a heartbeat after which a process is silent: it is stopped, or its event loop is."""
 
 LOOK = 0.1
 """Seconds between looks at the heartbeat."""
@@ -38,7 +36,9 @@ class ProcessEnded(DynamodError):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat."""
+    """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat. `silent`: why it is left
+    alone, empty when it is not.
+    """
 
     name: str
     pid: int
@@ -46,7 +46,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     detail: str
     beat_age: float | None
     uptime: float
-    silent: bool = False
+    silent: str = ""
 
 
 class Process(Actor):
@@ -66,12 +66,14 @@ class Process(Actor):
         fds: Sequence[int] = (),
         grace: float = 3.0,
         warm: str = "",
+        clocks: Clocks = Clocks(),
     ) -> None:
         self.plan = plan
+        self._clocks = clocks
         self._output = output
         self._changed = changed
         self._tell_silent = silent
-        self._silent = False
+        self._silent = ""
         self._environ = environ
         self._fds = fds
         self._grace = grace
@@ -86,6 +88,7 @@ class Process(Actor):
         self._next_ask = 0
         self._born: float | None = None
         self._beat: float | None = None
+        self._step: tuple[float, int] | None = None  # when the engine's step began, and its tokens
         self._last_line = b""
         self._draining = False
 
@@ -116,7 +119,7 @@ class Process(Actor):
         child = self._child
         if child is None:
             return
-        self._set_silent(False)
+        self._set_silent("")
         self._draining = True
         if child.returncode is None:
             _signal(child.pid, signal.SIGTERM)
@@ -162,7 +165,6 @@ class Process(Actor):
 
     def _take(self, message: State | Answer | Beat) -> None:
         self._beat = self.context.now()  # every word is a sign of life
-        self._set_silent(False)
         match message:
             case State(component, state, detail):
                 self._states[component] = state
@@ -177,8 +179,9 @@ class Process(Actor):
                         future.set_exception(DynamodError(error))
                     else:
                         future.set_result(value)
-            case Beat():
-                pass
+            case Beat(_, step, tokens):
+                self._step = None if step is None else (self._beat - step, tokens)
+        self._judge()
 
     async def _listen(self) -> None:
         """Notice when the heartbeat stops. A late look says more about us than about the child."""
@@ -189,21 +192,26 @@ class Process(Actor):
             if now - looked > LOOK + 0.5 and self._beat is not None:
                 self._beat = now
             looked = now
-            if self._beat is not None and now - self._beat > HEARTBEAT and not self._ended.is_set():
-                self._set_silent(True)
+            self._judge()
 
-    def _set_silent(self, silent: bool) -> None:
-        if silent == self._silent:
+    def _judge(self) -> None:
+        if self._beat is None or self._ended.is_set():
             return
-        self._silent = silent
+        now = self.context.now()
+        began, tokens = self._step or (None, 0)
+        step = now - began if began is not None else None
+        self._set_silent(judge(self._clocks, now - self._beat, step, tokens))
+
+    def _set_silent(self, why: str) -> None:
+        before, self._silent = self._silent, why
+        if bool(why) == bool(before):
+            return
         assert self._child is not None
-        if silent:
-            log.warning(
-                "%s has been silent for %g s: nothing is sent to it until it is heard", self.plan.name, HEARTBEAT
-            )
+        if why:
+            log.warning("%s has been %s: nothing is sent to it until it moves", self.plan.name, why)
         elif not self._ended.is_set():
             log.info("%s is heard again", self.plan.name)
-        self._tell_silent(self._child.pid, silent)
+        self._tell_silent(self._child.pid, bool(why))
         self._changed()
 
     async def _read(self, stream: asyncio.StreamReader, which: str) -> None:

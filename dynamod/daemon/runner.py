@@ -23,6 +23,7 @@ from .plan import HostPlan, ServicePlan
 from .process import Output, Process
 from .sockets import listen, url_of
 from .spawn import environment
+from .stall import clocks_of
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -95,6 +96,7 @@ class GraphRunner:
         """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
         try:
             for group in groups(self.graph):
+                clocks_of([spec.config for spec in group.services])  # wrong ones are told before anything runs
                 listener = group.listener()
                 sock = None
                 if listener is not None:
@@ -145,6 +147,7 @@ class GraphRunner:
                     if facts is not None and state in ("Starting", "Ready", "Draining"):
                         state = facts.components.get(spec.name, state)
                         state = "Silent" if facts.silent else state
+                    trouble = child.last_error.removeprefix("ProcessEnded: ") if child is not None else ""
                     rows.append(
                         Row(
                             graph=self.name,
@@ -155,7 +158,7 @@ class GraphRunner:
                             pid=facts.pid if facts is not None else 0,
                             restarts=child.restarts if child is not None else 0,
                             uptime=facts.uptime if facts is not None else None,
-                            last_error=child.last_error.removeprefix("ProcessEnded: ") if child is not None else "",
+                            last_error=(facts.silent if facts is not None else "") or trouble,
                             gpus=list(devices),
                         )
                     )
@@ -396,6 +399,7 @@ class GraphRunner:
         group, name = running.group, process_name(running.group, index)
         environ = self._environ(running, index)
         fds = [running.sock.fileno()] if running.sock is not None else []
+        clocks = clocks_of([spec.config for spec in group.services])
 
         def factory() -> Process:
             return Process(
@@ -407,6 +411,7 @@ class GraphRunner:
                 fds=fds,
                 grace=STOP_GRACE,
                 warm="worker" if running.sock is None else "ingress",
+                clocks=clocks,
             )
 
         ref = self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))

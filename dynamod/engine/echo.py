@@ -104,7 +104,7 @@ class EchoCore(_Echo):
 
     name = "echo_core"
     kind = "tokens"
-    capabilities = Capabilities(exact_continuation=True, seed=True, min_tokens=True)
+    capabilities = Capabilities(exact_continuation=True, seed=True, deterministic=True, min_tokens=True)
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""

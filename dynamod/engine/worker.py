@@ -169,6 +169,13 @@ class Worker(Actor):
                 self._feeds.tell(load)
         self._watching = False
 
+    def in_step(self) -> tuple[float, int] | None:
+        """Seconds since the engine's step began and the tokens it computes; None between steps."""
+        if self._engine is None:
+            return None
+        now = self._engine.statistics()
+        return None if now.in_step_for is None else (now.in_step_for, now.step_tokens)
+
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()

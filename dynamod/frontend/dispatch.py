@@ -22,7 +22,7 @@ from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 from .feeds import Feeds, News, Spawn
-from .metrics import Overhead
+from .metrics import Moves, Overhead
 
 
 class Route:
@@ -47,6 +47,11 @@ class Route:
         """The first token has come."""
         self._router.computed(self)
         self._dispatch.released(self._model)
+
+    def wait(self, flight: "Queued") -> bool:
+        """A move that finds all workers busy waits, whatever the queue's size: its client is in the middle."""
+        self._dispatch.wait(self._model, flight, forced=True)
+        return True
 
     def end(self) -> None:
         """The worker has no more to do with the request."""
@@ -77,6 +82,7 @@ class Dispatch:
         self.routers: dict[str, Router] = {}
         self.decisions = DecisionLog()
         self._overheads: dict[str, Overhead] = {}
+        self._moves: dict[str, Moves] = {}
         self._feeds = Feeds(post, spawn)
         self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
         self._turns = count()
@@ -97,6 +103,7 @@ class Dispatch:
         """Nobody serves the model any more."""
         self.routers.pop(model, None)
         self._overheads.pop(model, None)
+        self._moves.pop(model, None)
         self.follow()
 
     def route(self, card: ModelCard, prompt: Prompt) -> Route:
@@ -108,6 +115,13 @@ class Dispatch:
         found = self._overheads.get(model)
         if found is None:
             found = self._overheads[model] = Overhead()
+        return found
+
+    def moves(self, model: str) -> Moves:
+        """How often requests for a model had to move."""
+        found = self._moves.get(model)
+        if found is None:
+            found = self._moves[model] = Moves()
         return found
 
     def available(self, model: str, tried: Collection[int]) -> bool:
@@ -161,13 +175,14 @@ class Dispatch:
 
     # The queue.
 
-    def wait(self, model: str, flight: Queued, priority: int = 0) -> bool:
-        """Queue a flight that found all workers busy, higher priorities first. False when the queue is full.
+    def wait(self, model: str, flight: Queued, priority: int = 0, *, forced: bool = False) -> bool:
+        """Queue a flight that found all workers busy, higher priorities first. False when the queue is full; `forced`
+        finds place.
 
         The flight's own clock bounds how long it waits.
         """
         queue = self._queues.setdefault(model, [])
-        if len(queue) >= self.settings.queue_size:
+        if not forced and len(queue) >= self.settings.queue_size:
             queue[:] = [one for one in queue if not one[2].over and one[2].instance is None]
             heapq.heapify(queue)
             if len(queue) >= self.settings.queue_size:

@@ -72,7 +72,8 @@ async def lower(
         else:
             generate = model.encode(prepared, job.id)
         _annotate(annotations, generate, prepared)
-        requests += [_seeded(generate, sample, random) for sample in range(samples)]
+        draw = None if card.capabilities.deterministic else random
+        requests += [_seeded(generate, sample, draw) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         if with_blocks:
             started = perf_counter()
@@ -139,10 +140,18 @@ def _limits(request: ChatRequest | CompletionRequest) -> bool:
     return request.max_tokens is not None
 
 
-def _seeded(generate: Generate, sample: int, random: random_module.Random) -> Generate:
-    """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise."""
+def _seeded(generate: Generate, sample: int, random: random_module.Random | None) -> Generate:
+    """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
+
+    `random` None: the engine has no chance in it unless a seed asks for another answer, as further choices do.
+    """
     seed = generate.sampling.seed
-    seed = random.getrandbits(31) if seed is None else (seed + sample + _INT64) % (2 * _INT64) - _INT64
+    if seed is not None:
+        seed = (seed + sample + _INT64) % (2 * _INT64) - _INT64
+    elif random is not None:
+        seed = random.getrandbits(31)
+    elif sample:
+        seed = sample
     return msgspec.structs.replace(generate, sampling=msgspec.structs.replace(generate.sampling, seed=seed, n=1))
 
 

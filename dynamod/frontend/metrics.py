@@ -41,6 +41,27 @@ class Overhead:
         self.scheduling = Histogram(OVERHEAD)
 
 
+class Moves:
+    """Requests that moved to another instance, before their first token and behind it, and how long that took."""
+
+    __slots__ = ("failed", "new", "ongoing", "taken")
+
+    def __init__(self) -> None:
+        self.new = self.ongoing = 0
+        self.taken, self.failed = Histogram(DURATION), Histogram(DURATION)
+
+    def broke(self, ongoing: bool) -> None:
+        """See migration.flight.Moves."""
+        if ongoing:
+            self.ongoing += 1
+        else:
+            self.new += 1
+
+    def settled(self, seconds: float, ok: bool) -> None:
+        """See migration.flight.Moves."""
+        (self.taken if ok else self.failed).observe(seconds)
+
+
 class ModelMetrics:
     """Everything counted under one `model` label."""
 

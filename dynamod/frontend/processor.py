@@ -218,6 +218,7 @@ class Processor(Actor):
                     now=asyncio.get_running_loop().time,  # the system's clock, without the calls between
                     landed=self._landed,
                     logprobs=_logprobs_of(model, outlet) if model is not None else None,
+                    moves=self.dispatch.moves(card.name),
                 )
             )
         run.flights = flights

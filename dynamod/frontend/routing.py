@@ -47,8 +47,28 @@ class OverheadRow(msgspec.Struct, frozen=True):
     scheduling_ms: Buckets
 
 
-def rows(dispatch: Dispatch, view: View, prefix: str) -> Iterator[Row]:
-    """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`)."""
+class MovesRow(msgspec.Struct, frozen=True):
+    """Requests that were sent again to another instance."""
+
+    migration_total: int
+
+
+class MovingRow(msgspec.Struct, frozen=True):
+    """Seconds from the break of a stream until another instance had taken the request, or none had."""
+
+    migration_duration_seconds: Buckets
+
+
+class LimitRow(msgspec.Struct, frozen=True):
+    """How often a request may move to another instance."""
+
+    migration_limit: int
+
+
+def rows(dispatch: Dispatch, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
+    """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`). `limit`: of moves,
+    where the processor's settings say so instead of the model's card.
+    """
     names = {instance.instance_id: instance.process for instance in view.all_instances()}
     for model, router in list(dispatch.routers.items()):
         labels = {"model": model.lower()}
@@ -72,6 +92,14 @@ def rows(dispatch: Dispatch, view: View, prefix: str) -> Iterator[Row]:
             name = names.get(worker) or f"{worker:x}"
             yield f"{prefix}_worker", {**labels, "worker": name}, WorkerRow(load.blocks, load.prefill)
         yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting(model))
+        moves, name = dispatch.moves(model), f"{prefix}_model"
+        yield name, {**labels, "migration_type": "new_request"}, MovesRow(moves.new)
+        yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(moves.ongoing)
+        yield name, {**labels, "outcome": "success"}, MovingRow(_buckets(moves.taken))
+        yield name, {**labels, "outcome": "failure"}, MovingRow(_buckets(moves.failed))
+        card = view.card(model)
+        if card is not None:
+            yield name, labels, LimitRow(card.migration_limit if limit is None else limit)
         cost = dispatch.overhead(model)
         yield "dynamo_router_overhead", labels, OverheadRow(_buckets(cost.block_hashing), _buckets(cost.scheduling))
 

@@ -70,9 +70,14 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
 
 
 class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """Heartbeat of the sending process; `at` is its own monotonic clock, only compared with itself."""
+    """Heartbeat of the sending process; `at` is its own monotonic clock, only compared with itself.
+
+    `step`: seconds since its engine's step of `tokens` tokens began; None between steps, and without an engine.
+    """
 
     at: float
+    step: float | None = None
+    tokens: int = 0
 
 
 class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):

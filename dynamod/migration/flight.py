@@ -92,6 +92,26 @@ class Route(Protocol):
     def end(self) -> None:
         """The picked instance has no more to do with the request. Called again, it does nothing."""
 
+    def wait(self, flight: "Flight") -> bool:
+        """All others are busy: call `flight.send` when one is not. False when that cannot be."""
+        ...
+
+
+class Moves(Protocol):
+    """Counts moves to other instances (frontend.metrics.Moves)."""
+
+    def broke(self, ongoing: bool) -> None:
+        """A request is sent again; `ongoing`: part of its answer had come."""
+
+    def settled(self, seconds: float, ok: bool) -> None:
+        """Another instance has taken it (or none has) that long after the stream broke."""
+
+
+class _Uncounted:
+    def broke(self, ongoing: bool) -> None: ...
+
+    def settled(self, seconds: float, ok: bool) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -120,6 +140,7 @@ class Flight:
         now: Callable[[], float],
         landed: Callable[["Flight"], None],
         logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
+        moves: Moves = _Uncounted(),
     ) -> None:
         self.request = request
         self.index = index
@@ -131,6 +152,8 @@ class Flight:
         self._exact, self._limit = exact, limit
         self._now, self._landed = now, landed
         self._logprobs = logprobs
+        self._moves = moves
+        self._broke_at: float | None = None  # until another instance has taken the request
         self._pending_logprobs: Logprobs | None = None
         self._tried: set[int] = set()
         self._sends = 0
@@ -189,7 +212,11 @@ class Flight:
             if limits.first is not None and waited > limits.first:
                 self._break(f"no token came within {limits.first:g} s", retry=False)
         elif limits.queue is not None and waited > limits.queue:
-            self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
+            why = f"no instance took the request within {limits.queue:g} s"
+            if self.instance is None:  # it is not with any: all are busy
+                self._fail(REQUEST_ERRORS["Overloaded"](f"{why}: all are busy", retry_after=1.0))
+            else:
+                self._break(why, retry=True)
 
     # Called by the leg.
 
@@ -226,6 +253,8 @@ class Flight:
             elif kind is Accepted:
                 self.accepted = True
                 self.moved_at = self._now()
+                if self._broke_at is not None:
+                    self._settled(True)
             elif kind is Text:
                 self._text(delta)  # type: ignore[arg-type]
             elif kind is Items:
@@ -321,9 +350,16 @@ class Flight:
             why, retry, self._received, self._exact, self._sends, self._limit, self._route.others(self._tried)
         )
         verdict = decide(broken)
-        if verdict.again and self.send():
-            log.warning("request %s moved to another instance: %s", self.request.request_id, why)
-            return
+        if verdict.again:
+            if self._broke_at is None:
+                self._broke_at = self._now()
+            self._moves.broke(self._received > 0)
+            log.warning("request %s moves to another instance: %s", self.request.request_id, why)
+            if self.send():
+                return
+            self.instance, self.accepted, self.moved_at = None, False, self._now()
+            if self._route.wait(self):
+                return
         error = REQUEST_ERRORS[verdict.error or "Overloaded"](verdict.message or why)
         if isinstance(error, REQUEST_ERRORS["Overloaded"]):
             error.retry_after = 1.0
@@ -334,8 +370,18 @@ class Flight:
             self._land(tell_engine=True)
             self._listener.fail(error)
 
+    def _settled(self, ok: bool) -> None:
+        assert self._broke_at is not None
+        seconds, self._broke_at = self._now() - self._broke_at, None
+        self._moves.settled(seconds, ok)
+        if ok and self.instance is not None:
+            where = self.instance.process or f"{self.instance.instance_id:x}"
+            log.info("request %s was taken by %s within %.1f ms", self.request.request_id, where, seconds * 1000)
+
     def _land(self, *, tell_engine: bool) -> None:
         self.over = True
+        if self._broke_at is not None:
+            self._settled(False)
         outbound, self._outbound = self._outbound, None
         if outbound is not None and tell_engine:
             outbound.cancel()

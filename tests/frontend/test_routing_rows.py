@@ -28,6 +28,9 @@ class View:
 
     all_instances = serving
 
+    def card(self, model: str) -> ModelCard:
+        return ModelCard(model, migration_limit=5)
+
     def on_change(self, _call: Any) -> None:
         pass
 
@@ -42,6 +45,11 @@ async def test_a_model_and_its_workers() -> None:
     for route in routes:
         assert route.pick(()) is not None
     dispatch.overhead("Llama").block_hashing.observe(0.3)
+    moves = dispatch.moves("Llama")
+    for ongoing in (True, True, False):
+        moves.broke(ongoing)
+    moves.settled(0.004, True)
+    moves.settled(1.5, False)
     await asyncio.sleep(0)
     found = {}
     for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):
@@ -49,7 +57,10 @@ async def test_a_model_and_its_workers() -> None:
         assert family.documentation
         for sample in family.samples:
             assert (sample.labels["model"], sample.labels["process"]) == ("llama", "agg/ingress.0")
-            found[sample.name, sample.labels.get("worker") or sample.labels.get("le", "")] = sample.value
+            label = next(
+                (sample.labels[key] for key in ("worker", "migration_type", "outcome") if key in sample.labels), ""
+            )
+            found[sample.name, label or sample.labels.get("le", "")] = sample.value
     assert found["dynamod_router_decisions_total", ""] == 3
     assert found["dynamod_router_prompt_blocks_total", ""] == 6
     assert 0 <= found["dynamod_router_overlap_blocks_total", ""] <= 6
@@ -62,5 +73,10 @@ async def test_a_model_and_its_workers() -> None:
     assert found["dynamo_router_overhead_scheduling_ms_sum", ""] > 0
     assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.25"] == 0
     assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.5"] == 1
+    assert found["dynamo_frontend_model_migration_total", "ongoing_request"] == 2
+    assert found["dynamo_frontend_model_migration_total", "new_request"] == 1
+    assert found["dynamo_frontend_model_migration_duration_seconds_sum", "success"] == 0.004
+    assert found["dynamo_frontend_model_migration_duration_seconds_count", "failure"] == 1
+    assert found["dynamo_frontend_model_migration_limit", ""] == 5
     dispatch.drop("Llama")
     assert list(rows(dispatch, view, "p")) == []

@@ -149,8 +149,14 @@ class Air:
         full: Collection[int] = (),
         logprobs: Any = None,
         columns: bool = False,
+        busy: Collection[int] = (),
+        patient: bool = False,
     ) -> None:
         self._columns = columns
+        self.busy = set(busy)  # ready, and nothing may be sent to them now
+        self.patient, self.waiting = patient, 0
+        self.broken: list[bool] = []
+        self.settlings: list[tuple[float, bool]] = []
         self.instances = [Instance("n", "c", "e", number, {}) for number in range(1, instances + 1)]
         self.full = full
         self.sends: list[Send] = []
@@ -179,13 +185,15 @@ class Air:
             now=asyncio.get_running_loop().time,
             landed=self._landed,
             logprobs=logprobs,
+            moves=self,
         )
 
     # The route: what is charged is on the books until it ends.
 
     def pick(self, tried: Collection[int]) -> Instance | None:
         assert self.charged is None, "the account of the send before must be closed"
-        self.charged = next((one for one in self.instances if one.instance_id not in tried), None)
+        free = (one for one in self.instances if one.instance_id not in tried and one.instance_id not in self.busy)
+        self.charged = next(free, None)
         return self.charged
 
     def others(self, tried: Collection[int]) -> bool:
@@ -197,6 +205,19 @@ class Air:
 
     def end(self) -> None:
         self.charged = None
+
+    def wait(self, flight: Any) -> bool:
+        assert flight is self.flight
+        self.waiting += 1
+        return self.patient
+
+    # Its moves.
+
+    def broke(self, ongoing: bool) -> None:
+        self.broken.append(ongoing)
+
+    def settled(self, seconds: float, ok: bool) -> None:
+        self.settlings.append((seconds, ok))
 
     def _landed(self, flight: Flight) -> None:
         assert flight is self.flight

@@ -71,7 +71,7 @@ class ProcessorComponent(Processor):
 
     def metric_rows(self) -> Iterator[routing.Row]:
         """What metrics show of the routers."""
-        return routing.rows(self.dispatch, self._view, metrics_prefix())
+        return routing.rows(self.dispatch, self._view, metrics_prefix(), self._migration_limit)
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' feeds; the registry drops what stood under the lease."""

@@ -42,7 +42,7 @@ class Mocker(Engine):
 
     name = "mocker"
     kind = "tokens"
-    capabilities = Capabilities(exact_continuation=True, kv_events=True, seed=True, min_tokens=True)
+    capabilities = Capabilities(exact_continuation=True, kv_events=True, seed=True, deterministic=True, min_tokens=True)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

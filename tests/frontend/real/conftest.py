@@ -59,7 +59,9 @@ class Manual(Engine):
 
 
 class Seen(EchoCore):
-    """echo_core that keeps what it was asked."""
+    """echo_core that keeps what it was asked, and says that there is chance in it, as models have."""
+
+    capabilities = msgspec.structs.replace(EchoCore.capabilities, deterministic=False)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

@@ -60,6 +60,18 @@ async def test_every_choice_has_a_seed_of_its_own(house, until, words) -> None:
     assert last == [2**63 - 1, -(2**63)], "engines keep seeds in 64 bits"
 
 
+async def test_an_engine_without_chance_is_not_given_any(house, until, words, monkeypatch) -> None:
+    """Equal requests get equal answers, but choices of one request differ."""
+    monkeypatch.setattr(words.Seen, "capabilities", words.EchoCore.capabilities)
+    await house.start()
+    member = await house.worker(words.Seen)
+    await ready(until, house)
+    await (await house.ask(text="x")).answers()
+    await (await house.ask(text="x", n=3)).answers()
+    await (await house.ask(text="x", seed=5)).answers()
+    assert [request.sampling.seed for request in member.engine.requests] == [None, None, 1, 2, 5]
+
+
 async def test_annotations(house, until, words) -> None:
     await house.start()
     await house.worker()
