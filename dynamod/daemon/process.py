@@ -158,6 +158,11 @@ class Process(Actor):
             silent=self._silent,
         )
 
+    @property
+    def answers(self) -> bool:
+        """Whether it is worth asking: it has started, and is heard."""
+        return self._ready.is_set() and not self._silent and not self._ended.is_set()
+
     def inspection(self) -> dict[str, Any]:
         """The process's facts."""
         facts: dict[str, Any] = msgspec.to_builtins(self.facts())
@@ -231,6 +236,9 @@ class Process(Actor):
         code = await self._child.wait()
         await asyncio.wait(readers, timeout=0.5)  # its last words come before the news of its end
         self._ended.set()
+        for future in self._asks.values():
+            if not future.done():
+                future.set_exception(DynamodError("the process has ended"))
         if self._draining:
             return
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

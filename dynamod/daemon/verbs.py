@@ -231,7 +231,8 @@ class Verbs:
         request = str(arguments.get("request") or "")
         if not request:
             raise UserError("no request named", "give the x-request-id of an answer, or the `id` in its body")
-        processes = [process for runner in self._node.graphs.values() for process in runner.processes("")]
+        running = [process for runner in self._node.graphs.values() for process in runner.processes("")]
+        processes = [process for process in running if process.answers]  # others would keep everybody waiting
         asked = [process.ask("explain", {"request": request}, timeout=3.0) for process in processes]
         if not local:
             asked += [end.ask("explain", {"request": request}, timeout=5.0) for end in self._node.guests()]

@@ -380,6 +380,10 @@ class Machine:
         """A streaming chat whose first words have come."""
         return Streaming(self._connect(url, SLOW), chat_body(text, stream=True, **fields))
 
+    def begin(self, url: str, text: str, *, request: str, **fields: Any) -> "Begun":
+        """A unary chat that is on its way, with a request id of its own."""
+        return Begun(self._connect(url, 60), chat_body(text, **fields), request)
+
     def free(self, url: str) -> bool:
         """Whether nobody listens on the port of a URL, so that another may."""
         with socket.socket() as sock:
@@ -431,6 +435,28 @@ def _request(path: str, body: Any) -> tuple[str, str, str | None, dict[str, str]
     return "POST", path, json.dumps(body), {"Content-Type": "application/json"}
 
 
+class Begun:
+    """A unary request that has been sent."""
+
+    def __init__(self, connection: http.client.HTTPConnection, body: dict[str, Any], request: str) -> None:
+        self._connection = connection
+        method, path, data, headers = _request("/v1/chat/completions", body)
+        connection.request(method, path, data, {**headers, "x-request-id": request})
+
+    def answer(self) -> dict[str, Any]:
+        """Its answer, which must be a good one."""
+        response = self._connection.getresponse()
+        text = response.read()
+        self._connection.close()
+        assert response.status == 200, text
+        answer: dict[str, Any] = json.loads(text)
+        return answer
+
+    def leave(self) -> None:
+        """Do not wait for it."""
+        self._connection.close()
+
+
 class Streaming:
     """An SSE answer that is read bit by bit."""
 
@@ -439,7 +465,7 @@ class Streaming:
         connection.request(*_request("/v1/chat/completions", body))
         self._response = connection.getresponse()
         self.status = self._response.status
-        self.text = ""
+        self.text = self.id = ""
         self.finish: str | None = None
         self.error: dict[str, Any] | None = None
         self.done = False
@@ -467,10 +493,17 @@ class Streaming:
         if name == "error" or "error" in value:
             self.error = {"event": name, **value}
             return True
+        self.id = value["id"]
         for choice in value["choices"]:
             self.text += choice["delta"].get("content") or ""
             self.finish = choice["finish_reason"] or self.finish
         return True
+
+    def more(self, events: int) -> None:
+        """Read some more events; the stream must not end with them."""
+        for _ in range(events):
+            assert self._event()
+        assert (self.finish, self.error) == (None, None)
 
     def read(self) -> "Streaming":
         """Read to the end."""
