@@ -13,7 +13,7 @@ import typer
 from dynamod import __version__
 from dynamod.message.errors import UserError
 
-from . import bench, complete
+from . import bench, complete, infra
 
 
 def _examples(*lines: str) -> str:
@@ -42,6 +42,7 @@ config_app = typer.Typer(
 )
 app.add_typer(config_app, name="config")
 app.add_typer(bench.app, name="bench")
+app.add_typer(infra.app, name="infra")
 
 
 class Form(enum.StrEnum):

@@ -1,0 +1,94 @@
+"""`dynamo infra`: the two servers that several nodes need, started for a developer."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_EXAMPLES = """\b
+Examples:
+  dynamo infra up
+  dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379
+  dynamo infra status
+  dynamo infra down --purge
+"""
+
+app = typer.Typer(
+    help="Start and stop a NATS and an etcd server for trying several nodes.",
+    epilog=_EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="folder of their data and logs (default: ~/.local/state/dynamod/infra)"),
+]
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+@app.command(epilog=_EXAMPLES)
+def up(
+    data: Data = None,
+    host: Annotated[str, typer.Option(help="address to listen on; beyond this machine both need passwords")] = (
+        "127.0.0.1"
+    ),
+    nats_port: Annotated[int, typer.Option(min=1, max=65535)] = 4222,
+    etcd_port: Annotated[int, typer.Option(min=1, max=65535)] = 2379,
+    wait: Annotated[float, typer.Option(min=0.1, help="seconds until both must be healthy")] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
+    from dynamod.daemon import infra
+
+    say: Any = (lambda _line: None) if as_json else (lambda line: print(line, flush=True))
+    folder = data or infra.data_folder()
+    before = {server.pid for server in infra.running(folder)}
+    servers = infra.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
+    if as_json:
+        _print_json(servers)
+        return
+    for server in servers:
+        state = "ran already" if server.pid in before else "is healthy"
+        print(f"{server.name} {state}: {server.url}")
+    print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, tell them:")
+    for name, value in infra.environment(servers).items():
+        print(f"  export {name}={value}")
+
+
+@app.command(epilog=_EXAMPLES)
+def down(
+    data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
+) -> None:
+    """End the servers that `up` started."""
+    from dynamod.daemon import infra
+
+    ended = infra.down(data or infra.data_folder(), purge=purge)
+    print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
+
+
+@app.command(epilog=_EXAMPLES)
+def status(data: Data = None, as_json: Json = False) -> None:
+    """Show the servers that `up` started. Exit code 1 unless both are healthy."""
+    from dynamod.daemon import infra
+
+    servers = infra.running(data or infra.data_folder())
+    health = [infra.healthy(server) for server in servers]
+    if as_json:
+        _print_json(servers)
+    else:
+        for server, well in zip(servers, health, strict=True):
+            print(f"{server.name} {'is healthy' if well else 'does not answer'}: {server.url} (process {server.pid})")
+        if not servers:
+            print("nothing runs")
+    if len(servers) < 2 or not all(health):
+        raise typer.Exit(1)
+
+
+def _print_json(servers: Any) -> None:
+    from dataclasses import asdict
+
+    from dynamod.daemon import infra
+
+    print(json.dumps({"servers": [asdict(one) for one in servers], "environment": infra.environment(servers)}))
