@@ -1,6 +1,5 @@
 """The commands of `dynamo`."""
 
-import enum
 import json
 import os
 import sys
@@ -14,6 +13,7 @@ from dynamod import __version__
 from dynamod.message.errors import UserError
 
 from . import bench, complete, infra
+from .form import Form, Output
 
 
 def _examples(*lines: str) -> str:
@@ -45,17 +45,9 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(infra.app, name="infra")
 
 
-class Form(enum.StrEnum):
-    """How an answer is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 Socket = Annotated[
     str | None, typer.Option("--socket", help="control socket (default: DYNAMOD_SOCKET, else usual places)")
 ]
-Output = Annotated[Form, typer.Option("--output", "-o", help="how to print the answer")]
 Component = Annotated[
     str, typer.Argument(help="component, like Worker or agg/Worker", autocompletion=complete.components)
 ]

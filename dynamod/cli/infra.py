@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .form import Form, Output
+
 _EXAMPLES = """\b
 Examples:
   dynamo infra up
@@ -25,7 +27,6 @@ Data = Annotated[
     Path | None,
     typer.Option("--data", help="folder of their data and logs (default: ~/.local/state/dynamod/infra)"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 @app.command(epilog=_EXAMPLES)
@@ -37,16 +38,16 @@ def up(
     nats_port: Annotated[int, typer.Option(min=1, max=65535)] = 4222,
     etcd_port: Annotated[int, typer.Option(min=1, max=65535)] = 2379,
     wait: Annotated[float, typer.Option(min=0.1, help="seconds until both must be healthy")] = 20.0,
-    as_json: Json = False,
+    output: Output = Form.TEXT,
 ) -> None:
     """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
     from dynamod.daemon import infra
 
-    say: Any = (lambda _line: None) if as_json else (lambda line: print(line, flush=True))
+    say: Any = (lambda _line: None) if output == Form.JSON else (lambda line: print(line, flush=True))
     folder = data or infra.data_folder()
     before = {server.pid for server in infra.running(folder)}
     servers = infra.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
-    if as_json:
+    if output == Form.JSON:
         _print_json(servers)
         return
     for server in servers:
@@ -69,13 +70,13 @@ def down(
 
 
 @app.command(epilog=_EXAMPLES)
-def status(data: Data = None, as_json: Json = False) -> None:
+def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
     from dynamod.daemon import infra
 
     servers = infra.running(data or infra.data_folder())
     health = [infra.healthy(server) for server in servers]
-    if as_json:
+    if output == Form.JSON:
         _print_json(servers)
     else:
         for server, well in zip(servers, health, strict=True):
