@@ -14,7 +14,7 @@ class _Parser(argparse.ArgumentParser):
 
 def run(argv: Sequence[str]) -> int:
     """Run the front door."""
-    from .run import ingress_graph
+    from .run import ingress_graph, joined, router_flags
     from .serve import foreground
 
     p = _Parser(
@@ -25,7 +25,7 @@ def run(argv: Sequence[str]) -> int:
     add = p.add_argument
     add("--http-port", type=int, default=8000, metavar="PORT", help="port (default 8000)")
     add("--http-host", default="0.0.0.0", metavar="HOST", help="address (default 0.0.0.0)")
-    add("--router-mode", default="round-robin", metavar="MODE", help="round-robin or random")
+    router_flags(add)
     add("--api-key", metavar="KEY", help="clients must send this key")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
@@ -34,7 +34,7 @@ def run(argv: Sequence[str]) -> int:
     add("-v", "--verbose", action="count", default=0, help="-v debug, -vv trace")
     add("--version", action="version", version=f"dynamo.frontend {__version__}")
     try:
-        flags = p.parse_args(argv)
+        flags = p.parse_args(joined(argv))
     except SystemExit as end:
         return int(end.code or 0)
     graph = ingress_graph(flags)

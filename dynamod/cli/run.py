@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,9 @@ from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 from dynamod.registry.keys import Address
 
+MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
+_BOOLS = {"true": True, "false": False}
 HELP = """\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
@@ -21,6 +23,7 @@ Runs one engine. Words and flags may come in any order.
   in=dyn://ns.component.endpoint  a worker that front doors of this machine find
   out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
   out=auto, out=dyn             the models of workers that are found (with in=http)
+  out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
   model                         folder, GGUF file, Hugging Face repository, or `sample`
 
 flags:
@@ -33,6 +36,9 @@ examples:
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
+  dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5
+  dynamo-run in=dyn://dynamo.backend.generate out=mocker sample --static-worker
+  dynamo-run in=http out=dyn://dynamo.backend.generate --model-name sample --model-path sample
 """
 
 
@@ -75,8 +81,9 @@ def parser() -> argparse.ArgumentParser:
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
-    add("--router-mode", default="round-robin", metavar="MODE", help="round-robin or random (default round-robin)")
-    add("--migration-limit", type=int, metavar="N", help="moves of a request to another worker (default 3)")
+    add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
+    router_flags(add)
+    add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
@@ -87,6 +94,15 @@ def parser() -> argparse.ArgumentParser:
     add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
     return p
+
+
+def router_flags(add: Callable[..., object]) -> None:
+    """The flags of a front door that choose among workers."""
+    add("--router-mode", default="round-robin", metavar="MODE", help=f"{', '.join(MODES)} (default round-robin)")
+    add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
+    add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
+    add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
+    add("--migration-limit", type=int, metavar="N", help="moves of a request to another worker (default 3)")
 
 
 def parse(argv: Sequence[str]) -> RunArguments:
@@ -106,7 +122,7 @@ def parse(argv: Sequence[str]) -> RunArguments:
             ways[key] = value
         else:
             others.append(word)
-    flags, unknown = parser().parse_known_args(others)
+    flags, unknown = parser().parse_known_args(joined(others))
     models = [word for word in unknown if not word.startswith("-")]
     if wrong := [word for word in unknown if word.startswith("-")]:
         raise UserError(f"unknown flag {wrong[0]}", "see dynamo-run --help")
@@ -114,6 +130,25 @@ def parse(argv: Sequence[str]) -> RunArguments:
         raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
     model = models[0] if models else (flags.model_path or "")
     return RunArguments(ways["in"] or "http", ways["out"], model, flags, rest)
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """`--use-kv-events` alone means true; only true and false behind it are its value."""
+    joined: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--use-kv-events":
+            value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
+            word = f"{word}={value}"
+        joined.append(word)
+    return joined
+
+
+def _bool(text: str) -> bool:
+    if text not in _BOOLS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return _BOOLS[text]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -150,14 +185,14 @@ def build(arguments: RunArguments) -> Graph:
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
-    if discover:
-        for flag in ("context_length", "kv_cache_block_size", "migration_limit"):
+    if flags.static_worker:
+        raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
+    if discover or output.startswith("dyn://"):
+        for flag in ("context_length", "kv_cache_block_size"):
             if getattr(flags, flag) is not None:
                 name = "--" + flag.replace("_", "-")
                 raise UserError(f"{name} belongs to the worker, not to out={output}", "give it where the engine runs")
-        return ingress_graph(flags)
-    if output.startswith("dyn://"):
-        raise UserError("out=dyn://... (static workers) is not supported yet", "use out=auto: workers are found")
+        return ingress_graph(flags, *_remote(arguments))
     address = Address("dynamo", "backend", "generate")
     ingress, worker = ingress_graph(flags), worker_graph(arguments, address)
     services = {**worker.services, **ingress.services}
@@ -167,8 +202,26 @@ def build(arguments: RunArguments) -> Graph:
     return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"), ("Processor", "Worker")), name)
 
 
-def ingress_graph(flags: argparse.Namespace) -> Graph:
-    """Frontend and Processor, for the models that are found."""
+def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
+    """Where workers are looked for, None for everywhere; and the path of a static one's model."""
+    flags, output, model = arguments.flags, arguments.output, arguments.model
+    if not output.startswith("dyn://"):
+        if model or flags.model_name:
+            raise UserError(
+                f"out={output} takes no model: workers say what they serve",
+                "leave it out, or use out=dyn://namespace.component.endpoint for a static worker",
+            )
+        return None, ""
+    if bool(model) != bool(flags.model_name):
+        raise UserError(
+            "a static worker needs both --model-name and --model-path",
+            "give both, or none to find workers at that address",
+        )
+    return Address.parse(output), model
+
+
+def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
+    """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     frontend = {
         "host": flags.http_host,
         "port": flags.http_port,
@@ -177,7 +230,16 @@ def ingress_graph(flags: argparse.Namespace) -> Graph:
         "tls_cert_path": flags.tls_cert_path,
         "tls_key_path": flags.tls_key_path,
     }
-    processor: dict[str, Any] = {"router_mode": flags.router_mode}
+    processor: dict[str, Any] = {
+        "router_mode": flags.router_mode,
+        "kv_overlap_score_weight": flags.kv_overlap_score_weight,
+        "router_temperature": flags.router_temperature,
+        "use_kv_events": flags.use_kv_events,
+        "migration_limit": flags.migration_limit,
+        "only_endpoint": f"dyn://{only}" if only is not None else None,
+        "static_model": static_model or None,
+        "static_model_name": flags.model_name if static_model else None,
+    }
     if not 0 <= flags.http_port <= 65535:
         raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
     from dynamod.router.policy import mode_of
@@ -207,6 +269,8 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         "kv_cache_block_size": flags.kv_cache_block_size,
         "migration_limit": flags.migration_limit if flags.migration_limit is not None else 3,
         "tensor_parallel_size": flags.tensor_parallel_size,
+        "base_gpu_id": flags.base_gpu_id,
+        "static": flags.static_worker or None,
         "endpoint": address.endpoint,
         "engine_args": _engine_args(flags.extra_engine_args),
     }

@@ -1,5 +1,7 @@
 """What a component finds around it in its process: configuration, registry, post, and the other components there."""
 
+import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +11,25 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Ref, System
+from dynamod.message.errors import UserError
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
 from dynamod.post.base import Outbound, Sink
 from dynamod.post.local_impl import LocalPost
 from dynamod.post.unix_impl import Office, UnixPost
-from dynamod.registry.keys import card_key, instance_key
+from dynamod.registry.base import Watcher
+from dynamod.registry.keys import CARDS, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.registry.link_impl import LinkRegistry
-from dynamod.registry.view import View
+from dynamod.registry.view import View, disagree
 
 from .exchange import Exchange, Make
 from .plan import HostPlan, ServicePlan
+
+log = logging.getLogger("dynamod.daemon")
+
+CAUGHT_UP = "v1/caught-up/"
+"""Keys that a process puts to see how far the news has come; other nodes are not told."""
+CATCH_UP = 5.0
 
 
 class Mail:
@@ -62,6 +72,27 @@ class Surroundings:
             # which the kernel does at once when the process dies
             self._view = View(self.registry)
         return self._view
+
+    async def caught_up(self, prefix: str, watcher: Watcher) -> None:
+        """Watch a prefix and wait (with a bound) until all that stands there now has been told, to all watchers.
+
+        What we put comes back behind the snapshots that were asked for before.
+        """
+        registry, back = self.registry, asyncio.Event()
+        key = f"{CAUGHT_UP}{registry.lease:x}"
+        registry.watch(prefix, watcher)
+        registry.put(key, b"")
+        registry.watch(key, lambda _key, _value: back.set())
+        try:
+            async with asyncio.timeout(CATCH_UP):
+                await back.wait()
+        except TimeoutError:
+            log.warning("the registry did not answer within %g s; going on without", CATCH_UP)
+        registry.delete(key)
+
+    def static_instance(self, address: Address) -> Instance | None:
+        """What stands at a fixed address on other nodes, if there is a post that reaches them."""
+        return None
 
 
 class Site:
@@ -107,7 +138,16 @@ class Site:
     def publish(self, endpoint: str, card: ModelCard | None = None) -> Instance:
         """Put the instance (and its model card) into the registry. The lease must have been granted."""
         around = self.around
-        instance = Instance(
+        instance = self._instance(endpoint)
+        around.registry.put(instance_key(instance), msgspec.json.encode(instance))
+        if card is not None:
+            around.registry.put(card_key(instance), msgspec.json.encode(card))
+        self._published[endpoint] = instance
+        return instance
+
+    def _instance(self, endpoint: str) -> Instance:
+        around = self.around
+        return Instance(
             namespace=self.namespace,
             component=self.component,
             endpoint=endpoint,
@@ -117,10 +157,36 @@ class Site:
             pid=os.getpid(),
             process=around.plan.name,
         )
-        around.registry.put(instance_key(instance), msgspec.json.encode(instance))
-        if card is not None:
-            around.registry.put(card_key(instance), msgspec.json.encode(card))
-        self._published[endpoint] = instance
+
+    async def require_agreement(self, card: ModelCard) -> None:
+        """A model has one tokenizer wherever it is served. Raises UserError when another worker says otherwise.
+
+        Workers of our own graph may: they are about to be replaced by such as us.
+        """
+        around, cards, graph = self.around, dict[str, ModelCard](), f"{self.around.plan.graph}/"
+        view = around.view  # watches from here on
+        await around.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
+        processes = {card_key(instance): instance.process for instance in view.all_instances()}
+        for key, other in cards.items():
+            if disagree(card, other) and not processes.get(key, "").startswith(graph):
+                what = f"as {other.kind}" if other.kind != card.kind else "with another tokenizer or template"
+                raise UserError(
+                    f"the model name {card.name!r} is taken: {processes.get(key) or 'another worker'} serves it {what}",
+                    "give this one another name: --model-name or served_model_name",
+                )
+
+    async def publish_static(self, endpoint: str) -> Instance:
+        """Serve at a fixed address, known to this node only. Raises UserError when somebody does already."""
+        around = self.around
+        address = Address(self.namespace, self.component, endpoint)
+        instance = self._instance(endpoint)
+        known: set[str] = set()
+        await around.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
+        if known - {static_key(instance)}:
+            raise UserError(
+                f"a static worker serves dyn://{address} already", "a static address is for one worker: choose another"
+            )
+        around.registry.put(static_key(instance), msgspec.json.encode(instance))
         return instance
 
     def withdraw(self, endpoint: str | None = None) -> None:
@@ -134,6 +200,11 @@ class Site:
     def neighbour(self, name: str) -> Ref | None:
         """Another component of this process."""
         return self.around.components.get(name)
+
+
+def _keep(cards: dict[str, ModelCard], key: str, value: bytes | None) -> None:
+    if value is not None:
+        cards[key] = msgspec.json.decode(value, type=ModelCard)
 
 
 Component = Callable[[Site], Any]

@@ -12,7 +12,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.cache import Began, Cleared, Computed, Ended, FeedItem, Load
 from dynamod.message.registry import ModelCard
-from dynamod.message.worker import Chat, Generate, Subscribe
+from dynamod.message.worker import Chat, Describe, Generate, Subscribe
 from dynamod.post.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
@@ -106,6 +106,10 @@ class Worker(Actor):
             return
         if isinstance(request, Subscribe):
             self._subscribe(self._engine, reply)
+            return
+        if isinstance(request, Describe):
+            reply.accepted()
+            reply.items((msgspec.json.encode(self._engine.card()),), "stop")
             return
         wanted = Generate if self._engine.kind == "tokens" else Chat
         if not isinstance(request, Generate | Chat) or not isinstance(request, wanted):

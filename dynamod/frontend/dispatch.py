@@ -81,6 +81,7 @@ class Dispatch:
         self._loop = asyncio.get_running_loop()
         self.routers: dict[str, Router] = {}
         self.decisions = DecisionLog()
+        self._cards: dict[str, ModelCard] = {}
         self._overheads: dict[str, Overhead] = {}
         self._moves: dict[str, Moves] = {}
         self._feeds = Feeds(post, spawn)
@@ -91,6 +92,7 @@ class Dispatch:
 
     def router(self, card: ModelCard) -> Router:
         """The router of a model; a new one when its blocks have another size."""
+        self._cards[card.name] = card
         router = self.routers.get(card.name)
         if router is None or router.block_size != card.kv_cache_block_size:
             router = self.routers[card.name] = Router(
@@ -102,6 +104,7 @@ class Dispatch:
     def drop(self, model: str) -> None:
         """Nobody serves the model any more."""
         self.routers.pop(model, None)
+        self._cards.pop(model, None)
         self._overheads.pop(model, None)
         self._moves.pop(model, None)
         self.follow()
@@ -126,12 +129,12 @@ class Dispatch:
 
     def available(self, model: str, tried: Collection[int]) -> bool:
         """Whether an instance is ready that has not been tried."""
-        return any(one.instance_id not in tried for one in self._view.serving(model))
+        return any(one.instance_id not in tried for one in self._view.serving(model, self._cards.get(model)))
 
     def pick(self, model: str, router: Router, route: Route, tried: Collection[int]) -> Instance | None:
         """Decide for a route and charge it."""
         started = perf_counter()
-        instances = self._view.serving(model)
+        instances = self._view.serving(model, self._cards.get(model))
         decision = router.decide(route.prompt, instances, tried)
         if decision is None:
             return None
@@ -148,7 +151,7 @@ class Dispatch:
         wanted: dict[Hashable, tuple[Instance, News]] = {}
         for model, router in self.routers.items():
             live: set[int] = set()
-            for instance in self._view.serving(model):
+            for instance in self._view.serving(model, self._cards.get(model)):
                 worker = instance.instance_id
                 live.add(worker)
                 if self.settings.listens:

@@ -21,7 +21,7 @@ from dynamod.migration.flight import Flight, Limits
 from dynamod.post.base import Post
 from dynamod.preprocess.lower import Model
 from dynamod.preprocess.output import Output, TextOutput
-from dynamod.registry.view import View
+from dynamod.registry.view import View, disagree
 from dynamod.router.router import Prompt, RouterSettings
 
 from .base import Job, Logprob, Outlet, Run
@@ -146,12 +146,11 @@ class Processor(Actor):
         now = self._view.card(name)
         if now is None:
             return  # gone while it loaded
-        if (now.kind, now.mdc_sum) == (card.kind, card.mdc_sum):
-            self._ready(name, model, card)
-            await asyncio.to_thread(model.tokenizer.hasten)
-            await asyncio.to_thread(trim_memory)  # loading took several times what is kept
-        elif name not in self.cards:
-            self._model_changed(name, now)  # another model has taken the name meanwhile
+        if disagree(now, card):
+            return  # another model has taken the name meanwhile, and is being loaded
+        self._ready(name, model, card)
+        await asyncio.to_thread(model.tokenizer.hasten)
+        await asyncio.to_thread(trim_memory)  # loading took several times what is kept
 
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._models[name] = model
@@ -222,7 +221,7 @@ class Processor(Actor):
                 )
             )
         run.flights = flights
-        if not self._view.serving(card.name):
+        if not self._view.serving(card.name, card):
             raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
         nvext = job.request.nvext
         if nvext is not None and "query_instance_id" in (nvext.annotations or ()):

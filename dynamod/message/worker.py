@@ -1,7 +1,8 @@
 """What a worker receives: requests (two kinds, because engines come in two kinds) and control of their streams.
 
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
-`Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load. `Open`
+`Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load, `Describe`
+for its model card. `Open`
 wraps any of them with a stream number of the sender's choice; answers come back as `dynamod.message.ingress` deltas
 under that number.
 """
@@ -91,7 +92,14 @@ class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
     seconds_left: float | None = None
 
 
-Request = Generate | Chat | Call | Subscribe
+class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
+    """Say what you serve: answered by one item, the worker's `ModelCard` as JSON bytes."""
+
+    request_id: str
+    seconds_left: float | None = None
+
+
+Request = Generate | Chat | Call | Subscribe | Describe
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

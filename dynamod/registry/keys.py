@@ -9,6 +9,8 @@ from dynamod.message.registry import Instance
 
 INSTANCES = "v1/instances/"
 CARDS = "v1/mdc/"
+STATIC = "v1/static/"
+"""Static workers of this node; other nodes are not told."""
 QUARANTINED = "v1/quarantined/"
 """Processes whose daemon does not hear from them: `v1/quarantined/{node}/{pid}`. They keep lease and keys."""
 
@@ -46,6 +48,11 @@ def instance_key(instance: Instance) -> str:
     return f"{INSTANCES}{_place(instance)}"
 
 
+def static_key(instance: Instance) -> str:
+    """Key of a static worker."""
+    return f"{STATIC}{_place(instance)}"
+
+
 def card_key(instance: Instance) -> str:
     """Key of the model card that an instance published."""
     return f"{CARDS}{_place(instance)}"
@@ -56,6 +63,11 @@ def quarantine_key(node: str, pid: int) -> str:
     return f"{QUARANTINED}{node}/{pid}"
 
 
+def place_of(where: Address | Instance) -> str:
+    """What the keys of all instances of an endpoint have in common: `{namespace}/{component}/{endpoint}`."""
+    endpoint = where.endpoint.replace("/", "%2F")  # the original has an endpoint called chat/completions
+    return f"{where.namespace}/{where.component}/{endpoint}"
+
+
 def _place(instance: Instance) -> str:
-    endpoint = instance.endpoint.replace("/", "%2F")  # the original has an endpoint called chat/completions
-    return f"{instance.namespace}/{instance.component}/{endpoint}/{instance.instance_id:x}"
+    return f"{place_of(instance)}/{instance.instance_id:x}"

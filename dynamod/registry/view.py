@@ -9,7 +9,7 @@ import msgspec
 from dynamod.message.registry import Instance, ModelCard
 
 from .base import Registry
-from .keys import CARDS, INSTANCES, QUARANTINED, quarantine_key
+from .keys import CARDS, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
 
 log = logging.getLogger("dynamod.registry")
 
@@ -19,10 +19,20 @@ _card = msgspec.json.Decoder(ModelCard)
 ModelWatcher = Callable[[str, ModelCard | None], None]
 
 
-class View:
-    """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is."""
+def disagree(one: ModelCard, other: ModelCard) -> bool:
+    """Whether workers of one model name cannot take the same requests: what they are sent, or its tokens, differ."""
+    return one.name == other.name and (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
 
-    def __init__(self, registry: Registry) -> None:
+
+class View:
+    """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is.
+
+    `only`: nothing else than what is at this address. A static worker publishes no card: `offer` is for whoever knows
+    what it serves.
+    """
+
+    def __init__(self, registry: Registry, only: Address | None = None) -> None:
+        self._only = only
         self._instances: dict[str, dict[int, Instance]] = {}
         self._by_key: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
@@ -35,7 +45,10 @@ class View:
         registry.watch(CARDS, self._card_changed)
 
     def on_model(self, watcher: ModelWatcher) -> None:
-        """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes."""
+        """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes.
+
+        Also with another card when the files behind the name have changed, and no instance with the old ones is left.
+        """
         self._on_model.append(watcher)
 
     def on_change(self, watcher: Callable[[], None]) -> None:
@@ -63,10 +76,12 @@ class View:
         places = self._models.get(name)
         return next(iter(places.values())) if places else None
 
-    def serving(self, name: str) -> list[Instance]:
-        """Ready instances that serve the model, without quarantined ones."""
+    def serving(self, name: str, like: ModelCard | None = None) -> list[Instance]:
+        """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
         found = []
-        for place in self._models.get(name, ()):
+        for place, card in self._models.get(name, {}).items():
+            if like is not None and disagree(card, like):
+                continue
             instance = self._by_key.get(INSTANCES + place)
             if instance is not None and instance.state == "ready" and not self.quarantined(instance):
                 found.append(instance)
@@ -83,7 +98,23 @@ class View:
             self._quarantined.add(key)
         self._changed()
 
+    def offer(self, instance: Instance, card: ModelCard | None) -> None:
+        """Take a model as if the instance had published it; None takes it back."""
+        self._card_changed(card_key(instance), None if card is None else msgspec.json.encode(card))
+
+    def place(self, instance: Instance, here: bool) -> None:
+        """Take an instance that stands in no registry, or forget it."""
+        self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
+
+    def _looks_at(self, key: str) -> bool:
+        if self._only is None:
+            return True
+        place = place_of(self._only)
+        return key.startswith((f"{INSTANCES}{place}/", f"{CARDS}{place}/"))
+
     def _instance_changed(self, key: str, value: bytes | None) -> None:
+        if not self._looks_at(key):
+            return
         old = self._by_key.pop(key, None)
         if value is not None:
             try:
@@ -100,6 +131,8 @@ class View:
         self._changed()
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
+        if not self._looks_at(key):
+            return
         place = key.removeprefix(CARDS)
         old = self._cards.pop(place, None)
         new: ModelCard | None = None
@@ -108,17 +141,18 @@ class View:
                 new = _card.decode(value)
             except msgspec.MsgspecError as error:
                 log.warning("ignored a broken model card at %s: %s", key, error)
-        before = set(self.models())
+        before = self.models()
         if old is not None:
             self._models[old.name].pop(place, None)
         if new is not None:
             self._cards[place] = new
             self._models.setdefault(new.name, {})[place] = new
         after = self.models()
-        for name in after.keys() - before:
-            for watcher in self._on_model:
-                watcher(name, after[name])
-        for name in before - after.keys():
+        for name, card in after.items():
+            if name not in before or disagree(card, before[name]):
+                for watcher in self._on_model:
+                    watcher(name, card)
+        for name in before.keys() - after.keys():
             self._models.pop(name, None)
             for watcher in self._on_model:
                 watcher(name, None)

@@ -23,7 +23,7 @@ class View:
             for number, process in ((10, "agg/Worker.0"), (11, ""))
         ]
 
-    def serving(self, _model: str) -> list[Instance]:
+    def serving(self, _model: str, _like: Any = None) -> list[Instance]:
         return self.instances
 
     all_instances = serving

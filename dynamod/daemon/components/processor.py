@@ -11,8 +11,14 @@ from dynamod.frontend import routing
 from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.processor import Processor
 from dynamod.frontend.settings import metrics_prefix
-from dynamod.message.registry import ModelCard
+from dynamod.frontend.static import StaticWorkers
+from dynamod.message.errors import UserError
+from dynamod.message.registry import Instance, ModelCard
 from dynamod.migration.flight import Limits
+from dynamod.preprocess.card import read_card
+from dynamod.preprocess.locate import locate, model_name
+from dynamod.registry.keys import CARDS, STATIC, Address, place_of
+from dynamod.registry.view import View
 from dynamod.router.settings import settings_of
 
 from ..site import Site
@@ -27,7 +33,7 @@ ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 
 
 class ProcessorComponent(Processor):
-    """Serves the models of the whole registry, or only those at the address that `endpoint` names."""
+    """Serves the models of the whole registry, or only those at `only_endpoint`; there static workers too."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -39,8 +45,13 @@ class ProcessorComponent(Processor):
             gap=config.get("token_gap_timeout", defaults.gap),
             total=config.get("request_timeout", defaults.total),
         )
+        self._only = Address.parse(str(config["only_endpoint"])) if config.get("only_endpoint") else None
+        self._static_here: dict[str, Instance] = {}
+        self._static = (str(config.get("static_model") or ""), str(config.get("static_model_name") or ""))
+        if self._static[0] and self._only is None:
+            raise UserError("static_model needs only_endpoint", "say where: dyn://namespace.component.endpoint")
         super().__init__(
-            site.around.view,
+            site.around.view if self._only is None else View(site.around.registry, self._only),
             site.around.mail,
             routing=settings_of(config),
             limits=limits,
@@ -52,21 +63,39 @@ class ProcessorComponent(Processor):
         """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
         await self._site.around.registry.leased(timeout=60)
         await super().started()
+        if self._static[0]:
+            await self._follow_static(*self._static)
         try:
             async with asyncio.timeout(CATCH_UP):
                 await self._caught_up()
         except TimeoutError:
             log.warning("not all models could be loaded within %g s; going on without", CATCH_UP)
 
+    async def _follow_static(self, model: str, name: str) -> None:
+        """The model is known from here on; the worker may come when it likes."""
+        assert self._only is not None
+        prefix = f"{STATIC}{place_of(self._only)}/"
+        self._site.around.registry.watch(prefix, self._static_changed)
+        path = locate(model)
+        card = await asyncio.to_thread(read_card, path, name=name or model_name(model, path))
+        static = StaticWorkers(self._view, self._site.around.mail, card, self._static_instances)
+        await static.look()
+        self.context.task(static.run(), "static workers")
+
+    def _static_instances(self) -> list[Instance]:
+        """Who may be there: what stands in the node's registry, and the address on other nodes."""
+        assert self._only is not None
+        elsewhere = self._site.around.static_instance(self._only)
+        return list(self._static_here.values()) or ([elsewhere] if elsewhere is not None else [])
+
+    def _static_changed(self, key: str, value: bytes | None) -> None:
+        self._static_here.pop(key, None)
+        if value is not None:
+            self._static_here[key] = msgspec.json.decode(value, type=Instance)
+
     async def _caught_up(self) -> None:
-        """What we put comes back behind the snapshots that were asked for before."""
-        registry, view = self._site.around.registry, self._site.around.view
-        key, back = f"v1/caught-up/{registry.lease:x}", asyncio.Event()
-        registry.put(key, b"")
-        registry.watch(key, lambda _key, _value: back.set())
-        await back.wait()
-        registry.delete(key)
-        while not view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
+        await self._site.around.caught_up(CARDS, lambda _key, _value: None)
+        while not self._view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
 
     def metric_rows(self) -> Iterator[routing.Row]:

@@ -23,6 +23,7 @@ class WorkerComponent(Worker):
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._static = bool(site.config.get("static", False))
         self._endpoint = str(site.config.get("endpoint", "generate"))
         super().__init__(_make(site.config), options_of(site.config), self._published, self._withdrawn)
 
@@ -30,6 +31,10 @@ class WorkerComponent(Worker):
         """Load the engine; the lease is waited for meanwhile."""
         await asyncio.gather(super().started(), self._site.around.registry.leased(timeout=60))
         self._site.serve(self._endpoint, self.context.ref)
+        if self._static:
+            await self._site.publish_static(self._endpoint)
+            return
+        await self._site.require_agreement(self._card)
         self._site.publish(self._endpoint, self._card)
 
     def _published(self, card: ModelCard) -> None:

@@ -1,0 +1,129 @@
+"""Static workers: at a known address, without a registry between.
+
+Somebody has to say what they serve. The front door is told the model's name and files; kind, block size and
+capabilities it asks the worker itself, again and again, for that also shows whether the worker is there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.registry import Instance, ModelCard
+from dynamod.message.worker import Describe
+from dynamod.post.base import Post, Sink
+from dynamod.registry.view import View
+
+log = logging.getLogger("dynamod.frontend")
+
+EVERY = 1.0
+"""Seconds between two looks at a static worker."""
+PATIENCE = 3
+"""Looks in vain after which it is gone."""
+
+_card = msgspec.json.Decoder(ModelCard)
+
+
+class Answer(Sink):
+    """What a worker says of itself: a card, or None."""
+
+    def __init__(self) -> None:
+        self.card: asyncio.Future[ModelCard | None] = asyncio.get_running_loop().create_future()
+
+    def delta(self, delta: Delta) -> None:
+        """See Sink."""
+        if isinstance(delta, Items) and delta.items:
+            try:
+                self._tell(_card.decode(delta.items[0]))
+            except msgspec.MsgspecError as error:
+                log.warning("a static worker sent a broken model card: %s", error)
+                self._tell(None)
+        elif isinstance(delta, Failed):
+            self._tell(None)
+
+    def lost(self, why: str) -> None:
+        """See Sink."""
+        self._tell(None)
+
+    def _tell(self, card: ModelCard | None) -> None:
+        if not self.card.done():
+            self.card.set_result(card)
+
+
+async def describe(post: Post, instance: Instance, timeout: float = 2.0) -> ModelCard | None:
+    """Ask a worker for its card; None when it does not answer in time, or cannot be reached."""
+    answer = Answer()
+    outbound = post.open(instance, Describe("describe", timeout), answer)
+    try:
+        async with asyncio.timeout(timeout):
+            return await answer.card
+    except TimeoutError:
+        return None
+    finally:
+        outbound.cancel()
+
+
+class StaticWorkers:
+    """Follows instances that publish no card. `instances()` are those that may be there; `card`: what is known here."""
+
+    def __init__(self, view: View, post: Post, card: ModelCard, instances: Callable[[], Sequence[Instance]]) -> None:
+        self._view, self._post, self._card, self._instances = view, post, card, instances
+        self._there: dict[int, tuple[Instance, int]] = {}  # with looks in vain since the last answer
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(EVERY)
+
+    async def look(self) -> None:
+        """Ask each; offer the model of those that answer, take back that of those that do not any more."""
+        instances = {instance.instance_id: instance for instance in self._instances()}
+        for number in self._there.keys() - instances.keys():
+            self._gone(number)
+        cards = await asyncio.gather(*(describe(self._post, instance) for instance in instances.values()))
+        for instance, card in zip(instances.values(), cards, strict=True):
+            number = instance.instance_id
+            if card is not None:
+                self._offer(instance, card)
+            elif number in self._there:
+                missed = self._there[number][1] + 1
+                self._there[number] = (instance, missed)
+                if missed >= PATIENCE:
+                    self._gone(number)
+
+    def _offer(self, instance: Instance, card: ModelCard) -> None:
+        here = self._card
+        new = instance.instance_id not in self._there
+        self._there[instance.instance_id] = (instance, 0)
+        if not new:
+            return
+        log.info("found the static worker at dyn://%s (engine %s)", instance.path, card.engine)
+        if card.kind == "tokens" and card.mdc_sum != here.mdc_sum:
+            log.warning(
+                "the model files of %s are not those that the worker at dyn://%s has: tokenizer and template must be "
+                "the same, or its answers make no sense",
+                *(here.path, instance.path),
+            )
+        self._view.place(instance, True)
+        self._view.offer(
+            instance,
+            msgspec.structs.replace(
+                card,
+                name=here.name,
+                path=here.path,
+                config_path=here.config_path,
+                mdc_sum=here.mdc_sum,
+                context_length=min(filter(None, (card.context_length, here.context_length)), default=0),
+            ),
+        )
+
+    def _gone(self, number: int) -> None:
+        found = self._there.pop(number, None)
+        if found is not None:
+            instance, _ = found
+            log.warning("the static worker at dyn://%s is gone", instance.path)
+            self._view.offer(instance, None)
+            self._view.place(instance, False)
