@@ -48,10 +48,11 @@ ROOMS: dict[str, set[str]] = {
     "frontend": EVERYBODY | {"preprocess", "router", "migration", "registry", "post"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "registry", "post"},
     "replay": EVERYBODY | {"engine", "router", "kvcache", "registry"},
+    "sim": EVERYBODY | {"post", "registry", "preprocess", "router", "migration", "frontend", "engine"},
     "disagg": EVERYBODY | {"router", "registry", "kvcache", "post"},
     "planner": EVERYBODY | {"router", "registry", "kvcache", "post"},
     "daemon": EVERYBODY | LOWER,
-    "cli": EVERYBODY | LOWER | {"daemon"},
+    "cli": EVERYBODY | LOWER | {"daemon", "sim"},
     "compat": EVERYBODY | LOWER | {"daemon", "cli"},
 }
 """Room to the other rooms it may import. README.md shows the same table."""

@@ -232,6 +232,45 @@ def drain(component: Component, socket: Socket = None, output: Output = Form.TEX
     _post("drain", socket, output, component=component)
 
 
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    epilog=_examples(
+        "dynamo reload graphs.agg:Frontend -f new.yaml --dry-run",
+        "dynamo reload -f new.yaml --Frontend.port=9000",
+        "dynamo reload",
+    ),
+)
+def reload(
+    context: typer.Context,
+    graph: Annotated[
+        str | None,
+        typer.Argument(help="graph, like graphs.agg:Frontend; default: the file's", autocompletion=complete.targets),
+    ] = None,
+    config_file: Annotated[
+        str | None,
+        typer.Option("--config-file", "-f", help="YAML with the new settings", autocompletion=complete.configs),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", help="running graph to change (default: of the same name, or the only one)")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Change a running graph to new settings: only what differs restarts, and streams finish or move first.
+
+    What was given behind `dynamo serve` (like --Frontend.port) is to be given again. Without graph and file the daemon
+    reads its own file again, as on SIGHUP.
+    """
+    from .reload import reload_graph
+
+    extra = list(context.args)
+    if graph is not None and graph.startswith("--"):  # an override before the graph
+        extra.insert(0, graph)
+        graph = None
+    raise typer.Exit(reload_graph(graph, config_file, extra, name=name, dry_run=dry_run, socket=socket, form=output))
+
+
 @app.command(epilog=_examples("dynamo stop agg", "dynamo stop"))
 def stop(
     graph: Annotated[

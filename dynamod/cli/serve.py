@@ -3,19 +3,13 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dynamod.message.errors import UserError
 
-if TYPE_CHECKING:
-    from dynamod.graph.graph import Graph
-
 LEVELS = ("", "debug", "trace")
-PATHS = {"model", "model_path", "model_config", "model_config_path", "api_key_file", "tls_cert_path", "tls_key_path"}
-"""Settings that may name a file."""
-SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is called so
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +90,8 @@ def configure_logs(verbose: int) -> None:
 
 
 def _detach(graph: Any, arguments: ServeArguments) -> int:
+    from dynamod.graph.absolute import absolute
+
     from .client import Control
 
     control = Control(arguments.socket)
@@ -104,29 +100,6 @@ def _detach(graph: Any, arguments: ServeArguments) -> int:
     )
     print(f"graph {value['name']} handed over: {', '.join(value['components'])} {' '.join(value['urls'])}".rstrip())
     return 0
-
-
-def absolute(graph: "Graph", folder: Path) -> "Graph":
-    """The graph with settings that name files relative to `folder` made absolute: the daemon works elsewhere."""
-    services = {name: replace(spec, config=_absolute(spec.config, folder)) for name, spec in graph.services.items()}
-    config = {
-        name: _absolute(section, folder) if isinstance(section, dict) else section
-        for name, section in graph.config.items()
-    }
-    return replace(graph, services=services, config=config)
-
-
-def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    return {
-        key: str(folder / value)
-        if key.replace("-", "_") in PATHS
-        and isinstance(value, str)
-        and value
-        and value not in SHIPPED
-        and (folder / value).exists()
-        else value
-        for key, value in settings.items()
-    }
 
 
 def _listening(graph: Any, arguments: ServeArguments) -> list[str]:

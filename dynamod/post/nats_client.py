@@ -1,0 +1,124 @@
+"""One session of the library nats-py: making it, ending it, and its errors in plain words."""
+
+import asyncio
+import contextlib
+import importlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from dynamod.message.errors import UserError
+
+from .nats_settings import NatsSettings
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+
+RECONNECT_WAIT = 0.25
+"""Seconds between two attempts to reach the same server."""
+
+PENDING = 1024 * 1024
+"""Bytes nats-py may hold back before a publish waits for the socket."""
+
+REFUSED_WAIT = 5.0
+"""The same after a server refused our credentials: only a person can change that."""
+
+
+def new_client() -> "Client":
+    """A client that is not connected yet."""
+    client: Client = importlib.import_module("nats.aio.client").Client()
+    return client
+
+
+def options(settings: NatsSettings, client: "Client", name: str) -> dict[str, Any]:
+    """Arguments of `Client.connect`: tries for ever, and what a server does not take is not held for long."""
+    found: dict[str, Any] = {
+        "servers": list(settings.servers),
+        "name": name,
+        "connect_timeout": settings.connect_timeout,
+        "reconnect_time_wait": RECONNECT_WAIT,
+        "max_reconnect_attempts": -1,
+        "pending_size": PENDING,
+        "flush_timeout": settings.silence,
+        "ping_interval": 3600,  # our own sign of life tells more, see nats_connection
+    }
+    if settings.tls:
+        found["tls"] = settings.tls_context()
+    guard = _guard(client, settings.tls)
+    if settings.username:
+        found["user"], found["password"] = settings.username, lambda: guard(settings.password)
+    elif settings.token:
+        found["token"] = lambda: guard(settings.token)
+    elif settings.nkey:
+        found["nkeys_seed_str"] = settings.nkey
+    elif settings.credentials_file:
+        found["user_credentials"] = str(settings.credentials_file)
+    return found
+
+
+def _guard(client: "Client", tls: bool) -> Any:
+    """nats-py goes on in clear text when a server offers no TLS; a secret must not."""
+
+    def secret(value: str) -> str:
+        if tls and not offers_tls(client):
+            raise ConnectionRefusedError("the server offers no TLS")
+        return value
+
+    return secret
+
+
+def offers_tls(client: "Client") -> bool:
+    """Whether the server that `client` speaks to has asked for TLS, and so got it."""
+    info: dict[str, Any] = getattr(client, "_server_info", {})
+    return bool(info.get("tls_required"))
+
+
+def refuses_credentials(error: BaseException) -> bool:
+    """Whether a server has refused who we say we are."""
+    text = str(error).lower()
+    return "authorization violation" in text or "authentication" in text or "authorization failed" in text
+
+
+def plain(error: BaseException) -> str:
+    """An error of the library as part of a sentence."""
+    if isinstance(error, UserError):
+        return error.line()
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ConnectionRefusedError) and error.errno:
+        return "connection refused"
+    return (str(error) or type(error).__name__).removeprefix("nats: ")
+
+
+def cut(client: "Client") -> None:
+    """Break the socket off. nats-py's own close waits until all bytes have left, which a dead connection never does."""
+    pending = getattr(client, "_pending", None)
+    if pending is not None:
+        client._pending, client._pending_data_size = [], 0
+    writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
+    if writer is not None:
+        writer.transport.abort()
+
+
+async def discard(client: "Client") -> None:
+    """End a client within a second, whatever state it is in. Nothing of it stays behind."""
+    subscriptions = list(getattr(client, "_subs", {}).values())
+    cut(client)
+    # a client that never got as far as a connection may fail in any way
+    with contextlib.suppress(Exception):
+        async with asyncio.timeout(1.0):
+            await client.close()
+    cut(client)
+    for subscription in subscriptions:  # close() leaves these tasks when it fails half way
+        task = getattr(subscription, "_wait_for_msgs_task", None)
+        if task is not None:
+            task.cancel()
+
+
+async def settle(client: "Client", timeout: float) -> None:
+    """Wait until the server has all that was sent before, subscriptions too. Raises nats.errors.FlushTimeoutError.
+
+    nats-py writes a ping past what it holds back itself, so only the second one comes behind that.
+    """
+    seconds = max(1, math.ceil(timeout))  # its argument is annotated as int
+    await client.flush(seconds)
+    await client.flush(seconds)

@@ -1,0 +1,384 @@
+"""The one connection of a process to NATS, kept for ever. Links (nats_impl) send and receive through it.
+
+    publish() ─► queue ─► nats-py ─► NATS ─► nats-py ─► the link at the address
+
+A cut shorter than `patience` costs nothing but what was on its way, which the links' numbers show; a longer one fails
+every link, and until NATS is back `publish` drops and `accepting` is False, so that nothing old is sent later. nats-py
+makes lost connections again by itself. What it does not see (a server that holds the connection but does nothing, a
+close that never ends) shows by a message to ourselves that does not come back: then the client is replaced.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from . import nats_client, nats_wire
+from .nats_keeper import Keeper, stop_if_cancelled
+from .nats_settings import NatsSettings
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+log = logging.getLogger("dynamod.post")
+
+ROOM = 256 * 1024
+"""Bytes of body in one message: a large payload must not stand in everybody's way."""
+
+HIGH, LOW = 4 * 1024 * 1024, 1024 * 1024
+"""Bytes in the queue at which links hold back, and go on."""
+
+
+HOLD = 0.5
+"""Seconds without sending after NATS is back: the other end needs a moment to come back too, and mail to nobody fails
+the link."""
+
+
+class Link(Protocol):
+    """One end of a link, as the connection sees it."""
+
+    def take(self, message: bytes) -> None:
+        """A message for this link."""
+
+    def fail(self, why: str, tell: bool = True) -> None:
+        """The link cannot go on; `tell` the other end."""
+
+
+class Listener(Protocol):
+    """Who has links."""
+
+    def tick(self) -> None:
+        """Every `alive` seconds."""
+
+    def down(self, why: str) -> None:
+        """Every link has failed."""
+
+    def block(self, blocked: bool) -> None:
+        """NATS takes nothing now, or takes more again."""
+
+
+class NatsStatistics(msgspec.Struct, frozen=True):
+    """State of the connection and counts since the process started."""
+
+    server: str
+    connected: bool
+    connects: int
+    links: int
+    queued: int
+    queued_bytes: int
+    half_bytes: int
+    sent: int
+    received: int
+    dropped: int
+    slow: int
+
+
+Handler = Callable[[bytes, str], None]
+"""Takes a message and the address that answers go to."""
+
+
+class NatsConnection:
+    """See the module. `spawn` starts a task that belongs to an actor (`context.task`); `name` is shown by NATS."""
+
+    def __init__(
+        self, settings: NatsSettings, spawn: Callable[[Coroutine[Any, Any, None], str], Any], name: str = "dynamod"
+    ) -> None:
+        self.settings = settings
+        self.accepting = True
+        self.room = ROOM
+        self.halves = nats_wire.Budget(settings.half_bytes)
+        self._spawn = spawn
+        self._inbox = f"_INBOX.dynamod-{secrets.token_hex(8)}"
+        self._pulse = f"{self._inbox}.pulse"
+        self._links: dict[str, Link] = {}
+        self._numbers = 0
+        self._listeners: list[Listener] = []
+        self._queue: deque[tuple[str, bytes, str]] = deque()
+        self._queued = 0
+        self._wake = asyncio.Event()
+        self._started = self._blocked = False
+        self._keeper = Keeper(settings, name, self)
+        self.servers = self._keeper.servers
+        self.flowing = False  # mail is sent now
+        self._patience: asyncio.TimerHandle | None = None
+        self._hold: asyncio.TimerHandle | None = None
+        self._waiting = False  # for our own message to come back
+        self._mute = 0  # ticks without it
+        self._closing = False
+        self._sent = self._received = self._dropped = self._slow = 0
+
+    # Life.
+
+    def start(self) -> None:
+        """Begin to connect; does not wait for it. Raises UserError for TLS files of no use."""
+        if self.settings.tls:
+            self.settings.tls_context()
+        self._started = True
+        self.went_down()
+        self._spawn(self._run(), "nats connection")
+        self._spawn(self._tick_on(), "nats clock")
+
+    async def ready(self, timeout: float) -> bool:
+        """Wait for the first connection, at most `timeout` seconds; whether it is there."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._keeper.up.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Send what waits, if NATS takes it within a second, and end the connection."""
+        if self._closing:
+            return
+        self._closing = True
+        client = self._keeper.client
+        try:
+            async with asyncio.timeout(1.0):
+                while self._queue and self.connected:  # noqa: ASYNC110 - only at the end
+                    await asyncio.sleep(0.005)
+                if client is not None and client.is_connected:
+                    await nats_client.settle(client, 1.0)
+        except Exception as error:
+            log.debug("the last mail may not have left: %s", error)
+        self.accepting = False
+        if self._started:
+            await self._keeper.stop()
+        self._drop_all("this process is stopping")
+
+    @property
+    def connected(self) -> bool:
+        """Whether NATS is there now."""
+        return self._keeper.up.is_set()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether links should hold back what can wait."""
+        return self._blocked
+
+    def statistics(self) -> NatsStatistics:
+        """A snapshot."""
+        return NatsStatistics(
+            self._keeper.server,
+            self.connected,
+            self._keeper.connects,
+            len(self._links),
+            len(self._queue),
+            self._queued,
+            self.halves.used,
+            self._sent,
+            self._received,
+            self._dropped,
+            self._slow,
+        )
+
+    # Links.
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of the clock and of the connection's state."""
+        self._listeners.append(listener)
+
+    def leave(self, listener: Listener) -> None:
+        """The opposite of `listen`."""
+        self._listeners.remove(listener)
+
+    def address(self, link: Link) -> str:
+        """A new address at which `link` receives. Never used twice, so it stands for this link alone."""
+        self._numbers += 1
+        address = f"{self._inbox}.{self._numbers:x}"
+        self._links[address] = link
+        return address
+
+    def release(self, address: str) -> None:
+        """Nobody is at the address any more; what still comes there is answered with END."""
+        self._links.pop(address, None)
+
+    async def subscribe(self, subject: str, handler: Handler) -> None:
+        """Receive at `subject`, in every session from now on. When NATS is there, it knows of it on return."""
+
+        async def arrived(message: "Msg") -> None:
+            self._received += 1
+            handler(message.data, message.reply)
+
+        await self._keeper.subscribe(subject, arrived)
+
+    async def unsubscribe(self, subject: str) -> None:
+        """Receive at `subject` no more."""
+        await self._keeper.unsubscribe(subject)
+
+    def publish(self, subject: str, message: bytes, reply: str) -> None:
+        """Send, in order, as soon as NATS takes it. `reply` is the address of the link that sends."""
+        if not self.accepting:
+            self._dropped += 1
+            return
+        self._queue.append((subject, message, reply))
+        self._queued += len(message)
+        if self._queued > HIGH and not self._blocked:
+            self._block(True)
+        if self._queued > self.settings.queue_bytes:
+            asyncio.get_running_loop().call_soon(self._overflow)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        await self._keeper.subscribe(f"{self._inbox}.*", self._arrived)
+        await self._keeper.run()
+
+    # What the keeper says.
+
+    async def write(self, client: "Client") -> None:
+        """See nats_keeper.Owner."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue and self.flowing:
+                subject, message, reply = self._queue.popleft()
+                self._queued -= len(message)
+                self._sent += 1
+                try:
+                    await client.publish(subject, message, reply)
+                except Exception as error:
+                    self._not_sent(subject, reply, error)
+                if self._queued < LOW and self._blocked:
+                    self._block(False)
+                stop_if_cancelled()
+
+    def _not_sent(self, subject: str, reply: str, error: Exception) -> None:
+        self._dropped += 1
+        link = self._links.get(reply)
+        if link is not None:
+            link.fail(f"NATS does not take mail for {subject}: {nats_client.plain(error)}")
+
+    # What happens to it.
+
+    async def _arrived(self, message: "Msg") -> None:
+        self._received += 1
+        subject = message.subject
+        if subject == self._pulse:
+            self._waiting = False
+            return
+        link = self._links.get(subject)
+        headers = message.headers
+        if headers is not None and headers.get("Status") == "503":
+            if link is not None:
+                link.fail("nobody receives the mail: the process is gone", tell=False)
+        elif link is not None:
+            link.take(message.data)
+        elif message.reply:
+            self.refuse(message.data, message.reply, "the reader has left")
+
+    def refuse(self, message: bytes, reply: str, why: str) -> None:
+        """Answer a message of a link that is unknown here; END is not answered."""
+        try:
+            kind, _ = nats_wire.kind_and_number(message)
+        except nats_wire.WireError as error:
+            log.warning("NATS: refused a message: %s", error)
+            return
+        if kind != nats_wire.END:
+            self.publish(reply, nats_wire.end(why), "")
+
+    def slow(self, subject: str, reply: str) -> None:
+        """See nats_keeper.Owner."""
+        self._slow += 1
+        link = self._links.get(subject)
+        if link is not None:
+            log.error("NATS mail was dropped: this process reads too slowly; the streams of that link are lost")
+            link.fail("the mail lost frames: the reader is too slow")
+        else:
+            # the next message of that link, or its next sign of life, shows what is missing
+            log.error("NATS mail from %s was dropped: this process reads too slowly", reply)
+
+    def went_down(self) -> None:
+        """See nats_keeper.Owner."""
+        self.flowing = False
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+        self._waiting, self._mute = False, 0
+        self._block(True)
+        if self._patience is None and self.accepting:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(self.settings.patience, self._give_up)
+
+    def came_up(self, client: "Client") -> None:
+        """See nats_keeper.Owner."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        self.accepting = not self._closing
+        self.room = max(1, min(ROOM, client.max_payload - nats_wire.HEADER.size))
+        self._waiting, self._mute = False, 0
+        if self._keeper.connects > 1:
+            self._hold = asyncio.get_running_loop().call_later(HOLD, self._flow)
+        else:
+            self._flow()
+
+    def _flow(self) -> None:
+        self._hold = None
+        self.flowing = True
+        if self._queued < HIGH:
+            self._block(False)
+        self._wake.set()
+
+    def _give_up(self) -> None:
+        self._patience = None
+        self.accepting = False
+        self._drop_all(f"no connection to NATS at {self.servers}")
+
+    def _overflow(self) -> None:
+        if self._queued > self.settings.queue_bytes:
+            self._drop_all(f"NATS at {self.servers} takes mail too slowly: {self._queued} bytes wait")
+
+    def _drop_all(self, why: str) -> None:
+        """Nothing old may be sent later: every link begins anew."""
+        self._dropped += len(self._queue)
+        self._queue.clear()
+        self._queued = 0
+        if self._links:
+            log.warning("%s; the streams over it are lost", why)
+        for listener in list(self._listeners):
+            listener.down(why)
+        if self.flowing:
+            self._block(False)
+
+    def _block(self, blocked: bool) -> None:
+        if blocked != self._blocked:
+            self._blocked = blocked
+            for listener in self._listeners:
+                listener.block(blocked)
+
+    async def _tick_on(self) -> None:
+        while not self._closing:
+            try:
+                async with asyncio.timeout(self.settings.alive):
+                    await self._keeper.stopped.wait()
+                return
+            except TimeoutError:
+                pass
+            self._check()
+            for listener in list(self._listeners):
+                listener.tick()
+
+    def _check(self) -> None:
+        """Whether the client still works. Counted in ticks: a loop that was held up does not blame NATS for it."""
+        if not self.connected:
+            self._keeper.look()
+        elif not self.flowing:
+            pass
+        elif not self._waiting:
+            self._mute = 0
+            self._waiting = True
+            self._queue.appendleft((self._pulse, b"", ""))
+            self._wake.set()
+        else:
+            self._mute += 1
+            if self._mute * self.settings.alive >= self.settings.silence:
+                self._keeper.went_down()
+                if self._patience is not None:
+                    self._patience.cancel()
+                self._give_up()
+                self._keeper.end()

@@ -1,0 +1,258 @@
+"""The post between nodes: each worker process receives at one subject of NATS, each pair of processes has a link.
+
+An ingress sends to the worker's subject with the link's address as reply; the worker answers there, with an address of
+its own as reply. So NATS tells both ends at once when nobody receives any more ("no responders"). What NATS does not
+tell shows by sequence numbers and signs of life, see nats_wire: while streams are open each end gives one every
+`alive` seconds, and what is busy and hears nothing for `silence` seconds fails the link. A link that fails ends its
+streams on both sides; the next request begins a new one.
+"""
+
+import asyncio
+import logging
+import re
+
+import msgspec
+
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
+
+from . import nats_wire
+from .base import Outbound, Receive, Sink
+from .inbox import Inbox, InboxStatistics
+from .nats_connection import NatsConnection
+from .nats_link import LinkEnd, LinkStatistics
+from .outbox import Outbox, OutboxStatistics
+
+log = logging.getLogger("dynamod.post")
+
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+
+
+def instance_subject(namespace: str, component: str, endpoint: str, instance_id: int) -> str:
+    """`{namespace}_{component}.{endpoint}-{lease hex}`, as the original names it, with safe characters only."""
+    return f"{_safe(namespace)}_{_safe(component)}.{_safe(endpoint)}-{instance_id:x}"
+
+
+def _safe(name: str) -> str:
+    """NATS gives a meaning to dots, stars, `>` and white space, and `$` begins its own subjects."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+class WorkerLink(LinkEnd):
+    """A worker's end of a link to one ingress process."""
+
+    def __init__(self, office: "NatsOffice", connection: NatsConnection, peer: str) -> None:
+        super().__init__(connection, peer)
+        self._office = office
+        self._idle_limit *= 2  # the ingress forgets first, so that it never sends on a link that is unknown here
+        self.outbox = Outbox(self.send)
+        self.outbox.block(connection.blocked)
+
+    @property
+    def streams(self) -> int:
+        """See LinkEnd."""
+        return len(self.outbox.streams)
+
+    @property
+    def busy(self) -> bool:
+        """See LinkEnd."""
+        return bool(self.outbox.streams) or self.outbox.statistics().waiting > 0
+
+    def deliver(self, payload: bytes) -> None:
+        """See LinkEnd."""
+        message: ToWorker = _to_worker.decode(payload)
+        match message:
+            case Open(stream, endpoint, request):
+                self._office.receive(endpoint, request, self.outbox.reply(stream))
+            case Cancel(stream):
+                reply = self.outbox.streams.get(stream)
+                if reply is not None:
+                    reply.cancel()
+            case Credit(frames):
+                self.outbox.credit(frames)
+
+    def ended(self, why: str) -> None:
+        """See LinkEnd."""
+        self._office.forget(self.peer)
+        self.outbox.close()
+
+
+class NatsOffice:
+    """The worker side: receives at `subject` and hands each new stream to `receive`."""
+
+    def __init__(self, connection: NatsConnection, subject: str, receive: Receive) -> None:
+        self.subject = subject
+        self.receive = receive
+        self._connection = connection
+        self._links: dict[str, WorkerLink] = {}  # by the ingress's address
+
+    async def start(self) -> None:
+        """Begin to receive; when NATS is not there yet, as soon as it is."""
+        self._connection.listen(self)
+        await self._connection.subscribe(self.subject, self._arrived)
+
+    def _arrived(self, message: bytes, reply: str) -> None:
+        link = self._links.get(reply)
+        if link is None:
+            link = self._new(message, reply)
+            if link is None:
+                return
+        link.take(message)
+
+    def _new(self, message: bytes, reply: str) -> WorkerLink | None:
+        """A link begins with its message 1; anything else is of a link that has ended here, or of a stranger."""
+        try:
+            kind, number = nats_wire.kind_and_number(message)
+        except nats_wire.WireError as error:
+            log.warning("NATS: refused a message at %s: %s", self.subject, error)
+            if reply:
+                self._connection.publish(reply, nats_wire.end(str(error)), "")
+            return None
+        if reply and kind == nats_wire.DATA and number == 1:
+            link = self._links[reply] = WorkerLink(self, self._connection, reply)
+            return link
+        if reply:
+            self._connection.refuse(message, reply, "the worker does not know this link (any more)")
+        return None
+
+    def forget(self, address: str) -> None:
+        """The link of that ingress address has ended."""
+        self._links.pop(address, None)
+
+    def tick(self) -> None:
+        """See nats_connection.Listener."""
+        for link in list(self._links.values()):
+            link.tick()
+
+    def down(self, why: str) -> None:
+        """See nats_connection.Listener."""
+        for link in list(self._links.values()):
+            link.fail(why, tell=False)
+
+    def block(self, blocked: bool) -> None:
+        """See nats_connection.Listener."""
+        for link in list(self._links.values()):
+            link.outbox.block(blocked)
+
+    def flush(self) -> None:
+        """Send what the current engine step has produced without waiting for the end of the loop's turn."""
+        for link in list(self._links.values()):
+            link.outbox.flush()
+
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        return sum(link.streams for link in self._links.values())
+
+    def statistics(self) -> list[OutboxStatistics]:
+        """A snapshot of each destination."""
+        return [link.outbox.statistics() for link in self._links.values()]
+
+    def links(self) -> list[LinkStatistics]:
+        """A snapshot of each link."""
+        return [link.link_statistics() for link in self._links.values()]
+
+    async def close(self) -> None:
+        """Receive no more and end all links, which tells the ingresses at once."""
+        await self._connection.unsubscribe(self.subject)
+        for link in list(self._links.values()):
+            link.fail("the worker is stopping")
+        self._connection.leave(self)
+
+
+class IngressLink(LinkEnd):
+    """An ingress's end of a link to one worker process."""
+
+    def __init__(self, post: "NatsPost", connection: NatsConnection, peer: str) -> None:
+        super().__init__(connection, peer)
+        self._post = post
+        self.inbox = Inbox(self.send)
+
+    @property
+    def streams(self) -> int:
+        """See LinkEnd."""
+        return len(self.inbox)
+
+    def deliver(self, payload: bytes) -> None:
+        """See LinkEnd."""
+        self.inbox.frame(payload)
+
+    def ended(self, why: str) -> None:
+        """See LinkEnd."""
+        self._post.ended(self)
+        self.inbox.lost(why)
+
+
+class _Stream:
+    __slots__ = ("_link", "_number")
+
+    def __init__(self, link: IngressLink, number: int) -> None:
+        self._link, self._number = link, number
+
+    def cancel(self) -> None:
+        """See base.Outbound."""
+        self._link.inbox.cancel(self._number)
+
+
+class NatsPost:
+    """The ingress side: a link to each worker process, made with the first request.
+
+    Without a connection to NATS for longer than `patience` seconds a request is `lost` at once; within them it waits.
+    """
+
+    name = "nats"
+
+    def __init__(self, connection: NatsConnection) -> None:
+        self._connection = connection
+        self._links: dict[str, IngressLink] = {}
+        connection.listen(self)
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
+        """See base.Post."""
+        subject = instance.transport["nats"]
+        link = self._links.get(subject)
+        if link is None:
+            link = self._links[subject] = IngressLink(self, self._connection, subject)
+        stream = _Stream(link, link.inbox.open(instance.path, request, sink))
+        if not self._connection.accepting:
+            why = f"no connection to NATS at {self._connection.servers}"
+            asyncio.get_running_loop().call_soon(link.fail, why, False)
+        return stream
+
+    def forget(self, subject: str) -> None:
+        """The instance behind `subject` is gone: end its link, which tells every open sink at once."""
+        link = self._links.get(subject)
+        if link is not None:
+            link.fail("the worker is gone")
+
+    def ended(self, link: IngressLink) -> None:
+        """The link is dead: the next request makes a new one."""
+        if self._links.get(link.peer) is link:
+            del self._links[link.peer]
+
+    def tick(self) -> None:
+        """See nats_connection.Listener."""
+        for link in list(self._links.values()):
+            link.tick()
+
+    def down(self, why: str) -> None:
+        """See nats_connection.Listener."""
+        for link in list(self._links.values()):
+            link.fail(why, tell=False)
+
+    def block(self, blocked: bool) -> None:
+        """See nats_connection.Listener: what an ingress sends is small and cannot be merged, so it queues."""
+
+    def statistics(self) -> dict[str, InboxStatistics]:
+        """A snapshot of each link, by subject."""
+        return {subject: link.inbox.statistics() for subject, link in self._links.items()}
+
+    def links(self) -> list[LinkStatistics]:
+        """A snapshot of each link."""
+        return [link.link_statistics() for link in self._links.values()]
+
+    async def close(self) -> None:
+        """See base.Post."""
+        for link in list(self._links.values()):
+            link.fail("the reader has left")
+        self._connection.leave(self)

@@ -1,0 +1,233 @@
+"""Keeps a process connected to NATS: one client of nats-py at a time, its subscriptions, and what the log says."""
+
+import asyncio
+import errno
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from . import nats_client
+from .nats_settings import NatsSettings
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+log = logging.getLogger("dynamod.post")
+
+SAY_EVERY = 5.0
+"""Seconds before the same line is logged again."""
+
+ATTEMPT_LIMIT = 10.0
+"""Seconds without any attempt to connect after which the client is taken for stuck."""
+
+
+class Owner(Protocol):
+    """Who uses the connection."""
+
+    def came_up(self, client: "Client") -> None:
+        """NATS is there, and knows of all subscriptions."""
+
+    def went_down(self) -> None:
+        """NATS is not there (any more); told at least once per loss."""
+
+    def slow(self, subject: str, reply: str) -> None:
+        """A message for `subject` was dropped because nobody took it in time."""
+
+    async def write(self, client: "Client") -> None:
+        """Send through `client` until cancelled."""
+
+
+class Keeper:
+    """Runs sessions for ever. A session is one client; it ends when the client is of no use any more."""
+
+    def __init__(self, settings: NatsSettings, name: str, owner: Owner) -> None:
+        self.settings = settings
+        self.servers = ", ".join(settings.servers)
+        self.client: Client | None = None
+        self.up = asyncio.Event()
+        self.stopped = asyncio.Event()
+        self.connects = 0
+        self._name = name
+        self._owner = owner
+        self._closing = self._refused = False
+        self._ready: Client | None = None  # the client, once it has subscribed to everything
+        self._callbacks: dict[str, Callable[[Msg], Awaitable[None]]] = {}
+        self._subscriptions: dict[str, Any] = {}  # of the present client, by subject
+        self._session = asyncio.timeout(None)
+        self._still = 0  # ticks without an attempt to connect
+        self._said = ("", -math.inf)
+
+    async def run(self) -> None:
+        """Keep the connection until `stop`."""
+        try:
+            while not self._closing:
+                client = self.client = nats_client.new_client()
+                self._subscriptions = {}
+                self._still = 0
+                try:
+                    async with asyncio.timeout(None) as self._session:
+                        await self._connect(client)
+                        await self._owner.write(client)
+                except TimeoutError:
+                    pass  # end()
+                except Exception as error:
+                    self._say(f"NATS at {self.servers}: {nats_client.plain(error)}; trying on", logging.WARNING)
+                    await asyncio.sleep(nats_client.RECONNECT_WAIT)
+                finally:
+                    self.went_down()
+                    self.client = self._ready = None
+                    await nats_client.discard(client)
+        finally:
+            self.stopped.set()
+
+    def end(self) -> None:
+        """End the session; the next one begins at once."""
+        try:
+            self._session.reschedule(asyncio.get_running_loop().time())
+        except (RuntimeError, AssertionError):
+            pass  # it has not begun (an AssertionError in Python 3.11), or is ending already
+
+    async def stop(self) -> None:
+        """End for good, within 3 s."""
+        self._closing = True
+        self.end()
+        try:
+            async with asyncio.timeout(3.0):
+                await self.stopped.wait()
+        except TimeoutError:
+            log.warning("the connection to NATS did not close in time")
+
+    def look(self) -> None:
+        """Called every `alive` seconds: a client that has stopped to try is replaced."""
+        if self.up.is_set():
+            return
+        self._still += 1
+        if self._still * self.settings.alive > ATTEMPT_LIMIT:
+            self._still = 0
+            self.end()
+
+    @property
+    def server(self) -> str:
+        """The server that is there now, or nothing."""
+        url = self.client.connected_url if self.client is not None else None
+        return f"{url.scheme}://{url.hostname}:{url.port}" if url is not None else ""
+
+    # Subscriptions.
+
+    async def subscribe(self, subject: str, callback: "Callable[[Msg], Awaitable[None]]") -> None:
+        """Receive at `subject` in every session from now on. When NATS is there, it knows of it on return."""
+        self._callbacks[subject] = callback
+        client = self._ready  # a client that is not ready yet subscribes to everything anyway
+        if client is not None and subject not in self._subscriptions:
+            try:
+                await self._add(client, subject)
+                if self.up.is_set():
+                    await nats_client.settle(client, self.settings.connect_timeout)
+            except Exception as error:
+                log.warning("NATS: cannot receive at %s: %s", subject, nats_client.plain(error))
+                self.end()  # the next session subscribes again
+
+    async def unsubscribe(self, subject: str) -> None:
+        """Receive at `subject` no more."""
+        self._callbacks.pop(subject, None)
+        subscription = self._subscriptions.pop(subject, None)
+        if subscription is not None and self.client is not None and not self.client.is_closed:
+            try:
+                async with asyncio.timeout(1.0):
+                    await subscription.unsubscribe()
+            except Exception as error:
+                log.debug("NATS: unsubscribe: %s", error)
+
+    async def _add(self, client: "Client", subject: str) -> None:
+        self._subscriptions[subject] = await client.subscribe(
+            subject,
+            cb=self._callbacks[subject],
+            pending_msgs_limit=self.settings.pending_messages,
+            pending_bytes_limit=self.settings.pending_bytes,
+        )
+
+    # The session.
+
+    async def _connect(self, client: "Client") -> None:
+        async def closed() -> None:
+            if client is self.client and not self._closing:
+                self.end()
+
+        async def disconnected() -> None:
+            if client is self.client:
+                self.went_down()
+
+        async def connected() -> None:
+            if client is self.client and self.settings.tls and not nats_client.offers_tls(client):
+                self.end()
+            elif client is self.client:
+                self._came_up(client)
+
+        async def failed(error: Exception) -> None:
+            if client is self.client:
+                self._failed(client, error)
+
+        await client.connect(
+            **nats_client.options(self.settings, client, self._name),
+            error_cb=failed,
+            disconnected_cb=disconnected,
+            reconnected_cb=connected,
+            closed_cb=closed,
+        )
+        if self.settings.tls and not nats_client.offers_tls(client):
+            raise ConnectionError("the server offers no TLS, and tls:// or NATS_TLS_... asks for it")
+        while missing := [subject for subject in self._callbacks if subject not in self._subscriptions]:
+            for subject in missing:
+                await self._add(client, subject)
+            await nats_client.settle(client, self.settings.connect_timeout)  # others may come meanwhile
+        stop_if_cancelled()
+        self._ready = client
+        self._came_up(client)
+
+    def _came_up(self, client: "Client") -> None:
+        self.connects += 1
+        self.up.set()
+        self._said = ("", -math.inf)
+        log.info("connected to NATS at %s%s", self.servers, " again" if self.connects > 1 else "")
+        self._owner.came_up(client)
+
+    def went_down(self) -> None:
+        """The connection is of no use."""
+        self.up.clear()
+        self._owner.went_down()
+
+    def _failed(self, client: "Client", error: Exception) -> None:
+        self._still = 0
+        subject = getattr(error, "subject", None)
+        if subject is not None and hasattr(error, "sub"):  # nats.errors.SlowConsumerError
+            self._owner.slow(subject, getattr(error, "reply", ""))
+        elif nats_client.refuses_credentials(error):
+            self._refused = True
+            client.options["reconnect_time_wait"] = nats_client.REFUSED_WAIT
+            of = self.settings.credentials
+            what = f"refuses the credentials of {of}" if of else "wants credentials: set NATS_AUTH_USERNAME and others"
+            self._say(f"NATS at {self.servers} {what}", logging.ERROR)
+        elif self.up.is_set():
+            if not isinstance(error, (OSError, TimeoutError)):  # those are followed by a disconnect
+                self._say(f"NATS at {self.servers}: {nats_client.plain(error)}", logging.WARNING)
+        elif not (self._refused and isinstance(error, ConnectionError) and error.errno == errno.ECONNRESET):
+            self._refused = False  # a server that has refused us resets the connection, which says nothing new
+            client.options["reconnect_time_wait"] = nats_client.RECONNECT_WAIT
+            self._say(f"NATS at {self.servers} cannot be reached: {nats_client.plain(error)}; trying on")
+
+    def _say(self, line: str, level: int = logging.WARNING) -> None:
+        """Log, but the same again only every few seconds."""
+        now = asyncio.get_running_loop().time()
+        said, at = self._said
+        if line != said or now - at >= SAY_EVERY:
+            self._said = (line, now)
+            log.log(level, "%s", line)
+
+
+def stop_if_cancelled() -> None:
+    """nats-py swallows a cancel that reaches it while it waits for its flusher."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

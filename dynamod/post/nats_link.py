@@ -1,0 +1,131 @@
+"""One end of a link over NATS: numbers, signs of life, and the one way to fail."""
+
+import asyncio
+import logging
+import math
+
+import msgspec
+
+from . import nats_wire
+from .framing import FrameError
+from .nats_connection import NatsConnection
+
+log = logging.getLogger("dynamod.post")
+
+
+class LinkStatistics(msgspec.Struct, frozen=True):
+    """One end of a link: messages sent and received, doubled ones dropped, ticks without a sign of life, streams."""
+
+    peer: str
+    sent: int
+    received: int
+    doubled: int
+    silent: int
+    streams: int
+
+
+class LinkEnd:
+    """What both ends of a link share. `peer` is the subject that the other end receives at."""
+
+    def __init__(self, connection: NatsConnection, peer: str) -> None:
+        settings = connection.settings
+        self.peer = peer
+        self.address = connection.address(self)
+        self.dead = False
+        self._connection = connection
+        self._sender = nats_wire.Sender()
+        self._receiver = nats_wire.Receiver(connection.halves)
+        self._heard = True
+        self._silent = self._idle = 0
+        self._silent_limit = math.ceil(settings.silence / settings.alive)
+        self._idle_limit = math.ceil(settings.idle / settings.alive)
+
+    @property
+    def streams(self) -> int:
+        """Streams open now."""
+        raise NotImplementedError
+
+    def deliver(self, payload: bytes) -> None:
+        """Take a whole payload. Raises MsgspecError for what is none."""
+        raise NotImplementedError
+
+    def ended(self, why: str) -> None:
+        """The link is dead; tell the streams."""
+        raise NotImplementedError
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is owed to or by the other end."""
+        return self.streams > 0
+
+    def send(self, payload: bytes) -> None:
+        """Send a payload, in pieces if it is large."""
+        if self.dead:
+            return
+        try:
+            messages = self._sender.cut(payload, self._connection.room)
+        except FrameError as error:
+            asyncio.get_running_loop().call_soon(self.fail, str(error))
+            return
+        for message in messages:
+            self._connection.publish(self.peer, message, self.address)
+
+    def take(self, message: bytes) -> None:
+        """See nats_connection.Link."""
+        if self.dead:
+            return
+        self._heard = True
+        receiver = self._receiver
+        try:
+            payload = receiver.take(message)
+            if payload is not None:
+                self.deliver(payload)
+        except nats_wire.PeerEndedError as error:
+            self.fail(str(error), tell=False)
+            return
+        except nats_wire.WireError as error:
+            self.fail(str(error))
+            return
+        except msgspec.MsgspecError as error:
+            self.fail(f"corrupt frame: {error}")
+            return
+        if receiver.asked:
+            receiver.asked = False
+            if not self.busy and not self.dead:  # who is busy gives signs of life anyway
+                self._connection.publish(self.peer, self._sender.alive(nats_wire.ECHO), self.address)
+
+    def fail(self, why: str, tell: bool = True) -> None:
+        """End the link and its streams; `tell` the other end too, if mail still goes there."""
+        if self.dead:
+            return
+        self.dead = True
+        if tell and self._connection.accepting:
+            self._connection.publish(self.peer, nats_wire.end(why), self.address)
+        self._connection.release(self.address)
+        self._receiver.drop()
+        if self.streams:
+            log.warning("mail link with %s: %s; %d streams are lost", self.peer, why, self.streams)
+        self.ended(why)
+
+    def tick(self) -> None:
+        """Once per `alive` seconds: a sign of life while streams are open, and a look at the other end's."""
+        if not self.busy:
+            self._silent = 0
+            self._idle = 0 if self._heard else self._idle + 1
+            self._heard = False
+            if self._idle > self._idle_limit:
+                self.fail("the link was not used for long")
+            return
+        if not self._connection.flowing:
+            return  # not the other end's fault; the connection has a limit of its own
+        self._silent = 0 if self._heard else self._silent + 1
+        self._heard = False
+        if self._silent > self._silent_limit:
+            self.fail(f"nothing was heard from the other end for {self._connection.settings.silence:g} s")
+        else:
+            self._connection.publish(self.peer, self._sender.alive(), self.address)
+
+    def link_statistics(self) -> LinkStatistics:
+        """A snapshot."""
+        sent, receiver = self._sender.sequence, self._receiver
+        return LinkStatistics(self.peer, sent, receiver.sequence, receiver.doubled, self._silent, self.streams)

@@ -1,0 +1,200 @@
+"""What must hold: while a simulation runs, when a request fails, and when all is over."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+from dynamod.frontend.dispatch import Route
+from dynamod.frontend.processor import CLOCK
+from dynamod.message.errors import NotFound, Overloaded, TimedOut
+from dynamod.registry.keys import CARDS, INSTANCES, QUARANTINED
+
+from .clients import Client
+from .cluster import Cluster, Place
+from .events import Log
+from .process import SimulatedWorker
+from .shape import CLOCKS, MIGRATIONS, MODEL
+from .wire import Process
+
+SLACK = 1.0
+"""Seconds by which a clock may be late: it is looked at twice a second."""
+
+PROMPT = 0.1
+"""Seconds in which requests leave a worker that is known to be gone."""
+
+PATIENCE = (CLOCKS.queue or 0.0) + (CLOCKS.first or 0.0) + CLOCK * 2 + SLACK
+"""Seconds without a word after which some clock must have acted."""
+
+FEED_LOST = "load is released after a feed was lost"
+
+KNOWN = {
+    FEED_LOST: "a new feed does not end what the old one told; one whose last words or Subscribe are lost stays silent"
+}
+"""Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
+
+
+def serving(place: Place) -> list[int]:
+    """Instances that an ingress may send to now, read from what the registry has told it, without its view."""
+    registry = place.registry
+    if registry is None:
+        return []
+    quarantined = registry.known(QUARANTINED)
+    cards = {key.removeprefix(CARDS) for key in registry.known(CARDS)}
+    found: list[int] = []
+    for key, value in registry.known(INSTANCES).items():
+        where = key.removeprefix(INSTANCES)
+        row = json.loads(value)
+        if where in cards and f"{QUARANTINED}{row['node']}/{row['pid']}" not in quarantined:
+            found.append(int(where.rpartition("/")[2], 16))
+    return found
+
+
+def illegal(client: Client, cluster: Cluster, now: float) -> str:
+    """Why a request should not have failed as it did; empty when it may."""
+    error, place = client.error, client.place
+    if error is None or place is None:
+        return "it has no error"
+    text, sends = str(error), len(client.legs)
+    there = serving(place)
+    busy = cluster.routing.busy_prefill is not None or cluster.routing.busy_blocks is not None
+    if isinstance(error, TimedOut):
+        return "" if now - client.begun > (CLOCKS.total or 0.0) else "its clock has not passed"
+    if isinstance(error, NotFound):
+        return f"{len(there)} instances serve the model" if there else ""
+    if text.endswith(f", after {sends} tries"):
+        return "" if sends == MIGRATIONS + 1 else f"it may be sent {MIGRATIONS + 1} times, and was sent {sends} times"
+    if isinstance(error, Overloaded):
+        if text.endswith("; no other instance is ready"):
+            left = [one for one in there if one not in client.legs]
+            return f"{len(left)} others are ready" if left else ""
+        if text == f"No instance of model {MODEL!r} is ready.":
+            return f"{len(there)} are ready" if there else ""
+        if text.startswith("the processor is not available"):
+            return "" if client.process is None or not client.process.alive else "it is there"
+        if busy and (text.endswith("can take the request.") or text.startswith("no instance took the request within")):
+            return ""
+        if busy and sends:  # an instance was lost, and all others are busy
+            return ""
+    return "there is no reason for such an error"
+
+
+class Watch:
+    """Looks at all clients once a second: nothing waits past its clock."""
+
+    def __init__(self, log: Log, clients: Sequence[Client]) -> None:
+        self._log, self._clients = log, clients
+        self._late: set[str] = set()
+
+    def look(self, now: float) -> None:
+        """One look."""
+        for client in self._clients:
+            if not client.end and now - client.active > PATIENCE and client.id not in self._late:
+                self._late.add(client.id)
+                self._log.violate("clocks", f"{client.id} has heard nothing for {now - client.active:.1f} s")
+
+
+def informed(place: Place) -> bool:
+    """Whether an ingress hears the registry now, and can act on it."""
+    return place.registry is not None and place.registry.connected and _awake(place)
+
+
+def _awake(place: Place) -> bool:
+    return place.process is not None and place.process.alive and not place.process.frozen
+
+
+def left(log: Log, clients: Sequence[Client], process: Process, why: str) -> None:
+    """None of these requests is still at a worker that its ingress has been told to be dead or silent.
+
+    Those whose ingress has some in its queue may wait there for a worker that is not busy.
+    """
+    if why == "silent" and not (process.frozen and process.alive):
+        return  # it goes on
+    for client in clients:
+        place = client.place
+        if client.end or client.at != process.name or place is None or not _awake(place):
+            continue
+        if why == "silent" and not informed(place):
+            continue
+        if place.processor is None or place.processor.dispatch.waiting(MODEL):
+            continue
+        log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")
+
+
+def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
+    """All requests are over and all faults healed: nothing is left of them. `whole`: no payload can have been lost."""
+    live: dict[int, SimulatedWorker] = {}
+    for place in cluster.running(ingress=False):
+        worker = place.worker
+        if worker is None or worker.instance is None or place.registry is None:
+            continue
+        live[place.registry.lease] = worker
+        if worker.open_requests:
+            log.violate("workers are idle", f"{place.name} has {worker.open_requests} open requests")
+        load = worker.load()
+        if load.running or load.waiting or load.active_blocks:
+            log.violate("workers are idle", f"{place.name}: {load}")
+    for node in cluster.nodes:
+        supervisor = cluster.supervisor(node)
+        fatal = {one.name for one in supervisor.children() if one.state == "Fatal"} if supervisor is not None else set()
+        for place in node.places.values():
+            if place.wanted and place.name not in fatal and not _ready(place):
+                log.violate("what died is started again", f"{place.name} is not ready")
+    stored = {int(key.rpartition("/")[2], 16) for key, _ in cluster.etcd.store.items(INSTANCES)}
+    if stored != set(live):
+        log.violate("registry", f"the registry has {_hex(stored)}, alive are {_hex(live)}")
+    for place in cluster.running(ingress=True):
+        processor = place.processor
+        if processor is None or place.backend is None:
+            continue
+        known = {instance.instance_id for instance in processor.view.serving(MODEL)}
+        if known != set(live):
+            log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(live)}")
+        if processor.flights:
+            log.violate("flights land", f"{place.name} has {processor.flights} in the air")
+        router = processor.router()
+        if router is None:
+            continue
+        if processor.dispatch.waiting(MODEL):
+            log.violate("the queue is empty", f"{place.name} has {processor.dispatch.waiting(MODEL)} waiting")
+        own = [key for key in getattr(router.active, "_requests", ()) if isinstance(key, Route)]
+        if own:
+            log.violate("load is released", f"{place.name} counts {len(own)} requests of its own")
+        for number in sorted(live):
+            load = router.active.of(number)
+            if load.requests:
+                check = FEED_LOST if cluster.wire.harmed else "load is released"
+                log.violate(check, f"{place.name} counts {load.requests} requests at {number:x}")
+        indexed = dict(router.index.dump())
+        if not indexed.keys() <= live.keys():
+            log.violate(
+                "the index knows the living", f"{place.name} has blocks of {_hex(indexed.keys() - live.keys())}"
+            )
+        for number, worker in live.items():
+            if whole and router.settings.listens:
+                names = worker.blocks()
+                have = set(indexed[number].blocks) if number in indexed else set()
+                if names != have:
+                    text = f"{place.name} has {len(have)} blocks of {number:x}, which holds {len(names)}"
+                    log.violate("the index is right", text)
+
+
+def _ready(place: Place) -> bool:
+    if not _awake(place):
+        return False
+    if place.processor is not None:
+        return place.backend is not None
+    return place.worker is not None and place.worker.instance is not None
+
+
+def ended(log: Log, cluster: Cluster) -> None:
+    """Everything has been stopped in good order: nothing stands in the registry."""
+    keys = [key for key, _ in cluster.etcd.store.items()]
+    if keys:
+        log.violate("clean end", f"the registry still has {keys[:3]}")
+    owners = [client.owner for client in cluster.etcd.leases.values()]
+    left = [name for name in owners if not name.endswith(".daemon")]
+    if left:
+        log.violate("clean end", f"leases are left of {', '.join(left)}")
+
+
+def _hex(numbers: Iterable[int]) -> str:
+    return ", ".join(sorted(f"{number:x}" for number in numbers)) or "none"

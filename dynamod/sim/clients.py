@@ -1,0 +1,160 @@
+"""The workload: requests with shared prefixes whose answers are known, and the clients who read them."""
+
+import random as random_module
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dynamod.frontend.base import Job, Run
+from dynamod.message import tokens
+from dynamod.message.errors import RequestError
+from dynamod.message.openai import CompletionRequest
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Generate
+
+from .cluster import Place
+from .events import Log
+from .model import reference
+from .shape import MODEL, Shape
+from .wire import Process
+
+End = Literal["", "finished", "failed", "left", "cut off", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A request before it is sent. `leaves`: tokens after which the client goes, None: it stays."""
+
+    number: int
+    at: float
+    prompt: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    leaves: int | None
+    ingress: float  # a number from 0 to 1 that chooses among those that are there
+
+
+def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
+    """A workload: bursts of requests behind a few prefixes that many share."""
+    prefixes = [tuple(random.choices(range(1, 1000), k=random.choice((32, 64, 96)))) for _ in range(4)]
+    found: list[Wish] = []
+    at = 0.0
+    for number in range(shape.requests):
+        at += random.expovariate(shape.requests / shape.span) if random.random() < 0.8 else 0.0
+        prefix = random.choice(prefixes)
+        tail = tuple(random.choices(range(1, 1000), k=random.randint(1, 40)))
+        most = random.randint(3, 28)
+        leaves = random.randint(0, most) if "leave" in shape.faults and random.random() < 0.1 else None
+        found.append(Wish(number, at, prefix + tail, most, random.getrandbits(31), leaves, random.random()))
+    return found
+
+
+class Client:
+    """Who sent a request: an `Outlet` that knows what it has to hear."""
+
+    def __init__(self, wish: Wish, log: Log, now: Callable[[], float], failed: "Callable[[Client], None]") -> None:
+        self.wish, self._log, self._now, self._failed = wish, log, now, failed
+        self.id = f"r{wish.number}"
+        self.expected = reference(list(wish.prompt), wish.seed, wish.max_tokens)
+        self.text_so_far = ""
+        self.tokens = 0
+        self.legs: list[int] = []  # instances that it was sent to
+        self.at, self.since = "", 0.0  # the process of the last one, and when
+        self.end: End = ""
+        self.error: RequestError | None = None
+        self.begun = self.active = now()
+        self.place: Place | None = None
+        self.process: Process | None = None  # the ingress process that serves it
+        self.run: Run | None = None
+        self._announced = False
+
+    def job(self) -> Job:
+        """The request as it comes in."""
+        wish = self.wish
+        request = CompletionRequest(
+            model=MODEL, prompt=list(wish.prompt), max_tokens=wish.max_tokens, seed=wish.seed, stream=True
+        )
+        return Job(self.id, "completion", request, b"")
+
+    def ends(self, end: End, detail: str = "") -> None:
+        """It is over."""
+        if self.end:
+            self._log.violate("one end", f"{self.id} {end} after it was {self.end}: {detail}")
+            return
+        self.end = end
+        self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.legs)} sends{detail}")
+
+    def leave(self) -> None:
+        """The client goes away."""
+        if not self.end:
+            self.ends("left")
+            if self.run is not None:
+                self.run.cancel()
+
+    def sent(self, instance: Instance, request: Generate) -> None:
+        """The ingress sends the request to an instance."""
+        prior = tokens.count(request.prior_output)
+        self._log("send", f"{self.id} to {instance.process} behind {prior} tokens")
+        self.active = self._now()
+        if self.end:
+            self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
+        if instance.instance_id in self.legs:
+            self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
+        if prior != self.tokens:
+            self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")
+        self.legs.append(instance.instance_id)
+        self.at, self.since = instance.process, self.active
+
+    # frontend.base.Outlet.
+
+    def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
+        """See Outlet."""
+        if self._announced or choices != 1 or prompt_tokens != len(self.wish.prompt):
+            self._log.violate("started once", f"{self.id}: {choices} choices of {prompt_tokens} tokens")
+        self._announced = True
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """See Outlet."""
+        self._hear("text")
+        self.text_so_far += text
+        self.tokens += tokens
+        if not self.expected.startswith(self.text_so_far):
+            self._log.violate("the text is the reference", f"{self.id} got {self._difference()}")
+        if self.wish.leaves is not None and self.tokens >= self.wish.leaves:
+            self.leave()
+
+    def logprobs(self, index: int, entries: tuple[Any, ...]) -> None:
+        """See Outlet."""
+        self._log.violate("nothing unasked", f"{self.id} got log probabilities")
+
+    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
+        """See Outlet."""
+        self._log.violate("nothing unasked", f"{self.id} got a chunk")
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        """See Outlet."""
+        self._hear("finish")
+        self.ends("finished", f" ({reason})")
+        if self.text_so_far != self.expected or completion_tokens != self.wish.max_tokens:
+            self._log.violate("finished is complete", f"{self.id} got {completion_tokens} tokens, {self._difference()}")
+
+    def fail(self, error: RequestError) -> None:
+        """See Outlet."""
+        self._hear("fail")
+        self.error = error
+        over = bool(self.end)
+        self.ends("failed", f": {type(error).__name__}: {error}")
+        if not over:
+            self._failed(self)
+
+    def _hear(self, what: str) -> None:
+        if self.end:
+            self._log.violate("nothing after the end", f"{self.id} hears {what} after it was {self.end}")
+        self.active = self._now()
+
+    def _difference(self) -> str:
+        got, expected = self.text_so_far, self.expected
+        pairs = enumerate(zip(got, expected, strict=False))
+        place = next((at for at, (one, other) in pairs if one != other), min(len(got), len(expected)))
+        end = place + 20
+        return f"{got[place:end]!r} at character {place} of {len(expected)}, not {expected[place:end]!r}"

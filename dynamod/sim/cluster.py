@@ -1,0 +1,301 @@
+"""The simulated cluster: nodes with a real supervisor each, processes below them, and what can be done to all of it."""
+
+import random as random_module
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
+from dynamod.engine.base import EngineOptions
+from dynamod.frontend.processor import ProcessorBackend
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Generate
+from dynamod.registry.keys import quarantine_key
+from dynamod.router.router import RouterSettings
+
+from .etcd import Etcd, SimulatedRegistry
+from .events import Log
+from .process import Exchange, SimulatedProcessor, SimulatedWorker
+from .shape import HEARTBEAT
+from .wire import Door, Process, SimulatedPost, Wire
+
+POLICY = Policy(intensity=5, period=60.0, escalate=False)
+"""As the daemon's."""
+
+FLUSH = 0.01
+"""Seconds between the end of an actor and that of its process: what was written last still leaves."""
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Where a worker or an ingress lives: its node, and what runs there now."""
+
+    name: str
+    node: int
+    process: Process | None = None
+    registry: SimulatedRegistry | None = None
+    worker: SimulatedWorker | None = None
+    processor: SimulatedProcessor | None = None
+    backend: ProcessorBackend | None = None
+    wanted: bool = True
+    draining: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One machine."""
+
+    number: int
+    daemon: Process
+    registry: SimulatedRegistry
+    supervisor: Ref | None = None
+    alive: bool = True
+    frozen: bool = False
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
+
+
+Sent = Callable[[Place, Instance, Generate], None]
+
+
+class Cluster:
+    """Builds nodes and processes, and knows which ways are cut. `sent` hears of each request that leaves an ingress."""
+
+    def __init__(
+        self, system: System, log: Log, random: random_module.Random, options: EngineOptions, routing: RouterSettings
+    ) -> None:
+        self.system, self.log, self.options, self.routing = system, log, options, routing
+        self.wire = Wire(log, random_module.Random(random.getrandbits(64)), self.reachable, self.silent)
+        self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
+        self.nodes: list[Node] = []
+        self.places: dict[str, Place] = {}
+        self.cuts: dict[tuple[int, int], int] = {}  # pairs of nodes that do not reach each other, counted
+        self.mail_cuts: dict[int, int] = {}  # nodes that the broker does not reach
+        self.registry_cuts: dict[int, int] = {}
+        self.mail_down = 0
+        self.sent: Sent = lambda _place, _instance, _request: None
+        self.gone: Callable[[Process, bool], None] = lambda _process, _node_died: None
+        self.silenced: Callable[[Process], None] = lambda _process: None  # its daemon has said that it does not answer
+        self.decisions = 1000
+        self._pids = 0
+
+    # Ways.
+
+    def reachable(self, a: int, b: int) -> bool:
+        """Whether mail passes between two nodes."""
+        if not (self.nodes[a].alive and self.nodes[b].alive):
+            return False
+        if a == b:
+            return True
+        if self.mail_down or self.mail_cuts.get(a) or self.mail_cuts.get(b):
+            return False
+        return not self.cuts.get((min(a, b), max(a, b)))
+
+    def silent(self, a: int, b: int) -> bool:
+        """Whether one of two nodes hears nothing of the other."""
+        return not self.reachable(a, b) or (a != b and (self.nodes[a].frozen or self.nodes[b].frozen))
+
+    def _hears(self, node: int) -> bool:
+        if node >= len(self.nodes):
+            return True  # its daemon is about to start
+        one = self.nodes[node]
+        return one.alive and not one.frozen and not self.registry_cuts.get(node)
+
+    def changed(self) -> None:
+        """Ways have changed."""
+        self.wire.changed()
+        self.etcd.changed()
+
+    # Building.
+
+    def process(self, name: str, node: int) -> Process:
+        """A new process."""
+        self._pids += 1
+        return Process(name, node, self._pids)
+
+    async def add_node(self) -> Node:
+        """One more node, without anything on it."""
+        number = len(self.nodes)
+        daemon = self.process(f"n{number}.daemon", number)
+        node = Node(number, daemon, SimulatedRegistry(self.etcd, daemon))
+        self.nodes.append(node)
+        await self._boot(node)
+        return node
+
+    async def _boot(self, node: Node) -> None:
+        node.supervisor = self.system.start(f"n{node.number}", lambda: Supervisor(policy=POLICY), restart="temporary")
+        await self.system.ready(node.supervisor, timeout=5)
+
+    def supervisor(self, node: Node) -> Supervisor | None:
+        """The node's supervisor, while it runs."""
+        cell = self.system.cell(node.supervisor) if node.supervisor is not None else None
+        return cell.actor if cell is not None and cell.alive and isinstance(cell.actor, Supervisor) else None
+
+    def add(self, name: str, node: Node, *, ingress: bool = False) -> Place:
+        """A worker or an ingress on a node, started at once."""
+        place = Place(name, node.number)
+        self.places[name] = node.places[name] = place
+        self.start(place, ingress=ingress)
+        return place
+
+    def start(self, place: Place, *, ingress: bool) -> None:
+        """Start (again) what belongs at a place."""
+        place.wanted = True
+        supervisor = self.supervisor(self.nodes[place.node])
+        if supervisor is None or place.draining or any(one.name == place.name for one in supervisor.children()):
+            return
+        make = self._ingress if ingress else self._worker
+        self.system.start(place.name, lambda: make(place), under=supervisor, backoff=Backoff(initial=0.2))
+
+    def _worker(self, place: Place) -> SimulatedWorker:
+        process = self._new(place, "w")
+        assert place.registry is not None
+        registry = place.registry
+        exchange = Exchange(self.system, f"/n{place.node}/{place.name}")
+        self.wire.doors[process.name] = Door(process, exchange.receive)
+        worker = SimulatedWorker(process, registry, self.options, lambda state: self._told(process, registry, state))
+        place.worker = worker
+        return worker
+
+    def _ingress(self, place: Place) -> SimulatedProcessor:
+        process = self._new(place, "i")
+        assert place.registry is not None
+        registry = place.registry
+        post = SimulatedPost(self.wire, process, lambda instance, request: self.sent(place, instance, request))
+        place.backend = None
+
+        def told(state: str) -> None:
+            if state == "ready" and place.processor is processor:
+                ref = self.system.ref(f"/n{place.node}/{place.name}")
+                place.backend = ProcessorBackend(ref, processor, processor.view)
+            self._told(process, registry, state)
+
+        processor = SimulatedProcessor(process, registry, post, self.routing, told, self.decisions)
+        place.processor = processor
+        return processor
+
+    def _new(self, place: Place, kind: str) -> Process:
+        process = place.process = self.process(f"{place.name}.{self._pids + 1}", place.node)
+        place.registry = SimulatedRegistry(self.etcd, process)
+        self.log("process", f"{process.name} starts on n{place.node}")
+        return process
+
+    def _told(self, process: Process, registry: SimulatedRegistry, state: str) -> None:
+        self.log("process", f"{process.name} {state}")
+        if state == "stopped" and process.alive:
+            self.system_later(FLUSH, lambda: self.ended(process, registry))
+
+    def system_later(self, seconds: float, work: Callable[[], object]) -> None:
+        """Do something later, whatever happens meanwhile."""
+        self.etcd.loop.call_later(seconds, work)
+
+    def ended(self, process: Process, registry: SimulatedRegistry, *, node_died: bool = False) -> None:
+        """A process is no more."""
+        if not process.alive:
+            return
+        self._unquarantine(process)
+        process.alive = False
+        process.frozen = False
+        registry.exit(seen=not node_died)
+        self.wire.process_died(process, node_died)
+        self.gone(process, node_died)
+
+    # What can happen.
+
+    def running(self, *, ingress: bool) -> list[Place]:
+        """Places with a live process, in the order of their names."""
+        found = [place for place in self.places.values() if (place.processor is not None) == ingress]
+        return [place for place in found if place.process is not None and place.process.alive]
+
+    def kill(self, place: Place, *, node_died: bool = False) -> None:
+        """End a process at once, without a word of its own."""
+        if place.process is None or place.registry is None or not place.process.alive:
+            return
+        self.log("process", f"{place.process.name} dies")
+        place.backend = None
+        self.ended(place.process, place.registry, node_died=node_died)
+        cell = self.system.cell(self.system.ref(f"/n{place.node}/{place.name}"))
+        if cell is not None and cell.task is not None:
+            cell.task.cancel()
+
+    def freeze(self, process: Process) -> None:
+        """Stop a process (SIGSTOP); its daemon notices."""
+        process.frozen = True
+        self.system_later(HEARTBEAT, lambda: self._quarantine(process))
+
+    def thaw(self, process: Process) -> None:
+        """Let it go on."""
+        if process.frozen:
+            self._unquarantine(process)
+            process.thaw()
+
+    def _quarantine(self, process: Process) -> None:
+        node = self.nodes[process.node]
+        if process.frozen and process.alive and node.alive and not node.frozen:
+            self.log("daemon", f"{process.name} is silent")
+            node.registry.put(quarantine_key(f"n{process.node}", process.pid), b"")
+            self.silenced(process)
+
+    def _unquarantine(self, process: Process) -> None:
+        node = self.nodes[process.node]
+        if node.alive:
+            node.registry.delete(quarantine_key(f"n{process.node}", process.pid))
+
+    def _processes(self, node: Node) -> Iterator[Process]:
+        yield from (place.process for place in node.places.values() if place.process is not None)
+
+    def kill_node(self, node: Node) -> None:
+        """A machine is gone, with all that ran there."""
+        if not node.alive:
+            return
+        node.alive = node.frozen = False
+        for place in node.places.values():
+            self.kill(place, node_died=True)
+        node.daemon.alive = False
+        node.registry.exit(seen=False)
+        cell = self.system.cell(node.supervisor) if node.supervisor is not None else None
+        if cell is not None and cell.task is not None:
+            cell.task.cancel()
+        self.changed()
+
+    async def boot_node(self, node: Node) -> None:
+        """The machine is back, and starts what belongs there."""
+        if node.alive:
+            return
+        if node.supervisor is not None:
+            await self.system.ended(node.supervisor)
+        node.alive = True
+        node.daemon = self.process(f"n{node.number}.daemon", node.number)
+        node.registry = SimulatedRegistry(self.etcd, node.daemon)
+        await self._boot(node)
+        for place in node.places.values():
+            if place.wanted:
+                self.start(place, ingress=place.processor is not None)
+        self.changed()
+
+    def freeze_node(self, node: Node) -> None:
+        """The whole machine stops, its daemon too."""
+        node.frozen = node.daemon.frozen = True
+        for process in self._processes(node):
+            process.frozen = process.alive
+        self.changed()
+
+    def thaw_node(self, node: Node) -> None:
+        """It goes on."""
+        node.frozen = False
+        node.daemon.thaw()
+        for process in list(self._processes(node)):
+            self.thaw(process)
+        self.changed()
+
+    async def drain(self, place: Place, timeout: float) -> None:
+        """Take a worker out of service: it finishes what it has."""
+        place.wanted = False
+        supervisor = self.supervisor(self.nodes[place.node])
+        if supervisor is None or place.draining:
+            return
+        place.draining = True
+        try:
+            await supervisor.stop_child(place.name, drain=True, timeout=timeout)
+        finally:
+            place.draining = False
+        if place.wanted:  # somebody wants it back meanwhile
+            self.start(place, ingress=place.processor is not None)

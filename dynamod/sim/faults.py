@@ -1,0 +1,216 @@
+"""Which faults happen when: drawn from the seed before anything runs, then carried out."""
+
+import asyncio
+import random as random_module
+from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from .cluster import Cluster, Node, Place
+from .shape import MIGRATIONS, Fault, Shape
+from .wire import Trouble
+
+K = TypeVar("K", bound=Hashable)
+
+GENTLE: tuple[Fault, ...] = ("crash", "hang", "drain", "double", "slow", "registry-outage", "registry-loss", "leave")
+"""Faults under which no request may fail, as long as no more of them hit workers than a request may move."""
+
+HITS: tuple[Fault, ...] = ("crash", "hang", "drain")
+WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fault: when it begins, how long it lasts, and a number from 0 to 1 for each choice that it makes."""
+
+    at: float
+    fault: Fault
+    lasts: float
+    which: float
+    other: float
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first."""
+
+    events: tuple[Event, ...]
+    gentle: bool
+    workers: int
+
+
+def draw(random: random_module.Random, shape: Shape) -> Plan:
+    """The faults of a run: none in some, up to a dozen in others; a third of the runs is gentle."""
+    gentle = random.random() < 1 / 3 and shape.workers > MIGRATIONS
+    kinds = [fault for fault in shape.faults if fault != "leave" and (not gentle or fault in GENTLE)]
+    count = random.choice((0, 1, 2, 3, 5, 8, 12)) if kinds else 0
+    few = random.choice((shape.workers, shape.workers, shape.workers // 2, 2))
+    events: list[Event] = []
+    hits = 0
+    for _ in range(count):
+        fault = random.choice(kinds)
+        at, lasts = random.uniform(0.2, shape.span), random.choice((0.3, 1.0, 3.0, 6.0)) * random.uniform(0.5, 1.5)
+        event = Event(at, fault, lasts, random.random(), random.random(), random.choice((0.02, 0.1, 0.3)))
+        if fault in HITS:
+            hits += 1
+            if gentle and hits > MIGRATIONS:
+                continue
+        events.append(event)
+    events.sort(key=lambda event: event.at)
+    return Plan(tuple(events), gentle, shape.workers if gentle else max(1, min(few, shape.workers)))
+
+
+class Faults:
+    """Carries out a plan. Every fault ends; `heal` ends those that go on."""
+
+    def __init__(self, cluster: Cluster, plan: Plan) -> None:
+        self._cluster, self.plan = cluster, plan
+        self._ends: list[tuple[float, int, Callable[[], object]]] = []
+        self._scaled = 0
+        self.hit: set[str] = set()
+
+    async def run(self) -> None:
+        """All faults at their times."""
+        begun = self._cluster.system.now()
+        for event in self.plan.events:
+            await asyncio.sleep(max(0.0, begun + event.at - self._cluster.system.now()))
+            await self._happen(event)
+
+    async def heal(self) -> None:
+        """End what still goes on: the way is clear, and every machine runs."""
+        cluster = self._cluster
+        cluster.log("heal", "all faults end")
+        ends, self._ends = self._ends, []
+        for _, _, end in ends:
+            end()
+        for node in cluster.nodes:
+            if not node.alive:
+                await cluster.boot_node(node)
+
+    def _until(self, lasts: float, end: Callable[[], object]) -> None:
+        """End a fault after a while, or when all is healed, whichever is first."""
+        entry = (lasts, len(self._ends), end)
+        self._ends.append(entry)
+
+        def due() -> None:
+            if entry in self._ends:
+                self._ends.remove(entry)
+                end()
+
+        self._cluster.system_later(lasts, due)
+
+    async def _happen(self, event: Event) -> None:
+        cluster, fault = self._cluster, event.fault
+        worker, ingress = self._worker(event), _pick(cluster.running(ingress=True), event.which)
+        node = cluster.nodes[int(event.which * len(cluster.nodes))]
+        cluster.log("fault", f"{fault} for {event.lasts:.3f} s")
+        match fault:
+            case "crash":
+                if worker is not None:
+                    self.hit.add(worker.name)
+                    cluster.kill(worker)
+            case "hang":
+                if worker is not None and worker.process is not None and not worker.process.frozen:
+                    self.hit.add(worker.name)
+                    process = worker.process
+                    cluster.log("process", f"{process.name} stops")
+                    cluster.freeze(process)
+                    self._until(event.lasts, lambda: cluster.thaw(process))
+            case "drain":
+                if worker is not None and len(cluster.running(ingress=False)) > 1:
+                    self.hit.add(worker.name)
+                    self._drain(worker, event.lasts)
+            case "scale":
+                self._scale(event, node, worker)
+            case "ingress-restart":
+                if ingress is not None:
+                    cluster.kill(ingress)
+            case "slow":
+                if ingress is not None and ingress.process is not None:
+                    name = ingress.process.name
+                    cluster.wire.slow[name] = 0.02 if self.plan.gentle else 0.02 + event.other * 0.2
+                    self._until(event.lasts, lambda: cluster.wire.slow.pop(name, None))
+            case "node-death":
+                cluster.log("node", f"n{node.number} dies")
+                cluster.kill_node(node)
+                self._until(event.lasts, lambda: self._task(cluster.boot_node(node), "boot"))
+            case "node-hang":
+                if node.alive and not node.frozen:
+                    cluster.log("node", f"n{node.number} stops")
+                    cluster.freeze_node(node)
+                    self._until(event.lasts, lambda: cluster.thaw_node(node))
+            case "registry-loss":
+                cluster.etcd.wipe()
+            case "registry-outage":
+                if cluster.etcd.up:
+                    cluster.etcd.away()
+                    self._until(event.lasts, cluster.etcd.back)
+            case _:
+                self._cut(event, node)
+
+    def _cut(self, event: Event, node: Node) -> None:
+        """Faults of the ways between machines."""
+        cluster, fault = self._cluster, event.fault
+        other = cluster.nodes[int(event.other * len(cluster.nodes))].number
+        if fault in WIRE:
+            everywhere = event.other < 0.5
+            trouble = Trouble(fault, event.chance, None if everywhere else node.number, None, 0.05 + event.other)
+            cluster.wire.troubles.append(trouble)
+            self._until(event.lasts, lambda: cluster.wire.troubles.remove(trouble))
+        elif fault == "mail-outage":
+            cluster.mail_down += 1
+            self._until(event.lasts, self._mail_back)
+        elif fault == "partition":
+            pair = (min(node.number, other), max(node.number, other))
+            if pair[0] != pair[1]:
+                self._block(cluster.cuts, pair, event.lasts)
+        elif fault == "mail-cut":
+            self._block(cluster.mail_cuts, node.number, event.lasts)
+        else:
+            self._block(cluster.registry_cuts, node.number, event.lasts)
+        cluster.changed()
+
+    def _block(self, table: dict[K, int], key: K, lasts: float) -> None:
+        table[key] = table.get(key, 0) + 1
+
+        def end() -> None:
+            table[key] -= 1
+            self._cluster.changed()
+
+        self._until(lasts, end)
+
+    def _mail_back(self) -> None:
+        self._cluster.mail_down -= 1
+        self._cluster.changed()
+
+    def _worker(self, event: Event) -> Place | None:
+        """A worker that lives; in gentle runs one that has not been hit."""
+        there = self._cluster.running(ingress=False)
+        if self.plan.gentle:
+            there = [place for place in there if place.name not in self.hit]
+        return _pick(there, event.which)
+
+    def _task(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        self._cluster.system.root.context.task(work, name)
+
+    def _drain(self, place: Place, lasts: float) -> None:
+        cluster = self._cluster
+        cluster.log("scale", f"{place.name} drains")
+        self._task(cluster.drain(place, 10.0), f"drain {place.name}")
+        self._until(lasts + 10.5, lambda: cluster.start(place, ingress=False))
+
+    def _scale(self, event: Event, node: Node, worker: Place | None) -> None:
+        cluster = self._cluster
+        if event.other < 0.5:
+            if node.alive:
+                self._scaled += 1
+                cluster.log("scale", f"x{self._scaled} comes")
+                cluster.add(f"x{self._scaled}", node)
+        elif worker is not None and len(cluster.running(ingress=False)) > 2:
+            cluster.log("scale", f"{worker.name} goes")
+            self._task(cluster.drain(worker, 5.0), f"drain {worker.name}")
+
+
+def _pick(places: list[Place], which: float) -> Place | None:
+    return places[int(which * len(places))] if places else None

@@ -1,0 +1,75 @@
+"""The model that simulated workers serve: a tokenizer in memory, and what every answer has to be."""
+
+from typing import Any, cast
+
+from dynamod.engine.base import EngineOptions
+from dynamod.engine.mocker.engine import Mocker
+from dynamod.engine.mocker.output import Answer, table
+from dynamod.message import tokens
+from dynamod.message.registry import ModelCard
+from dynamod.preprocess.decoder import TableDecoder
+from dynamod.preprocess.lower import Model
+
+from .shape import BLOCK, MIGRATIONS, MODEL
+
+VOCABULARY = 2000
+CONTEXT = 4096
+
+_TABLE = table(VOCABULARY, [0])
+
+
+def _piece(index: int) -> bytes:
+    """Bytes of a token. Some tokens end or begin within a character, so that a seam in an answer would be seen."""
+    text = f" {index}".encode()
+    if index % 5 == 0:
+        return text + b"\xc3"
+    return b"\xa9" + text if index % 5 == 1 else text
+
+
+_PIECES = [_piece(index) for index in range(VOCABULARY)]
+_TEXTS: list[str | None] = [None] * VOCABULARY
+
+
+class Vocabulary:
+    """The part of `preprocess.tokenizer.Tokenizer` that requests of token ids need."""
+
+    vocab_size = VOCABULARY
+
+    def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> TableDecoder:
+        """See Tokenizer."""
+        return TableDecoder(_PIECES, _TEXTS, "replace")
+
+    def backend_for(self, text: str) -> str:
+        """See Tokenizer."""
+        return "tokenizers"
+
+    def token_bytes(self, index: int) -> bytes | None:
+        """See Tokenizer."""
+        return _PIECES[index]
+
+
+def model_of(card: ModelCard) -> Model:
+    """What a processor loads from a model's files, without the files."""
+    return Model(card, cast("Any", Vocabulary()), {})
+
+
+def reference(prompt: list[int], seed: int, max_tokens: int) -> str:
+    """The whole text of an answer, whoever gives it and however often it moves."""
+    answer = Answer(tokens.pack(prompt), seed, _TABLE)
+    answer.reach(max_tokens)
+    decoder = TableDecoder(_PIECES, _TEXTS, "replace")
+    ids = [index for packed in answer.ids[:max_tokens] for index in tokens.unpack(packed)]
+    return decoder.push(ids) + decoder.flush()
+
+
+class SimulatedMocker(Mocker):
+    """The mocker without a model's files: reading them takes a thread, which virtual time does not allow."""
+
+    async def _read(self) -> tuple[ModelCard, int]:
+        return ModelCard(self.options.name, context_length=CONTEXT), VOCABULARY
+
+
+def options(blocks: int, speed: float) -> EngineOptions:
+    """Options of a simulated worker. `speed`: below 1 it is slower than what the mocker stands for."""
+    arguments = {"block_size": BLOCK, "num_gpu_blocks": blocks, "speedup_ratio": speed, "max_num_seqs": 64}
+    return EngineOptions(MODEL, migration_limit=MIGRATIONS, arguments=arguments)

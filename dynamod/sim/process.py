@@ -1,0 +1,191 @@
+"""What runs in simulated processes: the real worker and the real processor, as the daemon's components make them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, cast
+
+import msgspec
+
+from dynamod.actor import MailboxFull, Reason, System
+from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.engine.worker import Worker
+from dynamod.frontend.dispatch import Dispatch
+from dynamod.frontend.processor import Processor
+from dynamod.message.cache import Holds, Load
+from dynamod.message.registry import Instance, ModelCard
+from dynamod.message.worker import Request
+from dynamod.migration.flight import Flight
+from dynamod.post.base import Reply
+from dynamod.registry.keys import card_key, instance_key
+from dynamod.registry.view import View
+from dynamod.router.decision import DecisionLog
+from dynamod.router.router import RouterSettings
+
+from .etcd import SimulatedRegistry
+from .model import SimulatedMocker, model_of
+from .shape import CLOCKS
+from .wire import Process, SimulatedPost
+
+PATH = "dynamo.backend.generate"
+
+
+class Ordered(set[Flight]):
+    """A set that is read in the order in which things were put in: the built-in one's depends on addresses."""
+
+    def __init__(self, items: Iterable[Flight] = ()) -> None:
+        super().__init__()
+        self._order = dict.fromkeys(items)
+
+    def add(self, element: Flight) -> None:
+        """See set."""
+        self._order[element] = None
+
+    def discard(self, element: object) -> None:
+        """See set."""
+        self._order.pop(cast("Flight", element), None)
+
+    remove = discard
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(list(self._order))
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, element: object) -> bool:
+        return element in self._order
+
+
+class SimulatedWorker(Worker):
+    """The worker component: engine, lease, then instance and card in the registry."""
+
+    def __init__(
+        self,
+        process: Process,
+        registry: SimulatedRegistry,
+        options: EngineOptions,
+        told: Callable[[str], None],
+    ) -> None:
+        self.process, self.registry = process, registry
+        self.engine: SimulatedMocker | None = None
+        self.instance: Instance | None = None  # what the registry has been told
+        self._tell = told
+        super().__init__(self._made, options, self._published, self._withdrawn)
+
+    def _made(self, options: EngineOptions, spawn: Spawn) -> Engine:
+        self.engine = SimulatedMocker(options, spawn)
+        return self.engine
+
+    async def started(self) -> None:
+        """As the worker component starts."""
+        await super().started()
+        await self.registry.leased(timeout=60)
+        lease = self.registry.lease
+        node = f"n{self.process.node}"
+        transport = {"simulated": self.process.name}
+        namespace, component, endpoint = PATH.split(".")
+        self.instance = Instance(
+            namespace, component, endpoint, lease, transport, node=node, pid=self.process.pid, process=self.process.name
+        )
+        self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
+        self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
+        self._tell("ready")
+
+    def _published(self, card: ModelCard) -> None:
+        self._card = card
+
+    def _withdrawn(self) -> None:
+        instance, self.instance = self.instance, None
+        if instance is not None and self.process.alive:
+            self.registry.delete(card_key(instance))
+            self.registry.delete(instance_key(instance))
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave, and let the process end."""
+        await super().stopping(reason)
+        self._tell("stopped")
+
+    def load(self) -> Load:
+        """The engine's own count."""
+        return self.engine.load() if self.engine is not None else Load(0, 0, 0, 0, 0.0)
+
+    def blocks(self) -> set[int]:
+        """Names of the blocks in the engine's cache."""
+        items = self.engine.snapshot() if self.engine is not None else ()
+        return {name for item in items if isinstance(item, Holds) for name in item.blocks}
+
+    @property
+    def open_requests(self) -> int:
+        """Requests in the engine's hands."""
+        return self.statistics().open
+
+
+class Exchange:
+    """Hands mail of a process to the one actor in it, and refuses it where there is none."""
+
+    def __init__(self, system: System, path: str) -> None:
+        self._ref = system.ref(path)
+
+    def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
+        """See post.base.Receive."""
+        try:
+            self._ref.send_nowait(Job(request, reply))
+        except MailboxFull:
+            reply.failed("Overloaded", f"the mailbox of {endpoint} is full", retry=True)
+
+
+class SimulatedProcessor(Processor):
+    """The processor component, with a model that is in memory."""
+
+    def __init__(
+        self,
+        process: Process,
+        registry: SimulatedRegistry,
+        post: SimulatedPost,
+        routing: RouterSettings,
+        told: Callable[[str], None],
+        decisions: int = 1000,
+    ) -> None:
+        self.process, self.registry, self.post = process, registry, post
+        self.view = View(registry)
+        self._tell, self._decisions = told, decisions
+        super().__init__(self.view, post, routing=routing, limits=CLOCKS)
+        if isinstance(self._flights, set):
+            self._flights = Ordered()
+
+    async def started(self) -> None:
+        """As the processor component starts: the door opens when the models that are there can be asked for."""
+        await self.registry.leased(timeout=60)
+        await super().started()
+        self.dispatch.decisions = DecisionLog(self._decisions)
+        await self._caught_up()
+        self._tell("ready")
+
+    async def _caught_up(self) -> None:
+        try:
+            async with asyncio.timeout(5.0):
+                while not self.cards:  # noqa: ASYNC110 - virtual time
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            self._tell("no model yet")
+
+    async def _load(self, name: str, card: ModelCard) -> None:
+        if self._view.card(name) is not None:
+            self._ready(name, model_of(card), card)
+
+    async def stopping(self, reason: Reason) -> None:
+        """Let go of the workers' feeds."""
+        dispatch: Dispatch | None = getattr(self, "dispatch", None)
+        if dispatch is not None:
+            dispatch.close()
+        await self.post.close()
+        self._tell("stopped")
+
+    @property
+    def flights(self) -> int:
+        """Flights in the air."""
+        return len(self._flights)
+
+    def router(self) -> Any:
+        """The router of the one model, None before it is known."""
+        return next(iter(self.dispatch.routers.values()), None)

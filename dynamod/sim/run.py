@@ -1,0 +1,247 @@
+"""One simulation: a seed and a shape in, an outcome out."""
+
+import asyncio
+import random as random_module
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynamod.actor import Actor, System
+from dynamod.actor.testing import Deadlock, LeakedTasks, run
+from dynamod.message.errors import RequestError
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Generate
+from dynamod.router.policy import RouterMode
+from dynamod.router.router import RouterSettings
+
+from . import checks
+from .clients import Client, Wish, wishes
+from .cluster import Cluster, Place
+from .events import KEPT, Listening, Log
+from .faults import Faults, Plan, draw
+from .model import options
+from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
+from .wire import Process
+
+MODES: tuple[RouterMode, ...] = ("kv", "kv", "round-robin", "least-loaded", "power-of-two", "random")
+
+LONGEST = (MIGRATIONS + 2) * ((CLOCKS.first or 0) + (CLOCKS.queue or 0)) + (CLOCKS.total or 0)
+"""Seconds after which every request has ended, whatever has happened to it."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a seed. `lines`: the last events; `digest`: of all of them. `ends`: how requests ended."""
+
+    seed: int
+    digest: str
+    events: int
+    lines: list[str]
+    violations: list[tuple[str, str]]
+    ends: dict[str, int]
+    faults: dict[str, int]
+    moves: int
+    seconds: float  # virtual
+    payloads: int
+    harmed: int
+    gentle: bool
+
+    @property
+    def known(self) -> list[str]:
+        """Checks that failed for a known reason."""
+        return sorted({check for check, _ in self.violations if check in checks.KNOWN})
+
+    @property
+    def problems(self) -> list[tuple[str, str]]:
+        """Invariants that were broken for no known reason: check, what was seen."""
+        return [one for one in self.violations if one[0] not in checks.KNOWN]
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are problems."""
+        return bool(self.problems)
+
+
+class Driver(Actor):
+    """Sends the requests, carries out the faults, and looks whether all is well."""
+
+    def __init__(self, cluster: Cluster, log: Log, plan: Plan, work: list[Wish], shape: Shape) -> None:
+        self._cluster, self._log, self._plan, self._wishes, self._shape = cluster, log, plan, work, shape
+        self.clients: list[Client] = []
+        self.faults = Faults(cluster, plan)
+        self.over = asyncio.Event()
+        self._by_id: dict[str, Client] = {}
+        cluster.sent, cluster.gone, cluster.silenced = self._sent, self._gone, self._silenced
+
+    async def started(self) -> None:
+        """Begin."""
+        self.context.task(self._drive(), "drive")
+
+    async def _drive(self) -> None:
+        log, now = self._log, self.context.now
+        begun = now()
+        watch = checks.Watch(log, self.clients)
+        self.context.task(self._watch(watch), "watch")
+        faults = self.context.task(self.faults.run(), "faults")
+        for wish in self._wishes:
+            await asyncio.sleep(max(0.0, begun + wish.at - now()))
+            self.context.task(self._request(wish), f"r{wish.number}")
+        await faults
+        await asyncio.sleep(max(0.0, begun + self._shape.span + 2.0 - now()))
+        await self.faults.heal()
+        deadline = now() + LONGEST
+        while now() < deadline and not self._all_ended():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.25)
+        for client in self.clients:
+            if not client.end:
+                log.violate("one end", f"{client.id} has not ended")
+        self.over.set()
+
+    def _all_ended(self) -> bool:
+        return len(self.clients) == len(self._wishes) and all(client.end for client in self.clients)
+
+    async def _watch(self, watch: checks.Watch) -> None:
+        while not self.over.is_set():
+            await asyncio.sleep(1.0)
+            watch.look(self.context.now())
+
+    async def _request(self, wish: Wish) -> None:
+        client = Client(wish, self._log, self.context.now, self._failed)
+        self.clients.append(client)
+        self._by_id[client.id] = client
+        doors = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
+        if not doors:
+            client.ends("refused")
+            if self._plan.gentle:
+                self._log.violate("failures have a reason", f"{client.id} finds no ingress")
+            return
+        place = doors[int(wish.ingress * len(doors))]
+        client.place, client.process = place, place.process
+        backend = place.backend
+        assert backend is not None
+        self._log("request", f"{client.id} at {place.name}: {len(wish.prompt)} tokens in, {wish.max_tokens} out")
+        try:
+            client.run = await backend.start(client.job(), client)
+        except RequestError as error:
+            if not client.end:  # else its ingress died meanwhile
+                client.fail(error)
+        if client.run is not None and client.end in ("left", "cut off"):
+            client.run.cancel()
+        elif client.run is not None and wish.leaves == 0:
+            client.leave()
+
+    def _sent(self, place: Place, instance: Instance, request: Generate) -> None:
+        client = self._by_id.get(request.request_id)
+        if client is not None and place.process is not None and place.process.alive:
+            client.sent(instance, request)
+
+    def _failed(self, client: Client) -> None:
+        why = checks.illegal(client, self._cluster, self.context.now())
+        if not why and self._plan.gentle:
+            why = "healthy workers can be reached, and it has moved no more often than it may"
+        if why:
+            self._log.violate("failures have a reason", f"{client.id} ({client.error}): {why}")
+
+    def _gone(self, process: Process, node_died: bool) -> None:
+        """A process is gone. Clients of an ingress see their connections end; requests at a worker have to move."""
+        for client in self.clients:
+            if client.process is process and not client.end:
+                client.ends("cut off")
+        who = [client for client in self.clients if client.at == process.name]
+        late = (HEARTBEAT if node_died else 0.0) + checks.PROMPT
+        self._cluster.system_later(late, lambda: checks.left(self._log, who, process, "dead"))
+
+    def _silenced(self, process: Process) -> None:
+        """A worker's daemon has said that it is silent: requests there have to move, where that can be known."""
+        daemon = self._cluster.nodes[process.node].registry
+        if daemon.connected:
+            there = [client for client in self.clients if client.at == process.name]
+            who = [client for client in there if client.place is not None and checks.informed(client.place)]
+            self._cluster.system_later(checks.PROMPT, lambda: checks.left(self._log, who, process, "silent"))
+
+
+def simulate(seed: int, shape: Shape = Shape(), *, kept: int = KEPT) -> Outcome:
+    """Run one seed. Equal seeds and shapes give equal event logs, byte for byte."""
+    outcome: list[Outcome] = []
+    try:
+        run(_main(seed, shape, kept, outcome))
+    except (Deadlock, LeakedTasks) as error:
+        if not outcome:
+            raise
+        outcome[0].violations.append(("no task is left", str(error)))
+    return outcome[0]
+
+
+async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> None:
+    random = random_module.Random(seed)
+    loop = asyncio.get_running_loop()
+    log = Log(loop.time, kept)
+    begun = loop.time()
+    loop.set_exception_handler(lambda _loop, about: log.violate("no internal errors", _told(about)))
+    plan = draw(random_module.Random(random.getrandbits(64)), shape)
+    work = wishes(random_module.Random(random.getrandbits(64)), shape)
+    with Listening(log):
+        async with System(seed=random.getrandbits(63)) as system:
+            cluster = Cluster(system, log, random, _machine(random, plan), _routing(random, plan))
+            log("plan", f"{'gentle' if plan.gentle else 'rough'}, {len(plan.events)} faults, {cluster.routing.mode}")
+            await _build(cluster, shape, plan.workers)
+            driver = Driver(cluster, log, plan, work, shape)
+            cluster.system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
+            await driver.over.wait()
+            await asyncio.sleep(LEASE_TTL + 6.0)
+            checks.settled(log, cluster, whole=not cluster.wire.harmed)
+        await asyncio.sleep(1.0)
+        checks.ended(log, cluster)
+    ends = Counter(client.end for client in driver.clients)
+    found.append(
+        Outcome(
+            seed,
+            log.digest,
+            log.count,
+            list(log.lines),
+            log.violations,
+            dict(sorted(ends.items())),
+            dict(sorted(Counter(event.fault for event in plan.events).items())),
+            sum(max(0, len(client.legs) - 1) for client in driver.clients),
+            loop.time() - begun,
+            cluster.wire.payloads,
+            cluster.wire.harmed,
+            plan.gentle,
+        )
+    )
+
+
+async def _build(cluster: Cluster, shape: Shape, workers: int) -> None:
+    for _ in range(shape.nodes):
+        await cluster.add_node()
+    for number in range(workers):
+        cluster.add(f"w{number}", cluster.nodes[number % shape.nodes])
+    await asyncio.sleep(0.1)
+    for number in range(shape.ingresses):
+        cluster.add(f"i{number}", cluster.nodes[number % shape.nodes], ingress=True)
+    async with asyncio.timeout(10):
+        while not all(place.backend for place in cluster.running(ingress=True)):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.05)
+
+
+def _machine(random: random_module.Random, plan: Plan) -> Any:
+    blocks, speed = random.choice((32, 64, 128)), random.choice((0.1, 0.2, 0.4))
+    return options(max(blocks, 128), max(speed, 0.3)) if plan.gentle else options(blocks, speed)
+
+
+def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:
+    mode = random.choice(MODES)
+    busy, queue = (float(random.choice((150, 400))), random.choice((0, 16))) if random.random() < 0.25 else (None, 0)
+    return RouterSettings(mode, busy_prefill=None if plan.gentle else busy, queue_size=queue)
+
+
+def _told(about: dict[str, Any]) -> str:
+    """What the loop complains of, with the place but without addresses: those differ from run to run."""
+    error = about.get("exception")
+    if error is None:
+        return str(about.get("message")).partition("<")[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,352 @@
+"""The wire between processes: sessions of real inboxes and outboxes whose payloads are delayed, lost, doubled, damaged.
+
+Inside a node it behaves like a unix socket: ordered, nothing is lost, the end of a process is seen at once. Between
+nodes it behaves like a broker: what is sent while the way is cut is gone, and a peer that has been out of reach for
+HEARTBEAT seconds is given up. Two things are the transport's own work and never fail here: credits of lost frames are
+given back (else the window of `post.outbox` would leak), and an `Open` that comes twice is taken once.
+"""
+
+import asyncio
+import random as random_module
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dynamod.message.registry import Instance
+from dynamod.message.worker import Cancel, Credit, Open, Request, Subscribe, ToWorker
+from dynamod.post.base import Outbound, Receive, Sink
+from dynamod.post.inbox import Inbox
+from dynamod.post.outbox import Outbox
+
+from .events import Log
+from .shape import HEARTBEAT
+
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
+
+NEAR = 0.00005
+FAR = 0.0005
+"""Seconds that a payload takes inside a node and between nodes; up to twice as long by chance."""
+
+CONNECT = 0.0005
+TICK = 1e-6
+"""Seconds between two payloads of one direction at least: what is due at the same moment has no order in a loop."""
+
+
+class Process:
+    """A simulated operating system process: what enters it waits while it is frozen, and is lost once it is dead."""
+
+    def __init__(self, name: str, node: int, pid: int = 0) -> None:
+        self.name, self.node, self.pid = name, node, pid
+        self.alive, self.frozen = True, False
+        self._held: list[Callable[[], object]] = []
+
+    def enter(self, work: Callable[[], object]) -> None:
+        """Something comes from outside."""
+        if self.frozen:
+            self._held.append(work)
+        elif self.alive:
+            work()
+
+    def thaw(self) -> None:
+        """Go on, with what came meanwhile, in order."""
+        self.frozen = False
+        held, self._held = self._held, []
+        for place, work in enumerate(held):
+            if self.frozen:  # frozen again by what it did
+                self._held = held[place:] + self._held
+                return
+            self.enter(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A stretch of bad weather: each payload between `a` and `b` (None: any node) meets it with `chance`."""
+
+    kind: str
+    chance: float
+    a: int | None = None
+    b: int | None = None
+    delay: float = 0.0
+
+    def touches(self, source: int, target: int) -> bool:
+        """Whether payloads between these two nodes meet it."""
+        ends = {source, target}
+        return (self.a is None or self.a in ends) and (self.b is None or self.b in ends) and source != target
+
+
+class Session:
+    """A connection of an ingress process (`post`) to a worker process (`door`)."""
+
+    def __init__(self, wire: "Wire", post: "SimulatedPost", door: "Door") -> None:
+        self.wire, self.post, self.door = wire, post, door
+        self.inbox = Inbox(self._to_door)
+        self.outbox: Outbox | None = None
+        self.open_here = self.open_there = True
+        self.suspect = 0  # counts the times at which the way was cut
+        self.last = {False: 0.0, True: 0.0}  # when the last payload arrives, toward the worker and toward the ingress
+        self._opened: set[int] = set()
+        self.label = f"{post.process.name}>{door.process.name}"
+
+    @property
+    def over(self) -> bool:
+        """Both ends know that it has ended."""
+        return not self.open_here and not self.open_there
+
+    def _to_door(self, payload: bytes) -> None:
+        if self.open_here:
+            self.wire.carry(self, payload, False)
+
+    def _to_post(self, payload: bytes) -> None:
+        if self.open_there:
+            self.wire.carry(self, payload, True)
+
+    def arrived(self, payload: bytes, toward_post: bool) -> None:
+        """A payload has come through."""
+        if toward_post:
+            self._arrived_here(payload)
+        else:
+            self._arrived_there(payload)
+
+    def _arrived_there(self, payload: bytes) -> None:
+        if not self.open_there:
+            return
+        try:
+            message = _to_worker.decode(payload)
+        except msgspec.MsgspecError:
+            self.end("a corrupt payload")
+            return
+        outbox = self.outbox
+        if outbox is None:
+            outbox = self.outbox = Outbox(self._to_post)
+        match message:
+            case Open(stream, endpoint, request):
+                if stream not in self._opened:
+                    self._opened.add(stream)
+                    self.door.receive(endpoint, request, outbox.reply(stream))
+            case Cancel(stream):
+                reply = outbox.streams.get(stream)
+                if reply is not None:
+                    reply.cancel()
+            case Credit(frames):
+                outbox.credit(frames)
+
+    def _arrived_here(self, payload: bytes) -> None:
+        if not self.open_here:
+            return
+        try:
+            self.inbox.frame(payload)
+        except msgspec.MsgspecError:
+            self.end("a corrupt frame")
+
+    def lost(self, payload: bytes, toward_post: bool) -> None:
+        """A payload is gone: its credit is not."""
+        if toward_post:
+            self.wire.after(FAR, lambda: self.door.process.enter(lambda: self._credit(1)))
+            return
+        try:
+            message = _to_worker.decode(payload)
+        except msgspec.MsgspecError:  # damaged before it was lost
+            return
+        if isinstance(message, Credit):
+            frames = message.frames
+            self.wire.after(FAR, lambda: self.door.process.enter(lambda: self._credit(frames)))
+
+    def _credit(self, frames: int) -> None:
+        if self.outbox is not None and self.open_there:
+            self.outbox.credit(frames)
+
+    def end(self, why: str, *, here: float = 0.0, there: float = 0.0) -> None:
+        """End it: each side learns of it after so many seconds (at once when it is frozen no more)."""
+        self.wire.after(here, lambda: self.post.process.enter(lambda: self.end_here(why)))
+        self.wire.after(there, lambda: self.door.process.enter(self.end_there))
+
+    def end_here(self, why: str) -> None:
+        """The ingress learns that it is over."""
+        if self.open_here:
+            self.open_here = False
+            self.post.forget(self)
+            self.wire.log("session", f"{self.label} ended: {why}")
+            self.inbox.lost(why)
+
+    def end_there(self) -> None:
+        """The worker learns that it is over."""
+        if self.open_there:
+            self.open_there = False
+            if self.outbox is not None:
+                self.outbox.close()
+
+
+class Door:
+    """Where a worker process takes mail."""
+
+    def __init__(self, process: Process, receive: Receive) -> None:
+        self.process, self.receive = process, receive
+
+
+class _Stream:
+    __slots__ = ("_number", "_session")
+
+    def __init__(self, session: Session, number: int) -> None:
+        self._session, self._number = session, number
+
+    def cancel(self) -> None:
+        """See post.base.Outbound."""
+        self._session.inbox.cancel(self._number)
+
+
+class SimulatedPost:
+    """`post.base.Post` of an ingress process. `sent(instance, request)` is told of each request."""
+
+    def __init__(self, wire: "Wire", process: Process, sent: Callable[[Instance, Any], None]) -> None:
+        self.process = process
+        self._wire, self._sent = wire, sent
+        self.sessions: dict[str, Session] = {}
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
+        """See post.base.Post."""
+        place = instance.transport["simulated"]
+        session = self.sessions.get(place)
+        if session is None:
+            session = self.sessions[place] = self._wire.connect(self, place)
+        if not isinstance(request, Subscribe):
+            self._sent(instance, request)
+        return _Stream(session, session.inbox.open(instance.path, request, sink))
+
+    def forget(self, session: Session) -> None:
+        """The session is over: the next request opens another."""
+        place = session.door.process.name
+        if self.sessions.get(place) is session:
+            del self.sessions[place]
+
+    async def close(self) -> None:
+        """See post.base.Post."""
+        for session in list(self.sessions.values()):
+            session.end_here("the ingress ended")
+
+
+class Wire:
+    """All sessions. `reachable(a, b)`: whether mail between two nodes passes now; `silent(a, b)`: whether one of them
+    hears nothing of the other, which is also so when one has stopped.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        random: random_module.Random,
+        reachable: Callable[[int, int], bool],
+        silent: Callable[[int, int], bool],
+    ) -> None:
+        self.log, self._random, self.reachable, self._silent = log, random, reachable, silent
+        self._loop = asyncio.get_running_loop()
+        self.after = self._loop.call_later
+        self.doors: dict[str, Door] = {}
+        self.sessions: list[Session] = []
+        self.troubles: list[Trouble] = []
+        self.slow: dict[str, float] = {}  # process -> seconds that it takes for a frame
+        self.payloads = self.bytes = self.harmed = self._marks = 0
+
+    def connect(self, post: SimulatedPost, place: str) -> Session:
+        """A new session; what is wrong with it shows later."""
+        door = self.doors.get(place)
+        if door is None:  # nobody listens there any more: told as a socket or a broker would
+            session = Session(self, post, Door(Process(place, post.process.node), lambda *_: None))
+            session.open_there = False
+            session.end("nobody listens there", here=CONNECT)
+            return session
+        session = Session(self, post, door)
+        self.sessions.append(session)
+        if self._silent(post.process.node, door.process.node):
+            self._suspect(session)
+        return session
+
+    def carry(self, session: Session, payload: bytes, toward_post: bool) -> None:
+        """Bring a payload across, behind those that were sent before it."""
+        source, target = session.door.process, session.post.process
+        if not toward_post:
+            source, target = target, source
+        if source.frozen:  # what a stopped process would do, it does when it goes on
+            source.enter(lambda: self.carry(session, payload, toward_post))
+            return
+        if not source.alive:
+            return
+        self.payloads += 1
+        self.bytes += len(payload)
+        near = source.node == target.node
+        if not near and not self.reachable(source.node, target.node):
+            self.harmed += 1
+            session.lost(payload, toward_post)
+            return
+        slow = self.slow.get(target.name, 0.0) if toward_post else 0.0
+        due = self._loop.time() + (NEAR if near else FAR) * (1 + self._random.random())
+        due = max(due, session.last[toward_post] + TICK) + slow
+        times = 1
+        if self.troubles and not near:
+            for trouble in self.troubles:
+                if not trouble.touches(source.node, target.node) or self._random.random() >= trouble.chance:
+                    continue
+                self.harmed += 1
+                self.log("wire", f"{trouble.kind} {source.name}>{target.name} {len(payload)} bytes")
+                match trouble.kind:
+                    case "drop":
+                        session.lost(payload, toward_post)
+                        return
+                    case "double":
+                        times = 2
+                    case "corrupt":
+                        payload = b"\xc1" + payload[1:]  # a byte that MessagePack never uses
+                    case "reorder":  # it alone is late: those behind it overtake it
+                        late = due + trouble.delay * self._random.random()
+                        self._loop.call_at(late, self._arrive, session, payload, toward_post)
+                        return
+                    case _:
+                        due += trouble.delay
+        session.last[toward_post] = due
+        for _ in range(times):
+            self._loop.call_at(due, self._arrive, session, payload, toward_post)
+
+    def _arrive(self, session: Session, payload: bytes, toward_post: bool) -> None:
+        post, door = session.post.process, session.door.process
+        if post.node != door.node and not self.reachable(door.node, post.node):
+            session.lost(payload, toward_post)
+            return
+        (post if toward_post else door).enter(lambda: session.arrived(payload, toward_post))
+
+    # What happens to processes and ways.
+
+    def process_died(self, process: Process, node_died: bool) -> None:
+        """Its sessions end: at once where the kernel sees it, by silence where a whole node is gone."""
+        self.doors.pop(process.name, None)
+        for session in self._of(process):
+            if session.post.process is process:
+                session.open_here = False
+            else:
+                session.open_there = False
+            near = session.post.process.node == session.door.process.node
+            delay = NEAR if near else HEARTBEAT if node_died else CONNECT
+            session.end("the peer is gone", here=delay, there=delay)
+        self.sessions = [session for session in self.sessions if not session.over]
+
+    def changed(self) -> None:
+        """Some way has been cut or is open again: sessions whose way is cut are given up if it stays so."""
+        self.sessions = [session for session in self.sessions if not session.over]
+        for session in self.sessions:
+            if self._silent(session.post.process.node, session.door.process.node):
+                self._suspect(session)
+            else:
+                session.suspect = 0
+
+    def _suspect(self, session: Session) -> None:
+        if session.suspect == 0:
+            self._marks += 1
+            session.suspect = self._marks
+            self.after(HEARTBEAT, self._give_up, session, session.suspect)
+
+    def _give_up(self, session: Session, mark: int) -> None:
+        if session.suspect == mark and not session.over:
+            self.harmed += 1
+            session.end("the peer is silent")
+
+    def _of(self, process: Process) -> list[Session]:
+        return [one for one in self.sessions if process in (one.post.process, one.door.process)]

@@ -1,0 +1,87 @@
+"""`dynamo sim`: exit codes, what it prints, and how a failure is repeated."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import typer
+
+from dynamod.cli.sim import sim
+from dynamod.frontend.dispatch import Route
+from dynamod.message.errors import UserError
+
+SMALL = ["--nodes", "2", "--workers", "3", "--ingresses", "1", "--requests", "8"]
+
+
+def call(argv: Sequence[str]) -> int:
+    """The command alone; `cli.app` gives it its name."""
+    app = typer.Typer()
+    app.command("sim")(sim)
+    code = app(args=list(argv), standalone_mode=False)
+    return code if isinstance(code, int) else 0
+
+
+def test_seeds_that_hold(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--seeds", "3", "--start", "5", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "3 seeds in" in out
+    assert "0 failed" in out
+    assert "requests: " in out
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--seeds", "2", "-o", "json", *SMALL, "--faults", "crash,leave"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["seeds"] == 2
+    assert told["failed"] == []
+    assert sum(told["requests"].values()) == 16
+    assert set(told["faults"]) <= {"crash"}
+
+
+def test_events_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--seed", "3", "--events", *SMALL]) == 0
+    first = capsys.readouterr().out
+    assert "w0.3 starts on n0" in first
+    assert "digest " in first
+    assert call(["--seed", "3", "--events", *SMALL]) == 0
+    again = capsys.readouterr().out
+    assert again.splitlines()[:-3] == first.splitlines()[:-3]
+
+
+def test_a_failure_is_shown_and_can_be_repeated(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Route, "end", lambda self: None)
+    assert call(["--seeds", "5", *SMALL, "--faults", "none"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 0 FAILED: load is released" in out
+    assert "VIOLATED" in out
+    command = "dynamo sim --events --nodes 2 --workers 3 --ingresses 1 --requests 8 --faults=none --seed 0"
+    assert f"repeat with: {command}" in out
+    assert "5 failed" in out
+    assert call([*command.split()[2:], "-o", "json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["failed"][0]["repeat"] == command
+    assert told["failed"][0]["events"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "wrong"),
+    [
+        (["--faults", "fire"], "unknown fault 'fire'"),
+        (["--workers", "0"], "--workers is 0"),
+        (["-o", "yaml"], "unknown output 'yaml'"),
+    ],
+)
+def test_mistakes_say_what_to_do(argv: list[str], wrong: str) -> None:
+    with pytest.raises(UserError, match=wrong) as caught:
+        call(argv)
+    assert caught.value.hint
+
+
+def test_scale(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["--scale", *SMALL, "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["size"] == {"nodes": 2, "workers": 3, "ingresses": 1, "requests": 8}
+    assert call(["--scale", *SMALL]) == 0
+    assert "first_limit" in capsys.readouterr().out

@@ -1,0 +1,130 @@
+"""The invariants find what is broken on purpose: each mutant is one mistake in the real code."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dynamod.actor import Supervisor, unseen
+from dynamod.frontend.dispatch import Dispatch, Route
+from dynamod.frontend.processor import Processor
+from dynamod.migration import flight as flight_module
+from dynamod.migration.flight import Flight
+from dynamod.post.inbox import Inbox
+from dynamod.registry.view import View
+from dynamod.router.router import Router
+from dynamod.sim.run import simulate
+from dynamod.sim.shape import Shape, faults_of
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
+    """A move hands on all but the last token: the next instance says it again."""
+    real = flight_module.tokens.pack
+    send = Flight.send
+
+    def short(self: Any) -> bool:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(flight_module.tokens, "pack", lambda ids: real(list(ids)[:-1]))
+            return send(self)
+
+    patch.setattr(Flight, "send", short)
+
+
+def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
+    """What comes twice is not dropped."""
+
+    def seen(expected: int, offset: int, count: int) -> int:
+        return unseen(expected, max(offset, expected), count) if offset <= expected else unseen(expected, offset, count)
+
+    patch.setattr(flight_module, "unseen", seen)
+
+
+def keeps_load(patch: pytest.MonkeyPatch) -> None:
+    """A route that ends is not taken off the account."""
+    patch.setattr(Route, "end", lambda self: None)
+
+
+def keeps_blocks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A worker that goes is not forgotten."""
+    patch.setattr(Router, "forget", lambda self, worker: None)
+
+
+def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    """An instance that has failed is picked once more."""
+    pick = Dispatch.pick
+    patch.setattr(Dispatch, "pick", lambda self, model, router, route, tried: pick(self, model, router, route, ()))
+
+
+def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
+    """A request waits for ever."""
+    patch.setattr(Flight, "expire", lambda self, limits: None)
+    patch.setattr(Processor, "_leave_quarantined", lambda self: None)
+
+
+def waits_for_the_silent(patch: pytest.MonkeyPatch) -> None:
+    """Quarantine is not looked at."""
+    patch.setattr(Processor, "_leave_quarantined", lambda self: None)
+
+
+def never_restarts(patch: pytest.MonkeyPatch) -> None:
+    """A supervisor forgets to start what has died."""
+
+    async def later(self: Any, delay: float, due: Any) -> None: ...
+
+    patch.setattr(Supervisor, "_later", later)
+
+
+def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A request fails although another instance is ready."""
+    patch.setattr(Route, "others", lambda self, tried: False)
+
+
+def swallows_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Who waits on a connection is not told that it is gone."""
+    patch.setattr(Inbox, "lost", lambda self, why: None)
+    patch.setattr(Flight, "expire", lambda self, limits: None)
+
+
+def trusts_the_first_view(patch: pytest.MonkeyPatch) -> None:
+    """Instances that go stay in the view."""
+    changed = View._instance_changed
+
+    def deaf(self: Any, key: str, value: bytes | None) -> None:
+        if value is not None:
+            changed(self, key, value)
+
+    patch.setattr(View, "_instance_changed", deaf)
+    patch.setattr(View, "_card_changed", _only_added(View._card_changed))
+
+
+def _only_added(real: Any) -> Any:
+    return lambda self, key, value: real(self, key, value) if value is not None else None
+
+
+MUTANTS: list[tuple[Patch, str, set[str]]] = [
+    (forgets_the_last_token, "crash,hang", {"prior output", "the text is the reference"}),
+    (takes_doubled_frames, "double", {"the text is the reference", "finished is complete"}),
+    (keeps_load, "none", {"load is released"}),
+    (keeps_blocks_of_the_dead, "crash,drain", {"the index knows the living"}),
+    (tries_again_where_it_was, "crash,hang", {"no instance twice"}),
+    (never_looks_at_clocks, "drop", {"clocks"}),
+    (waits_for_the_silent, "hang", {"the dead are left"}),
+    (never_restarts, "crash", {"what died is started again"}),
+    (gives_up_at_once, "crash", {"failures have a reason"}),
+    (swallows_the_end, "crash", {"clocks", "one end"}),
+    (trusts_the_first_view, "crash,drain", {"view"}),
+]
+
+
+@pytest.mark.parametrize(("mutant", "faults", "checks"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS])
+def test_a_mistake_is_found(mutant: Patch, faults: str, checks: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = Shape(requests=30, faults=faults_of(faults))
+    mutant(monkeypatch)
+    seen: set[str] = set()
+    for seed in range(40):
+        seen |= {check for check, _ in simulate(seed, shape).problems}
+        if seen & checks:
+            return
+    pytest.fail(f"nobody noticed; seen: {seen}")

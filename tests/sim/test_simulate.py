@@ -1,0 +1,99 @@
+"""Seeds with all faults hold all invariants, and a seed is the same again to the byte."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dynamod.message.errors import UserError
+from dynamod.sim.run import simulate
+from dynamod.sim.scale import measure
+from dynamod.sim.shape import FAULTS, Shape, check_shape, faults_of
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = "from dynamod.sim.run import simulate\nfor seed in (4, 12, 99):\n    print(simulate(seed).digest)"
+
+
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_seeds_hold(first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = simulate(seed)
+        assert not outcome.problems, f"dynamo sim --events --seed {seed}\n" + "\n".join(outcome.lines[-80:])
+        assert sum(outcome.ends.values()) == Shape().requests
+
+
+def test_seeds_are_worth_it() -> None:
+    """Requests do move, some fail for a reason, and every fault happens."""
+    outcomes = [simulate(seed) for seed in range(100, 125)]
+    assert sum(outcome.moves for outcome in outcomes) > 50
+    assert {end for outcome in outcomes for end in outcome.ends} >= {"finished", "failed", "left", "cut off"}
+    assert sum(outcome.harmed for outcome in outcomes) > 100
+    assert any(outcome.gentle for outcome in outcomes)
+    assert {fault for outcome in outcomes for fault in outcome.faults} >= set(FAULTS) - {"leave"}
+
+
+def test_a_seed_is_the_same_again() -> None:
+    first, second = simulate(7), simulate(7)
+    assert first.lines == second.lines
+    assert first.digest == second.digest
+    assert first.digest != simulate(8).digest
+
+
+def test_hashes_do_not_matter() -> None:
+    told = []
+    for value in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": value, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        told.append(done.stdout)
+    assert told == ["".join(f"{simulate(seed).digest}\n" for seed in (4, 12, 99))] * 3
+
+
+def test_without_faults_nothing_moves() -> None:
+    outcome = simulate(3, Shape(faults=()))
+    assert not outcome.violations
+    assert outcome.ends == {"finished": 40}
+    assert outcome.moves == 0
+
+
+@pytest.mark.parametrize("shape", [Shape(1, 1, 1, 10), Shape(2, 2, 3, 20), Shape(5, 12, 3, 60)], ids=str)
+def test_other_shapes_hold(shape: Shape) -> None:
+    for seed in range(3):
+        outcome = simulate(seed, shape)
+        assert not outcome.problems, outcome.problems
+
+
+def test_few_lines_are_kept_and_all_are_counted() -> None:
+    short, whole = simulate(4, kept=5), simulate(4)
+    assert short.lines == whole.lines[-5:]
+    assert (short.digest, short.events) == (whole.digest, len(whole.lines))
+
+
+def test_faults_are_chosen_by_name() -> None:
+    assert faults_of("hang, crash") == ("crash", "hang")
+    assert faults_of("node_death") == ("node-death",)
+    assert faults_of("all,-drop") == tuple(fault for fault in FAULTS if fault != "drop")
+    assert faults_of("-drop") == faults_of("all,-drop")
+    assert faults_of("none") == ()
+    with pytest.raises(UserError, match="unknown fault 'fire'"):
+        faults_of("fire")
+    with pytest.raises(UserError, match="--workers is 0"):
+        check_shape(Shape(workers=0))
+
+
+def test_scale_is_measured() -> None:
+    found = measure(Shape(4, 12, 2, 30, faults=(), span=3.0))
+    assert found["problems"] == []
+    assert found["requests_ended"] == {"finished": 30}
+    assert found["registry_events_per_ingress_at_start"] == 24
+    assert found["registry_events_while_serving"] == 0
+    assert found["registry_events_per_ingress_for_a_new_worker"] == 2
+    for name in ("decision_us", "change_us_per_ingress", "index_bytes_per_ingress", "bytes_per_request"):
+        assert found[name] > 0, name
