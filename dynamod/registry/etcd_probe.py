@@ -1,0 +1,42 @@
+"""Asking one etcd member who it is, over plain HTTP: needs neither credentials nor the client library."""
+
+import asyncio
+import ssl
+import time
+from typing import Any
+
+from .etcd_settings import Endpoint, EtcdSettings
+
+
+async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | None = None) -> dict[str, Any] | None:
+    """What stands at an endpoint (see Endpoint.parse): `version`, `cluster_version`, `healthy` and `seconds` it took.
+
+    None when nobody answers there as etcd within `timeout` seconds. `settings` give the files for TLS. Raises
+    UserError for what is no endpoint. Sources: etcd's /version and /health.
+    """
+    import aiohttp
+
+    files = settings and (settings.ca, settings.client_cert, settings.client_key)
+    where = Endpoint.parse(endpoint, tls=bool(files and any(files)))
+    begin = time.monotonic()
+    try:
+        context: ssl.SSLContext | bool = True
+        if where.tls and settings is not None:
+            context = ssl.create_default_context(cafile=settings.ca)
+            if settings.client_cert is not None:
+                context.load_cert_chain(settings.client_cert, settings.client_key)
+        limits = aiohttp.ClientTimeout(total=timeout)
+        async with aiohttp.ClientSession(timeout=limits) as session, asyncio.timeout(timeout):
+            async with session.get(f"{where}/version", ssl=context) as answer:
+                version = await answer.json(content_type=None)
+            async with session.get(f"{where}/health", ssl=context) as answer:
+                health = await answer.json(content_type=None)
+        return {
+            "endpoint": str(where),
+            "version": str(version["etcdserver"]),
+            "cluster_version": str(version["etcdcluster"]),
+            "healthy": str(health.get("health")) == "true",
+            "seconds": time.monotonic() - begin,
+        }
+    except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError):
+        return None
