@@ -11,9 +11,11 @@ import msgspec
 from dynamod.actor import Stream
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, UserError
 from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
 from dynamod.post.base import Sink
 from dynamod.registry.keys import Address
+from dynamod.registry.view import View
 
 from .site import Surroundings
 
@@ -33,11 +35,14 @@ class EndpointClient:
         """Call the endpoint and yield what it yields."""
         return self._stream(request)
 
+    def _ready(self, view: View) -> dict[int, Instance]:
+        return {number: one for number, one in view.instances(self._address).items() if one.state == "ready"}
+
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
         view = self._around.view
         try:
             async with asyncio.timeout(WAIT_FOR_INSTANCE):
-                while not (live := view.instances(self._address)):  # noqa: ASYNC110 - the view has no event per path
+                while not (live := self._ready(view)):  # noqa: ASYNC110 - the view has no event per path
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise Overloaded(f"no instance of {self._address} after {WAIT_FOR_INSTANCE:g} s") from None

@@ -19,7 +19,7 @@ from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, Beat, FromNode, Hello, State
+from dynamod.message.node import Answer, Ask, Beat, FromNode, Hello, State, Welcome
 from dynamod.post.local_impl import LocalPost
 from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.link_impl import LinkRegistry
@@ -27,6 +27,7 @@ from dynamod.registry.link_impl import LinkRegistry
 from .exchange import Exchange
 from .lifeline import Lifeline, die_with_parent, receive_plan
 from .plan import EXIT_USER_ERROR, HostPlan, decode
+from .remote import Remote
 from .site import Mail, Site, Surroundings
 
 log = logging.getLogger("dynamod.host")
@@ -57,6 +58,7 @@ class Host:
             root = _Root(self._lifeline, self._sock, self._in_step)
             host = system.start("host", lambda: root, restart="temporary", shutdown=1)
             await system.ready(host, timeout=10)
+            system.watch(host, self._watcher("host"))
             self._around = around = await self._surroundings(system)
             cell = system.cell(host)
             assert cell is not None
@@ -68,17 +70,23 @@ class Host:
     async def _surroundings(self, system: System) -> Surroundings:
         plan = self._plan
         hello = Hello(plan.name, os.getpid(), version=__version__)
-        registry = LinkRegistry(plan.link, hello, self._from_node)
+        exchange = Exchange()
+        root = system.cell(system.ref("/host"))
+        assert root is not None
+        spawn = root.actor.context.task
+        unix, remote = UnixPost(spawn), Remote(plan.name, exchange.receive, spawn)
+        mail = Mail(plan.office, LocalPost(exchange.receive), unix, remote)
+
+        def welcomed(message: Welcome) -> None:
+            mail.node = message.node
+            remote.welcome(message)
+
+        registry = LinkRegistry(plan.link, hello, self._from_node, welcomed=welcomed)
         ref = system.start("registry", lambda: registry, restart="temporary")
         await system.ready(ref, timeout=10)
-        exchange = Exchange()
         office = Office(plan.office, exchange.receive)
         await office.start()
-        cell = system.cell(ref)
-        assert cell is not None
-        unix = UnixPost(cell.actor.context.task)
-        mail = Mail(plan.office, LocalPost(exchange.receive), unix)
-        return Surroundings(plan, system, registry, exchange, office, unix, mail, self._fds)
+        return Surroundings(plan, system, registry, exchange, office, unix, mail, remote, self._fds)
 
     async def _start_all(self, around: Surroundings) -> None:
         for service in self._plan.services:  # in order: each finds those before it in its process
@@ -115,6 +123,7 @@ class Host:
         for service in reversed(self._plan.services):
             await around.system.root.stop_child(service.name)
         await around.mail.close()
+        await around.remote.close()
         await around.office.close()
 
     def _in_step(self) -> tuple[float, int] | None:

@@ -11,8 +11,6 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -152,6 +150,8 @@ def nats_answers(url: str, timeout: float = 1.0) -> bool:
 
 def etcd_answers(url: str, timeout: float = 1.0) -> bool:
     """Whether a healthy etcd answers at `http://host:port`."""
+    import urllib.request  # slow to import, and rarely needed
+
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url}/health", timeout=timeout) as answer:

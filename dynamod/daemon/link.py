@@ -4,7 +4,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,9 +33,13 @@ from dynamod.message.node import (
 )
 from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
 from dynamod.post.unix_impl import remove_stale
+from dynamod.registry.keys import exited_key
 from dynamod.registry.memory_impl import MemoryRegistry
 
 log = logging.getLogger("dynamod.daemon")
+
+REMEMBERED = 256
+"""Processes that have ended and are still told of."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(ToNode)
@@ -50,8 +55,13 @@ class LinkServer(Actor):
         node: str,
         changed: Callable[[], None],
         graphs: Callable[[], Collection[str]] = tuple,
+        cluster: Mapping[str, str] | None = None,
+        lease: int = 0,
     ) -> None:
+        self._lease = lease or registry.grant()
+        self._exited: deque[str] = deque()
         self._path, self.registry, self._node, self._changed = path, registry, node, changed
+        self._cluster = dict(cluster or {})
         self._graphs = graphs
         self._server: asyncio.Server | None = None
         self.ends: set[LinkEnd] = set()
@@ -95,7 +105,15 @@ class LinkServer(Actor):
         }
 
     def _accept(self) -> "LinkEnd":
-        return LinkEnd(self.registry, self._node, self.ends, self._changed, self.names)
+        return LinkEnd(self.registry, self._node, self.ends, self._changed, self.names, self._cluster, self._gone)
+
+    def _gone(self, lease: int) -> None:
+        """A process has closed its link: whoever waits for it need not wait for its lease to expire."""
+        key = exited_key(lease)
+        self.registry.put(key, b"", self._lease)
+        self._exited.append(key)
+        if len(self._exited) > REMEMBERED:
+            self.registry.delete(self._exited.popleft(), self._lease)
 
 
 class LinkEnd(asyncio.Protocol):
@@ -108,7 +126,10 @@ class LinkEnd(asyncio.Protocol):
         ends: "set[LinkEnd]",
         changed: Callable[[], None],
         taken: Callable[[], set[str]],
+        cluster: dict[str, str],
+        gone: Callable[[int], None],
     ) -> None:
+        self._cluster, self._gone = cluster, gone
         self._registry, self._node, self._ends, self._changed = registry, node, ends, changed
         self._taken = taken
         self._claimed: set[str] = set()
@@ -148,6 +169,7 @@ class LinkEnd(asyncio.Protocol):
             if not future.done():
                 future.set_exception(DynamodError("the process is gone"))
         if self.lease:
+            self._gone(self.lease)
             self._registry.revoke(self.lease)
         self._changed()
 
@@ -183,7 +205,7 @@ class LinkEnd(asyncio.Protocol):
             case Hello():
                 self.hello = message
                 self.lease = self._registry.grant(message.lease)
-                self._say(Welcome(self.lease, self._node, __version__))
+                self._say(Welcome(self.lease, self._node, __version__, self._cluster))
                 self._changed()
             case Put(key, value):
                 self._registry.put(key, value, self.lease)

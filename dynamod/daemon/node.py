@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod import __version__
-from dynamod.actor import Actor, Ref, Spec, Supervisor, System, handle
+from dynamod.actor import Actor, Backoff, Ref, Spec, Supervisor, System, handle
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, Report
 from dynamod.observe.book import LogBook
 from dynamod.observe.capture import LineReader
 from dynamod.registry.base import Watcher
+from dynamod.registry.etcd_client import library
+from dynamod.registry.etcd_impl import EtcdBridge
+from dynamod.registry.etcd_settings import EtcdSettings
 from dynamod.registry.keys import quarantine_key
 from dynamod.registry.link_impl import LinkRegistry
 from dynamod.registry.memory_impl import MemoryRegistry
 
+from .cluster import Cluster, cluster_of
 from .door import Door
 from .gpus import Gpus, devices
 from .link import LinkServer
@@ -58,7 +62,8 @@ class Node(Actor):
         self.socket = path
         self.title = title
         self.must_hold = must_hold
-        self.name = socket.gethostname()
+        self.name = os.environ.get("DYNAMOD_NODE") or socket.gethostname()
+        self.cluster = Cluster()
         self.role = "seeking"
         self.born = time.monotonic()
         self.gpus = Gpus(devices())
@@ -92,6 +97,9 @@ class Node(Actor):
         await self.system.ready(ref, timeout=5)
         self._seat_supervisor = supervisor
         if self._seat.take():
+            self.cluster = await asyncio.to_thread(cluster_of)
+            if self.cluster.etcd is not None:
+                library()  # without it nothing starts
             await self._hold()
         elif self.must_hold:
             raise UserError(
@@ -251,11 +259,21 @@ class Node(Actor):
             self.registry.watch(prefix, watcher)
 
     async def _hold(self) -> None:
-        link = LinkServer(link_path(self.socket), self.registry, self.name, self.changed, lambda: self.graphs)
+        link = LinkServer(
+            link_path(self.socket),
+            self.registry,
+            self.name,
+            self.changed,
+            lambda: self.graphs,
+            self.cluster.nats,
+            self._lease,
+        )
         ref = self._seat_supervisor.start_child(Spec("link", lambda: link))
         await self.system.ready(ref, timeout=5)
         self._link, self.role = link, "holder"
         log.debug("this process holds the node at %s", self.socket)
+        if (etcd := self.cluster.etcd) is not None:
+            self._join_cluster(etcd)
         self._seat_supervisor.start_child(Spec("door", lambda: Door(self)))
         self.seated.set()
         for prefix, watcher in self._watches:
@@ -263,6 +281,13 @@ class Node(Actor):
         for pid in self._unheard:
             self._tell_unheard(pid)
         self.changed()
+
+    def _join_cluster(self, etcd: EtcdSettings) -> None:
+        """Tell other nodes what is here, and hear what is there."""
+        where = "found at the usual ports of this machine" if self.cluster.found else "as told"
+        endpoints = ", ".join(map(str, etcd.endpoints))
+        log.info("this node is %s in the cluster of etcd at %s (%s)", self.name, endpoints, where)
+        self._seat_supervisor.start_child(Spec("etcd", lambda: EtcdBridge(self.registry, etcd), backoff=Backoff()))
 
     async def _join(self) -> None:
         hello = Hello(self.title, os.getpid(), version=__version__, guest=True)
@@ -288,6 +313,10 @@ class Node(Actor):
                 await asyncio.sleep(SEEK)
         self._guest = None
         await self._seat_supervisor.stop_child("guest")
+        try:
+            self.cluster = await asyncio.to_thread(cluster_of)
+        except UserError as error:
+            log.error("this node stays alone: %s", error.line())
         log.info("the daemon of this machine has ended; this process takes its place")
         await self._hold()
 

@@ -88,6 +88,8 @@ class ServiceHost(Actor):
 
             self._http = ServiceHttp(self._instance, routes, site)
             await self._http.start()
+        for name in self._published[:1]:
+            await site.reachable(name)
         self._set_ready(await self._is_ready())
         if self._hooks.liveness or self._hooks.readiness:
             self._tending = self.context.task(self._tend(_interval(service.options, spec.config)), "look at hooks")

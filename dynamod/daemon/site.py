@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Ref, System
+from dynamod.frontend.static import describe
 from dynamod.message.errors import UserError
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
@@ -18,35 +19,67 @@ from dynamod.post.base import Outbound, Sink
 from dynamod.post.local_impl import LocalPost
 from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.base import Watcher
-from dynamod.registry.keys import CARDS, STATIC, Address, card_key, instance_key, place_of, static_key
+from dynamod.registry.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.registry.link_impl import LinkRegistry
 from dynamod.registry.view import View, disagree
 
 from .exchange import Exchange, Make
 from .plan import HostPlan, ServicePlan
+from .remote import READY, Remote
 
 log = logging.getLogger("dynamod.daemon")
 
-CAUGHT_UP = "v1/caught-up/"
-"""Keys that a process puts to see how far the news has come; other nodes are not told."""
+CAUGHT_UP = "local/caught-up/"
+"""Keys that a process puts to see how far the news has come."""
 CATCH_UP = 5.0
+STATIC_ID = 1
+"""Instance id of whatever is at a static address of other nodes."""
 
 
 class Mail:
     """The post of a process: picks the transport that reaches an instance."""
 
-    def __init__(self, office: str, local: LocalPost, unix: UnixPost) -> None:
-        self._office, self._local, self._unix = office, local, unix
+    def __init__(self, office: str, local: LocalPost, unix: UnixPost, remote: Remote) -> None:
+        self._office, self._local, self._unix, self._remote = office, local, unix, remote
+        self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to
+        self.node = ""
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See post.base.Post."""
-        if instance.transport.get("unix") == self._office:
+        """See post.base.Post. Processes of one machine use sockets, whatever else they could."""
+        path = instance.transport.get("unix", "")
+        if path == self._office:
             return self._local.open(instance, request, sink)
-        return self._unix.open(instance, request, sink)
+        subject = instance.transport.get("nats")
+        if subject is None or (instance.node == self.node and self._unix.reaches(path)):
+            return self._unix.open(instance, request, sink)
+        if self._remote.post is None:
+            asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over NATS")
+            return _Nowhere()
+        self._subjects[instance.instance_id] = subject
+        return self._remote.post.open(instance, request, sink)
+
+    def exited(self, key: str, value: bytes | None) -> None:
+        """A process of another node is gone, which NATS would tell later."""
+        if value is not None and self._remote.post is not None:
+            subject = self._subjects.pop(int(key.removeprefix(EXITED), 16), None)
+            if subject is not None:
+                self._remote.post.forget(subject)
 
     async def close(self) -> None:
         """See post.base.Post."""
         await self._unix.close()
+
+
+def static_subject(namespace: str, component: str, endpoint: str) -> str:
+    """Where a static worker receives, as the original names it: an instance's subject without the lease."""
+    from dynamod.post.nats_impl import instance_subject
+
+    return instance_subject(namespace, component, endpoint, 0).removesuffix("-0")
+
+
+class _Nowhere:
+    def cancel(self) -> None:
+        """See post.base.Outbound."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,9 +93,12 @@ class Surroundings:
     office: Office
     unix: UnixPost
     mail: Mail
+    remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
+    subject: str = ""  # where other nodes reach this process
     _view: View | None = None
+    _follows: bool = False
 
     @property
     def view(self) -> View:
@@ -71,7 +107,24 @@ class Surroundings:
             # an instance that leaves the registry may be draining: its open streams go on until the socket closes,
             # which the kernel does at once when the process dies
             self._view = View(self.registry)
+            self.follow_exits()
         return self._view
+
+    def follow_exits(self) -> None:
+        """Hear at once of processes that end on other nodes. Whoever opens streams calls this."""
+        if not self._follows:
+            self._follows = True
+            self.registry.watch(EXITED, self.mail.exited)
+
+    async def reachable(self, namespace: str, component: str, endpoint: str) -> None:
+        """Let other nodes reach this process, if there are any: before its first instance is published."""
+        await self.registry.leased(timeout=60)
+        if self.remote.connection is not None and not self.subject:
+            from dynamod.post.nats_impl import instance_subject
+
+            self.subject = await self.remote.serve(
+                instance_subject(namespace, component, endpoint, self.registry.lease)
+            )
 
     async def caught_up(self, prefix: str, watcher: Watcher) -> None:
         """Watch a prefix and wait (with a bound) until all that stands there now has been told, to all watchers.
@@ -92,7 +145,11 @@ class Surroundings:
 
     def static_instance(self, address: Address) -> Instance | None:
         """What stands at a fixed address on other nodes, if there is a post that reaches them."""
-        return None
+        if self.remote.connection is None:
+            return None
+        namespace, component, endpoint = address.namespace, address.component, address.endpoint
+        transport = {"nats": static_subject(namespace, component, endpoint)}
+        return Instance(namespace, component, endpoint, STATIC_ID, transport, node="elsewhere")
 
 
 class Site:
@@ -135,6 +192,10 @@ class Site:
         else:
             self.around.exchange.add(self.path(endpoint), ref, make)
 
+    async def reachable(self, endpoint: str) -> None:
+        """See Surroundings."""
+        await self.around.reachable(self.namespace, self.component, endpoint)
+
     def publish(self, endpoint: str, card: ModelCard | None = None) -> Instance:
         """Put the instance (and its model card) into the registry. The lease must have been granted."""
         around = self.around
@@ -152,7 +213,7 @@ class Site:
             component=self.component,
             endpoint=endpoint,
             instance_id=around.registry.lease,
-            transport={"unix": around.office.path},
+            transport={"unix": around.office.path, **({"nats": around.subject} if around.subject else {})},
             node=around.registry.node,
             pid=os.getpid(),
             process=around.plan.name,
@@ -179,6 +240,9 @@ class Site:
         """Serve at a fixed address, known to this node only. Raises UserError when somebody does already."""
         around = self.around
         address = Address(self.namespace, self.component, endpoint)
+        await self._require_no_other(address)
+        if around.remote.connection is not None:
+            around.subject = await around.remote.serve(static_subject(self.namespace, self.component, endpoint))
         instance = self._instance(endpoint)
         known: set[str] = set()
         await around.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
@@ -188,6 +252,17 @@ class Site:
             )
         around.registry.put(static_key(instance), msgspec.json.encode(instance))
         return instance
+
+    async def _require_no_other(self, address: Address) -> None:
+        """Ask at the static address itself: nobody may answer there yet."""
+        instance = self.around.static_instance(address)
+        if instance is None or self.around.remote.connection is None:
+            return
+        if await self.around.remote.connection.ready(READY) and await describe(self.around.mail, instance) is not None:
+            raise UserError(
+                f"a static worker serves dyn://{address} already, on another node",
+                "a static address is for one worker: choose another",
+            )
 
     def withdraw(self, endpoint: str | None = None) -> None:
         """Take the component's instances (or one) out of the registry; streams that are open go on."""

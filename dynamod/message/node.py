@@ -90,11 +90,12 @@ ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Beat | Exited 
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
-    """Answer to `Hello`."""
+    """Answer to `Hello`. `cluster`: variables that say how other nodes are reached; empty when the node is alone."""
 
     lease: int
     node: str
     version: str = ""
+    cluster: dict[str, str] = {}
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):

@@ -2,9 +2,8 @@
 
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
 `Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load, `Describe`
-for its model card. `Open`
-wraps any of them with a stream number of the sender's choice; answers come back as `dynamod.message.ingress` deltas
-under that number.
+for its model card, `Files` for the files behind it. `Open` wraps any of them with a stream number of the sender's
+choice; answers come back as `dynamod.message.ingress` deltas under that number.
 """
 
 from typing import Any, Literal
@@ -99,7 +98,18 @@ class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
     seconds_left: float | None = None
 
 
-Request = Generate | Chat | Call | Subscribe | Describe
+class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
+    """Send the files that an ingress needs to serve your model: tokenizer, configuration and templates, no weights.
+
+    Answered by byte strings, one per item: a list of the files, then their content in pieces, in order
+    (`preprocess.ship`).
+    """
+
+    request_id: str
+    seconds_left: float | None = None
+
+
+Request = Generate | Chat | Call | Subscribe | Describe | Files
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

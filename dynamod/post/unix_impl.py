@@ -218,6 +218,10 @@ class UnixPost:
             self._spawn(self._connect(path, end), f"connect {path}")
         return _Stream(end, end.inbox.open(instance.path, request, sink))
 
+    def reaches(self, path: str) -> bool:
+        """Whether somebody listens there, or did when it was looked at last."""
+        return path in self._ends or os.path.exists(path)
+
     async def _connect(self, path: str, end: IngressEnd) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):

@@ -49,7 +49,7 @@ def library() -> tuple[Any, Any]:
         return importlib.import_module("grpc"), importlib.import_module("aetcd.rpc")
     except ImportError as error:
         raise UserError(
-            f"ETCD_ENDPOINTS is set, but the etcd client cannot be loaded ({error})", "pip install 'dynamod[etcd]'"
+            f"ETCD_ENDPOINTS is set, but the etcd client cannot be loaded ({error})", "pip install aetcd"
         ) from None
 
 

@@ -16,11 +16,11 @@ from .etcd_client import EtcdClient, connect, library
 from .etcd_errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
 from .etcd_mirror import Batch, EtcdMirror
 from .etcd_settings import Endpoint, EtcdSettings
+from .keys import SHARED
 from .memory_impl import MemoryRegistry
 
 log = logging.getLogger("dynamod.registry")
 
-PREFIX = "v1/"
 GRACE = 5.0  # seconds that keys which etcd has lost stay visible
 RETRY, RETRY_AT_MOST = 0.2, 1.0  # between attempts, growing
 REFUSED = 10.0  # between attempts with credentials that were refused
@@ -133,7 +133,7 @@ class EtcdBridge(Actor):
             return error
 
     async def _joined_at(self, endpoint: Endpoint, client: EtcdClient) -> EtcdError:
-        start = self._mirror.resync(*await client.snapshot(PREFIX))
+        start = self._mirror.resync(*await client.snapshot(SHARED))
         self._known = True
         self._sessions += 1
         self._joined = self.context.now()
@@ -167,7 +167,7 @@ class EtcdBridge(Actor):
     async def _follow(self, client: EtcdClient, start: int) -> None:
         while True:
             try:
-                async with aclosing(client.watch(PREFIX, start)) as watch:
+                async with aclosing(client.watch(SHARED, start)) as watch:
                     async for changes in watch:
                         self._mirror.apply(changes)
             except Compacted as error:
@@ -186,7 +186,7 @@ class EtcdBridge(Actor):
                     log.warning("etcd: lease %x has expired; granting it again", lease)
                     self._mirror.lost(lease)
                 if not leases or client.logged_in:
-                    await client.ping(PREFIX)
+                    await client.ping(SHARED)
                 try:
                     async with asyncio.timeout(interval):
                         await self._mirror.beat.wait()
@@ -219,7 +219,7 @@ class EtcdBridge(Actor):
         try:
             revision = await client.revoke(lease)
         except LeaseMissing:
-            revision = await client.ping(PREFIX)  # it has expired before this
+            revision = await client.ping(SHARED)  # it has expired before this
         self._mirror.ended(lease, revision)
 
     async def _grant(self, client: EtcdClient, lease: int) -> None:

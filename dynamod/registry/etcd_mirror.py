@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from .etcd_client import Change, Item
+from .keys import SHARED
 from .memory_impl import MemoryRegistry
 
 log = logging.getLogger("dynamod.registry")
@@ -300,7 +301,7 @@ class EtcdMirror:
             self._soil(key)
 
     def _soil(self, key: str) -> None:
-        if not self._closed:
+        if not self._closed and key.startswith(SHARED):
             self._dirty[key] = None
             self.wake.set()
 

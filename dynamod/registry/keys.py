@@ -9,8 +9,12 @@ from dynamod.message.registry import Instance
 
 INSTANCES = "v1/instances/"
 CARDS = "v1/mdc/"
-STATIC = "v1/static/"
-"""Static workers of this node; other nodes are not told."""
+SHARED = "v1/"
+"""Keys that nodes tell each other of begin so; all others stay in the node."""
+STATIC = "local/static/"
+"""Static workers of this node."""
+EXITED = "v1/exited/"
+"""Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
 QUARANTINED = "v1/quarantined/"
 """Processes whose daemon does not hear from them: `v1/quarantined/{node}/{pid}`. They keep lease and keys."""
 
@@ -56,6 +60,11 @@ def static_key(instance: Instance) -> str:
 def card_key(instance: Instance) -> str:
     """Key of the model card that an instance published."""
     return f"{CARDS}{_place(instance)}"
+
+
+def exited_key(lease: int) -> str:
+    """Key that says that the process of a lease is gone."""
+    return f"{EXITED}{lease:x}"
 
 
 def quarantine_key(node: str, pid: int) -> str:

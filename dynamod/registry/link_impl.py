@@ -35,7 +35,9 @@ class LinkRegistry(Actor):
         hello: Hello,
         other: Callable[[FromNode], None] | None = None,
         lost: Callable[[], None] | None = None,
+        welcomed: Callable[[Welcome], None] = lambda _welcome: None,
     ) -> None:
+        self._welcomed = welcomed
         self._path = path
         self._hello = hello
         self._other = other  # takes what is not the registry's business (Ask)
@@ -146,6 +148,7 @@ class LinkRegistry(Actor):
             case Welcome(lease, node):
                 self._lease, self.node = lease, node
                 self._writer = writer
+                self._welcomed(message)
                 for key, value in self._own.items():
                     self.say(Put(key, value))
                 for number, (prefix, _) in self._watchers.items():

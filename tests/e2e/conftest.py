@@ -259,12 +259,15 @@ class Machine:
 
     def environ(self, **env: str) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
-        dropped = re.compile("DYN|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|PYTHONUNBUFFERED|PYTHONWARNINGS")
+        dropped = re.compile(
+            "DYN|NATS_|ETCD_|NOTIFY_|STATE_|RUNTIME_|LOGS_|CUDA_|COLUMNS|PYTHONUNBUFFERED|PYTHONWARNINGS"
+        )
         clean = {key: value for key, value in os.environ.items() if not dropped.match(key)}
         path = os.pathsep.join([str(ROOT), str(ROOT / "dynamod/compat"), *filter(None, [clean.get("PYTHONPATH")])])
         if clean.pop("PYTHONDONTWRITEBYTECODE", ""):  # every start would compile all our modules
             clean["PYTHONPYCACHEPREFIX"] = _bytecode()
-        return {**clean, "PYTHONPATH": path, "DYNAMOD_SOCKET": str(self.socket), **self.env, **env}
+        alone = {"DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
+        return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
 
     def start(self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, **env: str) -> Command:
         """Start a command. `deaf`: nobody reads what it prints."""

@@ -304,3 +304,14 @@ def test_a_closed_mirror_is_silent(peer: Peer) -> None:
     peer.mirror.close()
     peer.registry.put("v1/a", b"", lease)
     assert peer.mirror.take() == ([], [])
+
+
+async def test_what_concerns_the_node_alone_stays_there() -> None:
+    memory = MemoryRegistry(random.Random(0))
+    lease = memory.grant()
+    memory.put("local/before", b"x", lease)
+    mirror = EtcdMirror(memory)
+    memory.put("local/after", b"x", lease)
+    memory.put("v1/shared", b"x", lease)
+    mirror.granted_at_last(lease)
+    assert [key for batch in mirror.take()[0] for key, _ in batch.items] == ["v1/shared"]

@@ -62,6 +62,7 @@ class ProcessorComponent(Processor):
     async def started(self) -> None:
         """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
         await self._site.around.registry.leased(timeout=60)
+        self._site.around.follow_exits()
         await super().started()
         if self._static[0]:
             await self._follow_static(*self._static)

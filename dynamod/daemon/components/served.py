@@ -2,8 +2,8 @@
 
 import msgspec
 
-SERVED = "v1/served/"
-"""Keys: `v1/served/{type}/{model}/{lease}`."""
+SERVED = "local/served/"
+"""Keys: `local/served/{type}/{model}/{lease}`, of the ingress processes of this node."""
 
 
 class ServedModel(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ class WorkerComponent(Worker):
             await self._site.publish_static(self._endpoint)
             return
         await self._site.require_agreement(self._card)
+        await self._site.reachable(self._endpoint)
         self._site.publish(self._endpoint, self._card)
 
     def _published(self, card: ModelCard) -> None:

@@ -1,0 +1,71 @@
+"""The other nodes: where etcd and NATS are, for the daemon that holds this node and for all its processes.
+
+Environment variables say it. Without them a daemon looks once, at its start, whether both servers answer at their usual
+ports of this machine (`dynamo infra up`, or the compose file): then it joins them. DYNAMOD_CLUSTER=off forbids that.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from dynamod.message.errors import UserError
+from dynamod.registry.etcd_settings import EtcdSettings
+
+from .infra import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger("dynamod.daemon")
+
+VARIABLE = "DYNAMOD_CLUSTER"
+NATS_VARIABLES = (
+    *("NATS_SERVER", "NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"),
+    *("NATS_AUTH_CREDENTIALS_FILE", "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY"),
+)
+LOOK = 0.3
+"""Seconds for a server of this machine to answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`etcd` None: this node is alone. `nats`: the variables that every process of the node is told; empty without."""
+
+    etcd: EtcdSettings | None = None
+    nats: Mapping[str, str] = field(default_factory=dict[str, str])
+    found: bool = False  # not told, but found on this machine
+
+
+def cluster_of(
+    environ: Mapping[str, str] = os.environ, look: "Callable[[], tuple[str, str] | None] | None" = None
+) -> Cluster:
+    """Read the environment, and perhaps look for servers. Raises UserError that names the variable."""
+    mode = environ.get(VARIABLE, "auto")
+    if mode not in ("auto", "off"):
+        raise UserError(f"{VARIABLE} is {mode!r}", "auto (default) or off")
+    if mode == "off":
+        return Cluster()
+    etcd = EtcdSettings.from_environment(environ)
+    nats = {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
+    if nats.get("NATS_SERVER"):
+        from dynamod.post.nats_settings import NatsSettings
+
+        NatsSettings.from_environment(environ)  # wrong ones are told now
+    if etcd is not None or "NATS_SERVER" in nats:
+        if etcd is not None and "NATS_SERVER" not in nats:
+            log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")
+        return Cluster(etcd, nats if "NATS_SERVER" in nats else {})
+    found = (look or servers_here)()
+    if found is None:
+        return Cluster()
+    found_nats, found_etcd = found
+    named = {**environ, "ETCD_ENDPOINTS": found_etcd}
+    return Cluster(EtcdSettings.from_environment(named), {**nats, "NATS_SERVER": found_nats}, found=True)
+
+
+def servers_here() -> tuple[str, str] | None:
+    """NATS and etcd at their usual ports of this machine, when both answer as such."""
+    nats, etcd = f"nats://127.0.0.1:{NATS_PORT}", f"http://127.0.0.1:{ETCD_PORT}"
+    return (nats, etcd) if nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK) else None
