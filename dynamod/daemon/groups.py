@@ -8,6 +8,16 @@ from dynamod.message.errors import UserError
 INGRESS = "ingress"
 
 
+def require_some(graph: Graph, node: str) -> None:
+    """Raises UserError when all services of the graph are placed on other nodes."""
+    placed = sorted({name for spec in graph.services.values() for name in spec.nodes})
+    if placed and not groups(graph, node):
+        raise UserError(
+            f"no service of this graph is placed on node '{node}'",
+            f"its ServiceArgs name {', '.join(placed)}; DYNAMOD_NODE sets the name of a node",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Services that live together in each of `replicas` processes, in start order."""
@@ -38,15 +48,16 @@ def _port(spec: ServiceSpec) -> int:
     return port
 
 
-def groups(graph: Graph) -> list[Group]:
+def groups(graph: Graph, node: str = "") -> list[Group]:
     """Services placed `own` get processes of their own; the others share one ingress process.
 
-    A service that listens for clients under another port than its neighbours is a group of its own too.
+    A service that listens for clients under another port than its neighbours is a group of its own too. Services that
+    are placed on other nodes than `node` are left out; without a name none is.
     """
     own: list[Group] = []
     shared: list[ServiceSpec] = []
     for spec in graph.start_order():
-        if not spec.enabled:
+        if not spec.enabled or (node and spec.nodes and node not in spec.nodes):
             continue
         if spec.placement == "own":
             own.append(Group(spec.name, (spec,), spec.workers, spec.gpus))

@@ -259,9 +259,10 @@ def _born(pid: int) -> str:
         return ""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        threads = len(os.listdir(f"/proc/{pid}/task"))
     except OSError:
         return "" if Path("/proc/self/stat").exists() or not _exists(pid) else "unknown"
-    return "" if fields[0] in "ZX" else fields[19]
+    return "" if fields[0] in "ZX" and threads == 1 else fields[19]  # the first thread may end before the others
 
 
 def _exists(pid: int) -> bool:

@@ -140,6 +140,7 @@ class Node(Actor):
             output=self._output,
             changed=self.changed,
             silent=self.silent,
+            node=self.name,
         )
         runner.origin = origin
         self.graphs[name] = runner

@@ -57,9 +57,10 @@ class Remote:
             office = self.offices[subject] = NatsOffice(self.connection, subject, self._receive)
             try:
                 async with asyncio.timeout(READY):
-                    await self.connection.ready(READY)
                     await office.start()
             except TimeoutError:
+                log.warning("NATS is slow to take the subscription to %s", subject)
+            if not await self.connection.ready(READY):
                 log.warning("NATS does not answer yet; other nodes reach this worker when it does")
         return subject
 

@@ -13,11 +13,11 @@ import msgspec
 
 from dynamod.actor import ActorUnreachable, Backoff, Policy, Ref, Spec, Supervisor, System
 from dynamod.graph.diff import diff
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
 from .gpus import VARIABLE, Gpus
-from .groups import Group, groups
+from .groups import Group, groups, require_some
 from .paths import office_path
 from .plan import HostPlan, ServicePlan
 from .process import Output, Process
@@ -81,7 +81,9 @@ class GraphRunner:
         output: Output,
         changed: Callable[[], None],
         silent: Callable[[int, bool], None],
+        node: str = "",
     ) -> None:
+        self._node = node
         self.name = name
         self.graph = graph
         self._system = system
@@ -95,7 +97,8 @@ class GraphRunner:
     async def start(self) -> None:
         """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
         try:
-            for group in groups(self.graph):
+            require_some(self.graph, self._node)
+            for group in groups(self.graph, self._node):
                 clocks_of([spec.config for spec in group.services])  # wrong ones are told before anything runs
                 listener = group.listener()
                 sock = None
@@ -163,6 +166,10 @@ class GraphRunner:
                         )
                     )
         return rows
+
+    def services(self) -> list[ServiceSpec]:
+        """The services that run on this node."""
+        return [spec for running in self._groups.values() for spec in running.group.services]
 
     def urls(self) -> list[str]:
         """Where clients reach the graph."""
@@ -262,7 +269,7 @@ class GraphRunner:
     async def _change(self, graph: Graph, timeout: float) -> None:
         if (supervisor := self._supervisor) is None:
             return
-        before, wanted = self._groups, {group.name: group for group in groups(graph)}
+        before, wanted = self._groups, {group.name: group for group in groups(graph, self._node)}
         changes = diff(self.graph, graph).changed or {}
         fresh = {name for name, group in wanted.items() if name not in before or _differs(before[name], group, changes)}
         stale = [running for name, running in before.items() if name not in wanted or name in fresh]

@@ -28,7 +28,7 @@ class Models:
 
     def ready(self, runner: GraphRunner) -> bool:
         """Whether every model that the graph's own workers publish can be asked for in its own ingress."""
-        actors = [spec.actor.rpartition(":")[2] for spec in runner.graph.services.values()]
+        actors = [spec.actor.rpartition(":")[2] for spec in runner.services()]
         if "ProcessorComponent" not in actors or "WorkerComponent" not in actors:
             return True
         own = {

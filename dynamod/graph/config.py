@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from dynamod.graph.document import Document, Path, read_document
 from dynamod.graph.graph import Graph
-from dynamod.graph.options import Placement, check_envs, check_placement, check_resources, check_workers
+from dynamod.graph.options import Placement, check_envs, check_nodes, check_placement, check_resources, check_workers
 from dynamod.graph.overrides import deep_merge, parse_overrides, parse_value
 from dynamod.graph.service_config import (
     COMMON,
@@ -43,7 +43,7 @@ __all__ = [
 
 DEPLOYMENT_ENV = "DYN_DEPLOYMENT_CONFIG"
 GRAPH = "graph"
-ARGS_KEYS = ("workers", "resources", "envs", "placement")
+ARGS_KEYS = ("workers", "resources", "envs", "placement", "nodes")
 
 log = logging.getLogger("dynamod.graph")
 
@@ -56,6 +56,7 @@ class ServiceArgs:
     resources: dict[str, str | int] | None = None
     envs: dict[str, str] | None = None
     placement: Placement | None = None
+    nodes: tuple[str, ...] | None = None
 
 
 def read_config(text: str, source: str, overrides: Sequence[str], environ: Mapping[str, str]) -> Document:
@@ -107,7 +108,13 @@ def service_args(document: Document, name: str) -> ServiceArgs:
     for key in args:
         if key not in ARGS_KEYS:
             raise document.error((*path, key), "unknown key", known_hint(key, ARGS_KEYS))
-    checks = {"workers": check_workers, "resources": check_resources, "envs": check_envs, "placement": check_placement}
+    checks = {
+        "workers": check_workers,
+        "resources": check_resources,
+        "envs": check_envs,
+        "placement": check_placement,
+        "nodes": check_nodes,
+    }
     given: dict[str, Any] = {}
     for key, check in checks.items():
         if args.get(key) is None:

@@ -73,6 +73,7 @@ def _spec(
         resources=resources,
         envs={**service.envs, **said.get("envs", {}), **(args.envs or {})},
         placement=chosen or default_placement(resources, service.dynamo.component_type),
+        nodes=args.nodes or said.get("nodes", ()),
         image=service.image,
         actor=service.actor,
         config=component_config(document, node.name, service.config_model),

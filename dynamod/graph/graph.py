@@ -42,7 +42,7 @@ class ServiceSpec:
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
     keys merged in, without `ServiceArgs`; `service_args`: that part as written. `actor`: `module:Class` of an actor
     that runs the service in place of its class (`@service(actor=...)`, what the shipped components use). `depends`: by
-    attribute name, pruned.
+    attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
     """
 
     name: str
@@ -61,6 +61,7 @@ class ServiceSpec:
     resources: dict[str, str | int] = field(default_factory=dict[str, str | int])
     envs: dict[str, str] = field(default_factory=dict[str, str])
     placement: str = "ingress"
+    nodes: tuple[str, ...] = ()
     image: str | None = None
     actor: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -82,6 +83,7 @@ class ServiceSpec:
             **{
                 **data,
                 "sys_path": tuple(data["sys_path"]),
+                "nodes": tuple(data.get("nodes", ())),
                 "endpoints": {
                     name: EndpointInfo(**{**info, "transports": tuple(info["transports"])})
                     for name, info in data["endpoints"].items()
@@ -130,8 +132,17 @@ class Graph:
         return list(order.values())
 
     def only(self, name: str) -> "Graph":
-        """The graph reduced to one service. Its depends stay: they are found through discovery."""
-        return Graph(name, {name: self.services[name]}, self.namespace, (), self.target, self.source, self.config)
+        """The graph reduced to one service. Its depends stay: they are found through discovery.
+
+        The front door brings the processor that it cannot do without.
+        """
+        kept = [name]
+        if self.services[name].actor.endswith(":FrontendComponent"):
+            needed = [info.service for info in self.services[name].depends.values()]
+            kept += [one for one in needed if self.services[one].actor.endswith(":ProcessorComponent")]
+        edges = tuple((a, b) for a, b in self.edges if a in kept and b in kept)
+        services = {one: self.services[one] for one in self.services if one in kept}
+        return Graph(name, services, self.namespace, edges, self.target, self.source, self.config)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form."""

@@ -130,6 +130,18 @@ def env_text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def check_nodes(value: object) -> tuple[str, ...]:
+    """Names of the nodes on which a service runs: one, or a list of them."""
+    found = [value] if isinstance(value, str) else list(cast("Iterable[object]", value)) if _is_list(value) else [None]
+    if not all(isinstance(name, str) and name for name in found) or not found:
+        raise UserError(f"nodes: expected the name of a node or a list of them, got {kind(value)} ({value!r})")
+    return tuple(dict.fromkeys(cast("list[str]", found)))
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
 def check_placement(value: object) -> Placement | None:
     """None leaves the choice to `default_placement`."""
     if value is None:

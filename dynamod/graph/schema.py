@@ -41,6 +41,10 @@ _PROCESS = {
     "resources": _RESOURCES,
     "envs": _ENVS,
     "placement": {"enum": list(PLACEMENTS), "description": "the shared ingress process, or one of its own"},
+    "nodes": {
+        "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
+        "description": "names of the nodes on which it runs; default: each that serves the graph",
+    },
 }
 
 

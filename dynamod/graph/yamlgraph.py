@@ -15,18 +15,19 @@ from itertools import pairwise
 from typing import Any, cast
 
 from dynamod.graph.document import Document
-from dynamod.graph.options import check_envs, check_placement, check_resources, check_workers
+from dynamod.graph.options import check_envs, check_nodes, check_placement, check_resources, check_workers
 from dynamod.graph.words import kind, known_hint, names
 from dynamod.message.errors import UserError
 
 GRAPH_KEYS = ("services", "links", "root", "namespace")
-SERVICE_KEYS = ("class", "workers", "resources", "envs", "placement", "component")
+SERVICE_KEYS = ("class", "workers", "resources", "envs", "placement", "nodes", "component")
 
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "workers": check_workers,
     "resources": check_resources,
     "envs": check_envs,
     "placement": check_placement,
+    "nodes": check_nodes,
 }
 
 

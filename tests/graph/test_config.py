@@ -153,8 +153,8 @@ BASE = "Common:\n  model: tiny\n  block-size: 64\n"
     [
         ("Wroker: {}\n", (), "c.yaml:1: Wroker: no such service in the graph; did you mean 'Worker'? sections known: Common, "),
         ("Worker: 5\n", (), "c.yaml:1: Worker: expected a mapping, got an integer"),
-        ("Frontend: {ServiceArgs: {worker: 1}}\n", (), "c.yaml:1: Frontend.ServiceArgs.worker: unknown key; did you mean 'workers'? known keys: envs, placement, resources, workers"),
-        ("Frontend:\n  ServiceArgs:\n    workers: two\n", (), "c.yaml:3: Frontend.ServiceArgs.workers: expected an integer, got a string ('two'); known keys: envs, placement, resources, workers"),
+        ("Frontend: {ServiceArgs: {worker: 1}}\n", (), "c.yaml:1: Frontend.ServiceArgs.worker: unknown key; did you mean 'workers'? known keys: envs, nodes, placement, resources, workers"),
+        ("Frontend:\n  ServiceArgs:\n    workers: two\n", (), "c.yaml:3: Frontend.ServiceArgs.workers: expected an integer, got a string ('two'); known keys: envs, nodes, placement, resources, workers"),
         ("Frontend: {ServiceArgs: {resources: {gpus: 1}}}\n", (), "c.yaml:1: Frontend.ServiceArgs.resources: unknown key 'gpus'"),
         ("Frontend: {ServiceArgs: {resources:\n {gpu: x}}}\n", (), "c.yaml:2: Frontend.ServiceArgs.resources.gpu: 'x' is not digits"),
         ("Frontend: {ServiceArgs: {placement: far}}\n", (), "Frontend.ServiceArgs.placement: 'far' is unknown; known placements: ingress, own"),
