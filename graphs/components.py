@@ -101,6 +101,10 @@ class Worker:
     async def generate(self, request: dict[str, Any]) -> Any:
         """Served by the actor."""
 
+    @endpoint()
+    async def load_metrics(self, request: dict[str, Any]) -> Any:
+        """Served by the actor: one item, the engine's load as ForwardPassMetrics."""
+
 
 @service(
     dynamo={"namespace": "dynamo"},

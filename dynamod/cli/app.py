@@ -13,6 +13,7 @@ from dynamod import __version__
 from dynamod.message.errors import UserError
 
 from . import bench, complete, infra
+from . import sim as sim_command
 from .form import Form, Output
 
 
@@ -281,6 +282,11 @@ def stop(
 ) -> None:
     """Stop a graph, or the daemon with everything."""
     _post("stop", socket, output, graph=graph)
+
+
+app.command("sim", epilog=_examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(
+    sim_command.sim
+)
 
 
 @app.command(

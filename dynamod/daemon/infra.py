@@ -138,7 +138,7 @@ def healthy(server: Server) -> bool:
 
 
 def nats_answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether a NATS server greets at `nats://host:port`."""
+    """Whether a NATS server greets at a URL."""
     host, _, port = url.rpartition("/")[2].rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout) as sock:
@@ -149,7 +149,7 @@ def nats_answers(url: str, timeout: float = 1.0) -> bool:
 
 
 def etcd_answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether a healthy etcd answers at `http://host:port`."""
+    """Whether a healthy etcd answers at a URL."""
     import urllib.request  # slow to import, and rarely needed
 
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

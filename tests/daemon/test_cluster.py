@@ -11,7 +11,7 @@ from dynamod.daemon.cluster import cluster_of
 from dynamod.daemon.infra import etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
-NATS, ETCD = "nats://10.0.0.1:4222", "http://10.0.0.1:2379"
+NATS, ETCD = "nats://other:4222", "http://other:2379"
 
 
 def nobody() -> None:
@@ -43,8 +43,8 @@ def test_what_is_told_is_not_looked_for() -> None:
     ("environ", "says"),
     [
         ({"DYNAMOD_CLUSTER": "on"}, "DYNAMOD_CLUSTER is 'on'"),
-        ({"ETCD_ENDPOINTS": "ftp://x"}, "ETCD_ENDPOINTS names 'ftp://x'"),
-        ({"NATS_SERVER": "http://x"}, "NATS_SERVER"),
+        ({"ETCD_ENDPOINTS": "ftp://other"}, "ETCD_ENDPOINTS names 'ftp://other'"),
+        ({"NATS_SERVER": "http://other"}, "NATS_SERVER"),
     ],
 )
 def test_mistakes_name_the_variable(environ: dict[str, str], says: str) -> None:

@@ -73,7 +73,7 @@ def test_a_server_that_cannot_start_is_explained(folder: Path) -> None:
 
 def test_a_record_of_another_process_is_not_believed(folder: Path) -> None:
     folder.mkdir()
-    other = {"name": "etcd", "pid": os.getpid(), "born": "1", "url": "http://x:1", "log": ""}
+    other = {"name": "etcd", "pid": os.getpid(), "born": "1", "url": "http://other:1", "log": ""}
     (folder / infra.RECORD).write_text(json.dumps({"servers": [other]}))
     assert infra.running(folder) == []
     assert infra.down(folder) == []

@@ -75,3 +75,38 @@ def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
         *("--Worker.engine_args.dp_size=0", "--Frontend.port=0"),
     ).mistake()
     assert "dp_size: expected int >= 1" in line
+
+
+MONITOR = """
+from dynamo.sdk import api, depends, service
+from graphs.components import Worker
+
+
+@service(dynamo={"namespace": "dynamo"})
+class Monitor:
+    worker = depends(Worker)
+
+    @api
+    async def load(self, request: dict):
+        async for item in self.worker.load_metrics({}):
+            yield item
+
+
+Monitor.link(Worker)
+"""
+
+
+def test_a_worker_tells_its_load_beside_generate(machine: Any) -> None:
+    (machine.folder / "monitor.py").write_text(MONITOR)
+    command = machine.start(
+        *("dynamo", "serve", "monitor:Monitor", "--Worker.engine=mocker", "--Worker.model=sample", "--Monitor.port=0"),
+        "--Worker.engine_args.num_gpu_blocks=100",
+    )
+    url = command.ready()
+    status, text = machine.ask(url, "/load", {"request": {}})
+    assert status == 200, text
+    [line] = [line for line in text.splitlines() if "kv_stats" in line]
+    told = json.loads(line.removeprefix("data: "))
+    told = told[0] if isinstance(told, list) else told
+    assert told["kv_stats"]["kv_total_blocks"] == 100
+    assert told["worker_stats"]["num_requests_waiting"] == 0

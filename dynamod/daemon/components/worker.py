@@ -3,23 +3,41 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynamod.actor import Reason
+from dynamod.actor import Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.engine.names import canonical, engine_class
 from dynamod.engine.worker import Worker
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
+from dynamod.message.worker import Request
+from dynamod.post.base import Reply
 
 from ..site import Site
 
 log = logging.getLogger("dynamod.worker")
 
 
+LOAD_METRICS = "load_metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A call of the endpoint `load_metrics`."""
+
+    request: Request
+    reply: Reply
+
+    def undeliverable(self, why: str) -> None:
+        """The worker ends or drains before it read this (called by the kernel)."""
+        self.reply.failed("Overloaded", why, retry=True)
+
+
 class WorkerComponent(Worker):
-    """Loads the engine that the configuration names and serves it at the `generate` endpoint."""
+    """Loads the engine that the configuration names and serves it at the `generate` endpoint, its load beside it."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -36,7 +54,35 @@ class WorkerComponent(Worker):
             return
         await self._site.require_agreement(self._card)
         await self._site.reachable(self._endpoint)
+        self._site.serve(LOAD_METRICS, self.context.ref, Metrics)
         self._site.publish(self._endpoint, self._card)
+        self._site.publish(LOAD_METRICS)
+
+    @handle
+    async def load_metrics(self, message: Metrics) -> None:
+        """Tell the engine's load in the original's form (ForwardPassMetrics)."""
+        message.reply.accepted()
+        message.reply.items((self.forward_pass_metrics(),), "stop")
+
+    def forward_pass_metrics(self) -> dict[str, Any]:
+        """`worker_stats` and `kv_stats`; slots in all are 0 where the engine has no limit of its own."""
+        assert self._engine is not None
+        load = self._engine.load()
+        return {
+            "worker_stats": {
+                "data_parallel_rank": None,
+                "request_active_slots": load.running,
+                "request_total_slots": int(self._options.arguments.get("max_num_seqs", 0)),
+                "num_requests_waiting": load.waiting,
+            },
+            "kv_stats": {
+                "kv_active_blocks": load.active_blocks,
+                "kv_total_blocks": load.total_blocks,
+                "gpu_cache_usage_perc": load.active_blocks / load.total_blocks if load.total_blocks else 0.0,
+                "gpu_prefix_cache_hit_rate": load.hit_rate,
+            },
+            "spec_decode_stats": None,
+        }
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
