@@ -284,6 +284,20 @@ def stop(
     _post("stop", socket, output, graph=graph)
 
 
+@app.command(epilog=_examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))
+def doctor(
+    port: Annotated[
+        list[int] | None, typer.Option("--port", "-p", help="port that a front door should get (default 8000 and 8080)")
+    ] = None,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Look at limits, sockets, ports, brokers, clocks, workers and tokenizers; say how to mend what is wrong."""
+    from .doctor import run as run_doctor
+
+    raise typer.Exit(run_doctor(socket, port or (8000, 8080), output))
+
+
 app.command("sim", epilog=_examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(
     sim_command.sim
 )

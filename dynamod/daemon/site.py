@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,13 @@ class Mail:
     async def close(self) -> None:
         """See post.base.Post."""
         await self._unix.close()
+
+
+def local_and_unix(spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> tuple[LocalPost, UnixPost]:
+    """The posts of a process that serves nothing itself."""
+    return LocalPost(lambda endpoint, _request, reply: reply.failed("NotFound", f"nobody serves {endpoint} here")), (
+        UnixPost(spawn)
+    )
 
 
 def static_subject(namespace: str, component: str, endpoint: str) -> str:

@@ -3,13 +3,15 @@
 import asyncio
 import ssl
 import time
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from .etcd_settings import Endpoint, EtcdSettings
 
 
 async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | None = None) -> dict[str, Any] | None:
-    """What stands at an endpoint (see Endpoint.parse): `version`, `cluster_version`, `healthy` and `seconds` it took.
+    """What stands at an endpoint (see Endpoint.parse): `version`, `cluster_version`, `healthy`, `seconds` it took, and
+    `skew`, by how many seconds its clock is ahead of ours (to a second; None when it does not say).
 
     None when nobody answers there as etcd within `timeout` seconds. `settings` give the files for TLS. Raises
     UserError for what is no endpoint. Sources: etcd's /version and /health.
@@ -31,12 +33,21 @@ async def probe(endpoint: str, timeout: float = 2.0, settings: EtcdSettings | No
                 version = await answer.json(content_type=None)
             async with session.get(f"{where}/health", ssl=context) as answer:
                 health = await answer.json(content_type=None)
+                date = answer.headers.get("Date", "")
         return {
             "endpoint": str(where),
             "version": str(version["etcdserver"]),
             "cluster_version": str(version["etcdcluster"]),
             "healthy": str(health.get("health")) == "true",
             "seconds": time.monotonic() - begin,
+            "skew": _skew(date),
         }
     except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _skew(date: str) -> float | None:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except (TypeError, ValueError):
         return None

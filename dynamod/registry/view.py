@@ -18,10 +18,45 @@ _card = msgspec.json.Decoder(ModelCard)
 
 ModelWatcher = Callable[[str, ModelCard | None], None]
 
+GROUPS = 64
+"""Answers of `View.served` that are kept up to date; more are made anew."""
+
 
 def disagree(one: ModelCard, other: ModelCard) -> bool:
     """Whether workers of one model name cannot take the same requests: what they are sent, or its tokens, differ."""
     return one.name == other.name and (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
+
+
+class Serving:
+    """Who serves a model: `instances` is the same tuple until that changes, so that readers can tell."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Instance] = {}
+        self._instances: tuple[Instance, ...] | None = None
+        self._by_id: dict[int, Instance] | None = None
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The ready ones."""
+        if self._instances is None:
+            self._instances = tuple(self._places.values())
+        return self._instances
+
+    def get(self, instance: int) -> Instance | None:
+        """The one with that id."""
+        if self._by_id is None:
+            self._by_id = {one.instance_id: one for one in self.instances}
+        return self._by_id.get(instance)
+
+    def put(self, place: str, instance: Instance | None) -> None:
+        """Who serves it at a place of the registry now; None: nobody."""
+        if self._places.get(place) is instance:
+            return
+        if instance is None:
+            del self._places[place]
+        else:
+            self._places[place] = instance
+        self._instances = self._by_id = None
 
 
 class View:
@@ -40,6 +75,7 @@ class View:
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
         self._quarantined: set[str] = set()
+        self._served: dict[tuple[str, tuple[str, str, str] | None], tuple[ModelCard | None, Serving]] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
@@ -78,14 +114,37 @@ class View:
 
     def serving(self, name: str, like: ModelCard | None = None) -> list[Instance]:
         """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
-        found = []
-        for place, card in self._models.get(name, {}).items():
-            if like is not None and disagree(card, like):
-                continue
-            instance = self._by_key.get(INSTANCES + place)
-            if instance is not None and instance.state == "ready" and not self.quarantined(instance):
-                found.append(instance)
-        return found
+        return list(self.served(name, like).instances)
+
+    def served(self, name: str, like: ModelCard | None = None) -> Serving:
+        """`serving`, kept up to date while things change: with thousands of instances it costs nothing to ask again.
+
+        To be asked for each time: an answer that is not asked for may be forgotten.
+        """
+        key = (name, None if like is None else (like.name, like.kind, like.mdc_sum))  # what `disagree` looks at
+        found = self._served.get(key)
+        if found is not None:
+            return found[1]
+        if len(self._served) >= GROUPS:
+            self._served.clear()
+        group = Serving()
+        self._served[key] = (like, group)
+        for place in self._models.get(name, ()):
+            group.put(place, self._serves(place, name, like))
+        return group
+
+    def _serves(self, place: str, name: str, like: ModelCard | None) -> Instance | None:
+        card = self._models.get(name, {}).get(place)
+        if card is None or (like is not None and disagree(card, like)):
+            return None
+        instance = self._by_key.get(INSTANCES + place)
+        ready = instance is not None and instance.state == "ready" and not self.quarantined(instance)
+        return instance if ready else None
+
+    def _revise(self, place: str) -> None:
+        """Something at a place of the registry has changed."""
+        for (name, _), (like, group) in self._served.items():
+            group.put(place, self._serves(place, name, like))
 
     def quarantined(self, instance: Instance) -> bool:
         """Whether the daemon of the instance's process does not hear from it."""
@@ -96,6 +155,9 @@ class View:
             self._quarantined.discard(key)
         else:
             self._quarantined.add(key)
+        for where, instance in self._by_key.items():
+            if quarantine_key(instance.node, instance.pid) == key:
+                self._revise(where.removeprefix(INSTANCES))
         self._changed()
 
     def offer(self, instance: Instance, card: ModelCard | None) -> None:
@@ -121,6 +183,7 @@ class View:
                 new = _instance.decode(value)
             except msgspec.MsgspecError as error:
                 log.warning("ignored a broken instance record at %s: %s", key, error)
+                self._revise(key.removeprefix(INSTANCES))
                 return
             self._by_key[key] = new
             self._instances.setdefault(new.path, {})[new.instance_id] = new
@@ -128,6 +191,7 @@ class View:
             self._instances[old.path].pop(old.instance_id, None)
             if not self._instances[old.path]:
                 del self._instances[old.path]
+        self._revise(key.removeprefix(INSTANCES))
         self._changed()
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
@@ -147,6 +211,7 @@ class View:
         if new is not None:
             self._cards[place] = new
             self._models.setdefault(new.name, {})[place] = new
+        self._revise(place)
         after = self.models()
         for name, card in after.items():
             if name not in before or disagree(card, before[name]):

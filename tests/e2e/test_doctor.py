@@ -1,0 +1,84 @@
+"""`dynamo doctor` beside what runs, and beside what is broken."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+from dynamod.preprocess.locate import locate
+
+
+def findings(machine: Any, *words: Any, **env: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """Exit code, and findings by check."""
+    done = machine.run("dynamo", "doctor", "--output", "json", "--port", machine.port(), *words, **env)
+    found: dict[str, list[dict[str, str]]] = {}
+    for one in json.loads(done.out):
+        found.setdefault(one["check"], []).append(one)
+    return done.code, found
+
+
+def test_a_healthy_machine(machine: Any) -> None:
+    code, found = findings(machine)
+    assert code == 0
+    assert {one["state"] for ones in found.values() for one in ones} == {"ok"}
+    assert "none runs" in found["daemon"][0]["found"]
+    text = machine.run("dynamo", "doctor", "--port", machine.port()).out
+    assert "0 failed" in text.splitlines()[-1]
+
+
+def test_workers_and_tokenizers(machine: Any) -> None:
+    folder = Path(machine.folder) / "model"
+    shutil.copytree(locate("sample"), folder)
+    command = machine.start(
+        *("dynamo", "serve", "-f", "configs/agg.yaml", "--Frontend.port=0", "--Worker.engine=echo_core"),
+        f"--Worker.model={folder}",
+    )
+    command.ready()
+    code, found = findings(machine)
+    assert code == 0, found
+    assert "agg/Worker.0" in found["workers"][0]["found"]
+    assert "fastokens and the reference give the same tokens" in found["tokenizer"][0]["found"]
+
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{{ messages[0].content }}"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    for extra in folder.glob("chat_template*"):
+        extra.unlink()
+    code, found = findings(machine)
+    assert code == 1
+    assert "has changed since" in found["tokenizer"][0]["found"]
+    assert "restart the worker" in found["tokenizer"][0]["mend"]
+
+    pid = machine.row("Worker")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        code, found = findings(machine)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert code == 1
+    assert "does not answer" in found["workers"][0]["found"]
+    command.end()
+
+
+def test_what_is_wrong_is_named_with_a_remedy(machine: Any) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        code, found = findings(
+            machine,
+            *("--port", taken.getsockname()[1]),
+            DYNAMOD_CLUSTER="auto",
+            ETCD_ENDPOINTS="127.0.0.1:1",
+            NATS_SERVER="127.0.0.1:1",
+        )
+    assert code == 1
+    assert [one["state"] for one in found["ports"]] == ["ok", "warn"]
+    for check, variable in (("etcd", "ETCD_ENDPOINTS"), ("nats", "NATS_SERVER")):
+        assert found[check][0]["state"] == "fail"
+        assert variable in found[check][0]["mend"]
+    code, found = findings(machine, DYNAMOD_CLUSTER="auto", ETCD_ENDPOINTS="ftp://other")
+    assert code == 1
+    assert "ETCD_ENDPOINTS" in found["cluster"][0]["found"]
