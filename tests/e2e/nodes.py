@@ -1,0 +1,106 @@
+"""Several nodes on one machine: each has a name, a control socket and so a daemon of its own."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from dynamod.daemon import infra
+from dynamod.preprocess.locate import locate
+
+
+def port() -> int:
+    """A free port that no client is given: while its server is down, nobody else may happen to sit on it."""
+    for number in random.sample(range(15_000, 30_000), 100):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return number
+    raise AssertionError("no port is free")
+
+
+class Servers:
+    """NATS and etcd on free ports; each can be stopped, frozen and started again with its data."""
+
+    def __init__(self, machine: Any) -> None:
+        self.folder = Path(machine.folder) / "infra"
+        self.ports = {"nats_port": port(), "etcd_port": port()}
+        self.up()
+
+    def up(self) -> None:
+        """Start what does not run."""
+        self.servers = {server.name: server for server in infra.up(self.folder, **self.ports)}
+
+    def kill(self, name: str) -> None:
+        """End one at once, and wait until it is gone."""
+        os.kill(self.servers[name].pid, signal.SIGKILL)
+        while self.servers[name].lives:
+            time.sleep(0.005)
+
+    @property
+    def env(self) -> dict[str, str]:
+        return infra.environment(list(self.servers.values()))
+
+
+def on(machine: Any, servers: Servers, node: str, **more: str) -> dict[str, str]:
+    """What a command on a node of that name is told: its own socket is its own daemon."""
+    folder = machine.folder / node
+    folder.mkdir(exist_ok=True)
+    return {
+        **servers.env,
+        "DYNAMOD_CLUSTER": "auto",
+        "DYNAMOD_NODE": node,
+        "DYNAMOD_SOCKET": str(folder / "d.sock"),
+        **more,
+    }
+
+
+def models(machine: Any, url: str) -> list[str]:
+    return sorted(model["id"] for model in json.loads(machine.ask(url, "/v1/models")[1])["data"])
+
+
+def fast(machine: Any, speed: float = 1) -> Path:
+    path = Path(machine.folder) / f"mocker-{speed}.json"
+    path.write_text(json.dumps({"speedup_ratio": speed, "block_size": 16, "num_gpu_blocks": 65536}))
+    return path
+
+
+def long_model(machine: Any) -> Path:
+    """The sample's tokenizer under a longer context."""
+    folder = Path(machine.folder) / "long"
+    shutil.copytree(locate("sample"), folder, ignore=shutil.ignore_patterns("*.safetensors", "*.gguf"))
+    config = json.loads((folder / "config.json").read_text())
+    config["max_position_embeddings"] = 1_000_000
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def worker(
+    machine: Any, servers: Servers, node: str, *words: Any, speed: float = 1, env: dict[str, str] | None = None
+) -> Any:
+    started = machine.start(
+        *("dynamo-run", "in=dyn://llama3B.backend.generate", "out=mocker", "sample", "--extra-engine-args"),
+        *(fast(machine, speed), *words),
+        **{**on(machine, servers, node), **(env or {})},
+    )
+    started.prints("ready")
+    return started
+
+
+def front(machine: Any, servers: Servers, *words: Any) -> tuple[Any, str]:
+    started = machine.start(
+        "dynamo-run", "in=http", "out=auto", "--http-port", 0, *words, **on(machine, servers, "one")
+    )
+    return started, started.ready()
+
+
+def instances(machine: Any, url: str) -> list[str]:
+    """Nodes of the instances that a front door knows."""
+    return sorted(one["node"] for one in json.loads(machine.ask(url, "/health")[1])["instances"])

@@ -1,0 +1,70 @@
+"""A way between two processes that can be cut without either being told: bytes wait, connections stay open."""
+
+import contextlib
+import socket
+import threading
+
+
+class Way:
+    """Forwards connections from a port of its own to another one of this machine."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._flows = threading.Event()
+        self._flows.set()
+        self._closed = False
+        self._sockets: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def cut(self) -> None:
+        """From now on nothing arrives, in either direction."""
+        self._flows.clear()
+
+    def heal(self) -> None:
+        """What waited goes on."""
+        self._flows.set()
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed = True
+        self._flows.set()
+        for sock in [self._listener, *self._sockets]:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+        for thread in self._threads:
+            thread.join(5)
+
+    def _start(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                ours, _ = self._listener.accept()
+            except OSError:
+                return
+            self._flows.wait()
+            try:
+                theirs = socket.create_connection(("127.0.0.1", self._target), 5)
+            except OSError:
+                ours.close()
+                continue
+            theirs.settimeout(None)
+            self._sockets += [ours, theirs]
+            self._start(self._pump, ours, theirs)
+            self._start(self._pump, theirs, ours)
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._flows.wait()
+                sink.sendall(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
