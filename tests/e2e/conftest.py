@@ -271,9 +271,13 @@ class Machine:
         alone = {"DYNAMOD_SOCKET": str(self.socket), "DYNAMOD_CLUSTER": "off"}
         return {**clean, "PYTHONPATH": path, **alone, **self.env, **env}
 
-    def start(self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, **env: str) -> Command:
-        """Start a command. `deaf`: nobody reads what it prints."""
+    def start(
+        self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, within: str = "", **env: str
+    ) -> Command:
+        """Start a command. `deaf`: nobody reads what it prints. `within`: a network namespace."""
         words = [sys.executable, *ENTRY[command], *map(str, argv)]
+        if within:
+            words = ["ip", "netns", "exec", within, *words]
         started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)
         self.commands.append(started)
         return started

@@ -29,14 +29,14 @@ def port() -> int:
 class Servers:
     """NATS and etcd on free ports; each can be stopped, frozen and started again with its data."""
 
-    def __init__(self, machine: Any) -> None:
-        self.folder = Path(machine.folder) / "infra"
+    def __init__(self, machine: Any, host: str = "127.0.0.1") -> None:
+        self.folder, self.host = Path(machine.folder) / "infra", host
         self.ports = {"nats_port": port(), "etcd_port": port()}
         self.up()
 
     def up(self) -> None:
         """Start what does not run."""
-        self.servers = {server.name: server for server in infra.up(self.folder, **self.ports)}
+        self.servers = {server.name: server for server in infra.up(self.folder, host=self.host, **self.ports)}
 
     def kill(self, name: str) -> None:
         """End one at once, and wait until it is gone."""
@@ -83,11 +83,18 @@ def long_model(machine: Any) -> Path:
 
 
 def worker(
-    machine: Any, servers: Servers, node: str, *words: Any, speed: float = 1, env: dict[str, str] | None = None
+    machine: Any,
+    servers: Servers,
+    node: str,
+    *words: Any,
+    speed: float = 1,
+    env: dict[str, str] | None = None,
+    within: str = "",
 ) -> Any:
     started = machine.start(
         *("dynamo-run", "in=dyn://llama3B.backend.generate", "out=mocker", "sample", "--extra-engine-args"),
         *(fast(machine, speed), *words),
+        within=within,
         **{**on(machine, servers, node), **(env or {})},
     )
     started.prints("ready")
