@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"
 TESTS = "uv run pytest"
-OTHER_VERBS = {"explain", "bench"}
+OTHER_VERBS = {"explain", "bench", "doctor"}
 VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
@@ -65,12 +65,19 @@ class Shell:
         words = shlex.split(line)
         while words[:2] == ["uv", "run"] or words[:1] == ["--extra"]:
             words = words[2:]
+        folder = f"--data={self.machine.folder}/infra"
         match words:
             case ["dynamo", "serve", *_]:
                 return self._serve("dynamo", words[1:], "--Frontend.port", "8000")
             case ["dynamo-run", *_]:
                 front = any(word == "in=http" for word in words)
                 return self._serve("dynamo-run", words[1:], "--http-port" if front else "", "8080")
+            case ["dynamo", "infra", "up"]:
+                done = self.machine.run("dynamo", *words[1:], folder, *self._usual_ports())
+                assert done.code == 0, done.err
+                return str(done.out)
+            case ["dynamo", "infra", "down"]:
+                return str(self.machine.run("dynamo", *words[1:], folder).out)
             case ["dynamo", "logs", "-f", *_]:
                 follower = self.machine.start("dynamo", *words[1:])
                 self.machine.until(lambda: follower.out)
@@ -83,6 +90,14 @@ class Shell:
             case ["curl", *_]:
                 return self._curl(words[1:])
         pytest.fail(f"README.md has a command that this test cannot run: {line}")
+
+    def _usual_ports(self) -> list[str]:
+        """Others, and a daemon is told of them: the usual ones may be in use."""
+        nats, etcd = self.machine.port(), self.machine.port()
+        self.machine.env.update(
+            DYNAMOD_CLUSTER="auto", NATS_SERVER=f"nats://localhost:{nats}", ETCD_ENDPOINTS=f"http://localhost:{etcd}"
+        )
+        return [f"--nats-port={nats}", f"--etcd-port={etcd}"]
 
     def _serve(self, command: str, argv: list[str], flag: str, place: str) -> str:
         if flag:
@@ -191,6 +206,33 @@ def test_several_workers(shell: Callable[[Path], Shell], machine: Any) -> None:
 
 
 @needs_curl
+def test_several_nodes(shell: Callable[[Path], Shell], machine: Any) -> None:
+    up, front, worker, ask, doctor, down = commands("Several nodes")
+    here = shell(ROOT)
+    try:
+        printed = here.run(up)
+        assert "nats-server is healthy" in printed
+        assert "etcd is healthy" in printed
+        machine.env["DYNAMOD_NODE"] = "one"
+        here.run(front)
+        url = f"http://localhost:{here.ports['8080']}"
+        (machine.folder / "two").mkdir()
+        socket, machine.socket = machine.socket, machine.folder / "two/d.sock"
+        machine.env["DYNAMOD_NODE"] = "two"
+        here.run(worker)
+        machine.socket = socket
+        machine.until(lambda: machine.serves(url))
+        assert json.loads(machine.ask(url, "/health")[1])["instances"][0]["node"] == "two"
+        assert json.loads(here.run(ask))["usage"]["completion_tokens"] == 20
+        told = here.run(doctor)
+        assert "ok   etcd: " in told
+        assert "ok   nats: " in told
+        assert "on two (sample) answers" in told
+    finally:
+        assert here.run(down).splitlines() == ["nats-server ended", "etcd ended"]
+
+
+@needs_curl
 def test_your_own_graph(shell: Callable[[Path], Shell], machine: Any) -> None:
     serve, ask = commands("Your own graph")
     (code,) = blocks("python")["Your own graph"]
@@ -237,6 +279,7 @@ def test_no_command_is_left_out() -> None:
         "Run it",
         "One engine without a graph file",
         "Several workers, a router that knows their caches",
+        "Several nodes",
         "Your own graph",
         "Look and control",
     }
