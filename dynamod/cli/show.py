@@ -40,11 +40,14 @@ def decision(record: dict[str, Any]) -> str:
         f"request {record['request']} for {record['model']}: {record['tokens']} tokens, {blocks} full blocks of "
         f"{record['block_size']}; mode {record['mode']}",
         table(head, rows),
+        *([f"and {record['left_out']:,} more"] if record.get("left_out") else []),
         f"* chosen: {record['rule']}; {record['regret']} blocks of locality given away",
     ]
     if weights and record["overlap_weight"] != 1:
         lines.append(f"prompt terms weighed by {record['overlap_weight']:g} (kv_overlap_score_weight)")
     lines += [f"left out: {number:x}, {why}" for number, why in record["excluded"]]
+    if record.get("more_excluded"):
+        lines.append(f"left out: {record['more_excluded']:,} more")
     if record["shadow_mode"]:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
@@ -72,6 +75,10 @@ def status(value: dict[str, Any]) -> str:
         f"dynamod {value['version']} pid {value['pid']} on {value['node']}, up {duration(value['uptime'])}, "
         f"socket {value['socket']}"
     ]
+    if (cluster := value.get("cluster")) is not None:
+        etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
+        state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
+        lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
         who = f" ({graph['guest']})" if graph.get("guest") else ""

@@ -216,6 +216,21 @@ class Node(Actor):
         """End this process in good order."""
         self.stopped.set()
 
+    def cluster_facts(self) -> dict[str, Any] | None:
+        """How this node is joined to others; None when it is alone, or a guest."""
+        cluster = self.cluster
+        if self.role != "holder" or (cluster.etcd is None and not cluster.nats):
+            return None
+        cell = self._seat_supervisor.child("etcd")
+        etcd = cell.actor.inspection() if cell is not None else {}
+        return {
+            "etcd": etcd.get("endpoint", ""),
+            "connected": bool(etcd.get("connected")),
+            "error": str(etcd.get("last_error", "")) if not etcd.get("connected") else "",
+            "nats": cluster.nats.get("NATS_SERVER", "").rpartition("@")[2],
+            "foreign_keys": self.registry.statistics().foreign,
+        }
+
     def guests(self) -> "list[LinkEnd]":
         """Processes that joined this node; empty unless we hold it."""
         return self._link.guests() if self._link is not None else []

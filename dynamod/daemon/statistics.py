@@ -67,6 +67,15 @@ def _process_rows(around: "Surroundings") -> Iterator[Row]:
         yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
     for number, outbox in enumerate(around.office.statistics()):
         yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
+    remote = around.remote
+    if remote.connection is not None:
+        yield f"{PREFIX}nats", {}, remote.connection.statistics()
+    if remote.post is not None:
+        for subject, inbox in remote.post.statistics().items():
+            yield f"{PREFIX}inbox", {"peer": subject}, inbox
+    for subject, office in remote.offices.items():
+        for number, outbox in enumerate(office.statistics()):
+            yield f"{PREFIX}outbox", {"connection": f"{subject}.{number}"}, outbox
 
 
 def system_rows(system: System) -> Iterator[Row]:

@@ -113,6 +113,7 @@ class Verbs:
             "role": node.role,
             "socket": str(node.socket),
             "uptime": time.monotonic() - node.born,
+            "cluster": node.cluster_facts(),
             "graphs": graphs,
             "components": len(rows),
             "ready": bool(rows) and all(row["state"] == "Ready" for row in rows),

@@ -12,9 +12,11 @@ import msgspec
 COUNTERS = frozenset(
     {
         "abandoned",
+        "connects",
         "accepted",
         "cancelled",
         "deltas",
+        "dropped",
         "duplicates",
         "evictions",
         "frames",
@@ -30,6 +32,8 @@ COUNTERS = frozenset(
         "refused",
         "requests",
         "restarts",
+        "sent",
+        "slow",
         "revoked",
         "steps",
         "taken",

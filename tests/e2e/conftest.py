@@ -327,9 +327,9 @@ class Machine:
         finally:
             connection.close()
 
-    def unix(self, seconds: float = SLOW) -> http.client.HTTPConnection:
+    def unix(self, seconds: float = SLOW, socket_path: Path | None = None) -> http.client.HTTPConnection:
         """An HTTP connection over the control socket."""
-        return _Unix(self.socket, seconds)
+        return _Unix(socket_path or self.socket, seconds)
 
     def raw_status(self) -> int:
         """Pid of the process that answers at the control socket; 0 when none does."""

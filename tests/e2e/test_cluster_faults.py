@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -209,3 +210,36 @@ def test_the_mail_is_lost_and_the_lease_is_not(machine: Any, servers: Servers, w
     way.heal()
     for number in range(4):
         assert machine.chat(url, f"and now {number}", max_tokens=3)
+
+
+def test_the_daemon_of_a_node_is_killed(machine: Any, servers: Servers) -> None:
+    """Its processes end within 5 s, as on one node; other nodes go on at once."""
+    _, url = front(machine, servers)
+    two = worker(machine, servers, "two")
+    worker(machine, servers, "three")
+    machine.until(lambda: instances(machine, url) == ["three", "two"])
+    fields = {"max_tokens": 600, "ignore_eos": True}
+    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
+    two.send(signal.SIGKILL)
+    assert [stream.read().text for stream in streams] == whole
+    two.gone(6)
+    machine.until(lambda: instances(machine, url) == ["three"], 15)
+
+
+def test_status_tells_of_the_cluster(machine: Any, servers: Servers) -> None:
+    front(machine, servers)
+    env = on(machine, servers, "one")
+    told = machine.run("dynamo", "status", "--output", "json", **env).json["cluster"]
+    assert (told["connected"], told["error"]) == (True, "")
+    assert told["etcd"] == servers.env["ETCD_ENDPOINTS"]
+    assert (
+        f"cluster: etcd {told['etcd']}, NATS {servers.env['NATS_SERVER']}" in machine.run("dynamo", "status", **env).out
+    )
+    servers.kill("etcd")
+    machine.until(lambda: "not there" in machine.run("dynamo", "status", **env).out)
+    connection = machine.unix(socket_path=machine.folder / "one/d.sock")
+    connection.request("GET", "/v1/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    assert 'dynamod_nats_connected{process="run-frontend/ingress.0"} 1' in text
