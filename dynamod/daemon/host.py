@@ -15,20 +15,15 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, Beat, FromNode, Hello, State, Welcome
-from dynamod.post.local_impl import LocalPost
-from dynamod.post.unix_impl import Office, UnixPost
-from dynamod.registry.link_impl import LinkRegistry
+from dynamod.message.node import Answer, Ask, Beat, FromNode, State
 
-from .exchange import Exchange
 from .lifeline import Lifeline, die_with_parent, receive_plan
 from .plan import EXIT_USER_ERROR, HostPlan, decode
-from .remote import Remote
-from .site import Mail, Site, Surroundings
+from .site import Site, Surroundings
+from .surround import leave, surround
 
 log = logging.getLogger("dynamod.host")
 
@@ -68,25 +63,9 @@ class Host:
         return self._code
 
     async def _surroundings(self, system: System) -> Surroundings:
-        plan = self._plan
-        hello = Hello(plan.name, os.getpid(), version=__version__)
-        exchange = Exchange()
         root = system.cell(system.ref("/host"))
         assert root is not None
-        spawn = root.actor.context.task
-        unix, remote = UnixPost(spawn), Remote(plan.name, exchange.receive, spawn)
-        mail = Mail(plan.office, LocalPost(exchange.receive), unix, remote)
-
-        def welcomed(message: Welcome) -> None:
-            mail.node = message.node
-            remote.welcome(message)
-
-        registry = LinkRegistry(plan.link, hello, self._from_node, welcomed=welcomed)
-        ref = system.start("registry", lambda: registry, restart="temporary")
-        await system.ready(ref, timeout=10)
-        office = Office(plan.office, exchange.receive)
-        await office.start()
-        return Surroundings(plan, system, registry, exchange, office, unix, mail, remote, self._fds)
+        return await surround(self._plan, system, root.actor.context.task, self._from_node, self._fds)
 
     async def _start_all(self, around: Surroundings) -> None:
         for service in self._plan.services:  # in order: each finds those before it in its process
@@ -122,9 +101,7 @@ class Host:
         self._stop.set()
         for service in reversed(self._plan.services):
             await around.system.root.stop_child(service.name)
-        await around.mail.close()
-        await around.remote.close()
-        await around.office.close()
+        await leave(around)
 
     def _in_step(self) -> tuple[float, int] | None:
         """The engine's own report; see engine.worker."""

@@ -12,11 +12,12 @@ import msgspec
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.cache import Began, Cleared, Computed, Ended, FeedItem, Load
 from dynamod.message.registry import ModelCard
-from dynamod.message.worker import Chat, Describe, Generate, Subscribe
+from dynamod.message.worker import Chat, Describe, Files, Generate, Subscribe
 from dynamod.post.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from .feed import Feeds
+from .files import send_files
 
 log = logging.getLogger("dynamod.engine")
 
@@ -25,6 +26,9 @@ Make = Callable[[EngineOptions, Spawn], Engine]
 
 LOAD_EVERY = 0.25
 """Seconds between two looks at the engine's load, while somebody reads the feed."""
+
+SIGN_EVERY = 2.0
+"""Seconds after which the load is told although it has not changed: readers take a silent feed for a broken one."""
 
 
 class WorkerStatistics(msgspec.Struct, frozen=True):
@@ -111,6 +115,9 @@ class Worker(Actor):
             reply.accepted()
             reply.items((msgspec.json.encode(self._engine.card()),), "stop")
             return
+        if isinstance(request, Files):
+            self.context.task(send_files(self._engine.card(), request, reply), "files")
+            return
         wanted = Generate if self._engine.kind == "tokens" else Chat
         if not isinstance(request, Generate | Chat) or not isinstance(request, wanted):
             self._refused += 1
@@ -164,12 +171,14 @@ class Worker(Actor):
             self.context.task(self._watch(engine), "load")
 
     async def _watch(self, engine: Engine) -> None:
-        """Tell the load when it has changed, until nobody reads any more."""
+        """Tell the load when it has changed, and now and then as a sign of life, until nobody reads any more."""
+        looks = 0  # since it was told
         while self._feeds:
             await asyncio.sleep(LOAD_EVERY)
+            looks += 1
             load = engine.load()
-            if load != self._told:
-                self._told = load
+            if load != self._told or looks * LOAD_EVERY >= SIGN_EVERY:
+                self._told, looks = load, 0
                 self._feeds.tell(load)
         self._watching = False
 

@@ -5,11 +5,10 @@ the flight, whatever way that ends: load can neither be late nor be left behind.
 """
 
 import asyncio
-import functools
 import heapq
 import random as random_module
 import time
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 from itertools import count
 from time import perf_counter
 from typing import Protocol
@@ -21,7 +20,7 @@ from dynamod.registry.view import View
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 
-from .feeds import Feeds, News, Spawn
+from .feeds import Feeds, Spawn
 from .metrics import Moves, Overhead
 
 
@@ -84,17 +83,21 @@ class Dispatch:
         self._cards: dict[str, ModelCard] = {}
         self._overheads: dict[str, Overhead] = {}
         self._moves: dict[str, Moves] = {}
-        self._feeds = Feeds(post, spawn)
+        self._feeds = Feeds(post, spawn, self._loop.time, self._news)
+        self._live: dict[str, dict[int, Instance]] = {}  # model -> the workers that are followed
+        self._followed: dict[str, tuple[Instance, ...]] = {}  # model -> what the view said then
+        self._due = False
         self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
         self._turns = count()
         self._closed = False
-        view.on_change(self.follow)
+        view.on_change(self._changed)
 
     def router(self, card: ModelCard) -> Router:
         """The router of a model; a new one when its blocks have another size."""
         self._cards[card.name] = card
         router = self.routers.get(card.name)
         if router is None or router.block_size != card.kv_cache_block_size:
+            self._unfollow(card.name)
             router = self.routers[card.name] = Router(
                 card.name, card.kv_cache_block_size, self.settings, self._random, self._loop.time, time.time
             )
@@ -103,11 +106,10 @@ class Dispatch:
 
     def drop(self, model: str) -> None:
         """Nobody serves the model any more."""
-        self.routers.pop(model, None)
+        self._unfollow(model)
         self._cards.pop(model, None)
         self._overheads.pop(model, None)
         self._moves.pop(model, None)
-        self.follow()
 
     def route(self, card: ModelCard, prompt: Prompt) -> Route:
         """A route for one flight."""
@@ -129,52 +131,78 @@ class Dispatch:
 
     def available(self, model: str, tried: Collection[int]) -> bool:
         """Whether an instance is ready that has not been tried."""
-        return any(one.instance_id not in tried for one in self._view.serving(model, self._cards.get(model)))
+        served = self._view.served(model, self._cards.get(model))
+        return any(one.instance_id not in tried for one in served.instances)
 
     def pick(self, model: str, router: Router, route: Route, tried: Collection[int]) -> Instance | None:
         """Decide for a route and charge it."""
         started = perf_counter()
-        instances = self._view.serving(model, self._cards.get(model))
-        decision = router.decide(route.prompt, instances, tried)
+        served = self._view.served(model, self._cards.get(model))
+        decision = router.decide(route.prompt, served.instances, tried)
         if decision is None:
             return None
         route.decision = decision
         self.decisions.add(decision)
         router.begin(route, decision, route.prompt)
         self.overhead(model).scheduling.observe((perf_counter() - started) * 1000)
-        return next(one for one in instances if one.instance_id == decision.chosen)
+        return served.get(decision.chosen)
+
+    def _changed(self) -> None:
+        """The registry has said something: look at all that it says in this turn of the loop at once."""
+        if not self._due:
+            self._due = True
+            self._loop.call_soon(self.follow)
 
     def follow(self) -> None:
-        """Look again at which workers there are."""
+        """Look again at which workers there are, and follow those that are new or have changed."""
+        self._due = False
         if self._closed:
             return
-        wanted: dict[Hashable, tuple[Instance, News]] = {}
         for model, router in self.routers.items():
-            live: set[int] = set()
-            for instance in self._view.serving(model, self._cards.get(model)):
-                worker = instance.instance_id
-                live.add(worker)
-                if self.settings.listens:
-                    wanted[model, worker] = (instance, functools.partial(self._news, model, router, worker))
-            for worker in router.workers - live:
+            instances = self._view.served(model, self._cards.get(model)).instances
+            if self._followed.get(model) is instances:
+                continue
+            self._followed[model] = instances
+            before = self._live.get(model, {})
+            live = self._live[model] = {one.instance_id: one for one in instances}
+            for worker in before.keys() - live.keys():
+                self._feeds.drop((model, worker))
                 router.forget(worker)
-            router.workers = live
+            if self.settings.listens:
+                for worker, instance in live.items():
+                    if before.get(worker) is not instance:
+                        self._feeds.follow((model, worker), instance)
+            router.workers = set(live)
             self.released(model)
-        self._feeds.follow(wanted)
+
+    def _unfollow(self, model: str) -> None:
+        """A model's router goes, or another takes its place, which the workers' new feeds tell anew."""
+        self._followed.pop(model, None)
+        router = self.routers.pop(model, None)
+        for worker in self._live.pop(model, ()):
+            self._feeds.drop((model, worker))
+            if router is not None:
+                router.forget(worker)
+        if router is not None:
+            router.workers = set()
 
     def close(self) -> None:
         """Let go of all feeds: who opens them again is about to end."""
         self._closed = True
-        self._feeds.follow({})
+        self._feeds.close()
 
     def expire(self) -> None:
-        """Forget load that was never released. Called now and then."""
+        """Forget load that was never released, ask again for feeds that are silent. Called twice a second."""
         for router in self.routers.values():
             router.expire()
+        self._feeds.look()
 
-    def _news(self, model: str, router: Router, worker: int, items: Sequence[FeedItem]) -> None:
-        router.news(worker, items)
-        self.released(model)
+    def _news(self, key: tuple[str, int], items: Sequence[FeedItem], anew: bool) -> None:
+        model, worker = key
+        router = self.routers.get(model)
+        if router is not None:
+            router.news(worker, items, anew)
+            self.released(model)
 
     # The queue.
 

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,30 +20,70 @@ log = logging.getLogger("dynamod.router")
 AGAIN = 0.5
 """Seconds until a feed that broke is asked for again."""
 
+SILENT = 5.0
+"""Seconds without a word after which a feed is taken to be broken: workers say their load at least every 2 s."""
+
+PATIENCE = 20.0
+"""Most seconds for one that is asked for again and again: a way that is slower than SILENT must not be cut for ever."""
+
+LOOK = 1.0
+"""Seconds between two looks for silent feeds."""
+
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
-News = Callable[[Sequence[cache.FeedItem]], None]
+News = Callable[[Any, Sequence[cache.FeedItem], bool], None]
+"""Whose feed, its words, and whether they are its first, which say how things stand."""
 
 
 class Feeds:
-    """`follow` says which workers there are and who takes their news."""
+    """`follow` workers under keys of the caller's choice; `news(key, words, anew)` takes what they tell.
 
-    def __init__(self, post: Post, spawn: Spawn) -> None:
-        self._post, self._spawn = post, spawn
-        self._wanted: dict[Hashable, tuple[Instance, News]] = {}
+    `now`: monotonic seconds.
+    """
+
+    def __init__(self, post: Post, spawn: Spawn, now: Callable[[], float], news: News) -> None:
+        self._post, self._spawn, self._now, self._news = post, spawn, now, news
+        self._wanted: dict[Hashable, Instance] = {}
         self._sinks: dict[Hashable, _FeedSink] = {}
+        self._looked = now()
 
-    def follow(self, wanted: Mapping[Hashable, tuple[Instance, News]]) -> None:
-        """Subscribe to those that are new, let go of those that are gone."""
-        self._wanted = dict(wanted)
-        for key in [key for key in self._sinks if key not in wanted]:
-            self._sinks.pop(key).close()
-        for key in wanted:
-            if key not in self._sinks:
-                self._open(key)
+    def follow(self, key: Hashable, instance: Instance) -> None:
+        """Subscribe to a worker; one that is followed already is from now on asked again at this record's place."""
+        self._wanted[key] = instance
+        if key not in self._sinks:
+            self._open(key)
 
-    def _open(self, key: Hashable) -> None:
-        instance, news = self._wanted[key]
-        sink = self._sinks[key] = _FeedSink(news, functools.partial(self._broken, key))
+    def drop(self, key: Hashable) -> None:
+        """Let go of a worker's feed; unknown ones pass."""
+        self._wanted.pop(key, None)
+        sink = self._sinks.pop(key, None)
+        if sink is not None:
+            sink.close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        for key in list(self._sinks):
+            self.drop(key)
+
+    def look(self) -> None:
+        """Open feeds again that have been silent: a lost Subscribe or a lost last word breaks nothing by itself.
+
+        Called at least every LOOK seconds; who was away for longer has not listened, and judges nobody.
+        """
+        now = self._now()
+        since = now - self._looked
+        if since < LOOK:
+            return
+        self._looked = now
+        if since > 2 * LOOK:
+            for sink in self._sinks.values():
+                sink.heard = now
+            return
+        for sink in [sink for sink in self._sinks.values() if now - sink.heard > sink.patience]:
+            sink.silent()
+
+    def _open(self, key: Hashable, patience: float = SILENT) -> None:
+        instance, news = self._wanted[key], functools.partial(self._news, key)
+        sink = self._sinks[key] = _FeedSink(news, functools.partial(self._broken, key), self._now, patience)
         sink.open(self._post.open(instance, Subscribe(f"feed-{instance.instance_id:x}"), sink))
 
     def _broken(self, key: Hashable, sink: "_FeedSink", why: str, again: bool) -> None:
@@ -55,7 +95,7 @@ class Feeds:
     async def _later(self, key: Hashable, sink: "_FeedSink") -> None:
         await asyncio.sleep(AGAIN)
         if self._sinks.get(key) is sink:
-            self._open(key)
+            self._open(key, min(sink.patience * 2, PATIENCE) if sink.mute else SILENT)
 
 
 class _FeedSink(Sink):
@@ -63,10 +103,14 @@ class _FeedSink(Sink):
 
     def __init__(
         self,
-        news: News,
+        news: Callable[[Sequence[cache.FeedItem], bool], None],
         broken: Callable[["_FeedSink", str, bool], None],
+        now: Callable[[], float],
+        patience: float,
     ) -> None:
-        self._news, self._broken = news, broken
+        self._news, self._broken, self._now = news, broken, now
+        self.heard, self.patience = now(), patience
+        self.mute = False  # it has been waited for in vain
         self._outbound: Outbound | None = None
         self._received = 0
         self._over = False
@@ -79,15 +123,19 @@ class _FeedSink(Sink):
     def delta(self, delta: Delta) -> None:
         if self._over:
             return
+        self.heard = self._now()
         if isinstance(delta, Items):
             try:
                 skip = unseen(self._received, delta.offset, len(delta.items))
+                anew = self._received == 0
                 for item in delta.items[skip:]:
-                    self._news(cache.unpack(item))
+                    self._news(cache.unpack(item), anew)
+                    anew = False
             except (StreamGap, msgspec.MsgspecError, TypeError, ValueError) as error:
                 self._end(str(error), True)
                 return
             self._received += len(delta.items) - skip
+            self.patience = SILENT
             if delta.finish is not None:
                 self._end("the worker ended it", True)
         elif isinstance(delta, Failed):
@@ -97,6 +145,11 @@ class _FeedSink(Sink):
     def lost(self, why: str) -> None:
         self._outbound = None
         self._end(why, True)
+
+    def silent(self) -> None:
+        """Nothing has come for too long."""
+        self.mute = self._received == 0
+        self._end(f"nothing has come for {self.patience:g} s", True)
 
     def close(self) -> None:
         """The worker is gone, or its model."""

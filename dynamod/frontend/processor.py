@@ -5,9 +5,10 @@ It is an actor with one message per request (`Serve`); after that the flights ca
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,13 +22,16 @@ from dynamod.migration.flight import Flight, Limits
 from dynamod.post.base import Post
 from dynamod.preprocess.lower import Model
 from dynamod.preprocess.output import Output, TextOutput
-from dynamod.registry.view import View, disagree
+from dynamod.registry.view import View
 from dynamod.router.router import Prompt, RouterSettings
 
 from .base import Job, Logprob, Outlet, Run
 from .dispatch import Dispatch, Route
 from .lowering import Lowered, lower
 from .memory import trim_memory
+
+if TYPE_CHECKING:
+    from .fetch import ModelFiles
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -60,7 +64,8 @@ Announce = Callable[[str, ModelCard | None], None]
 class Processor(Actor):
     """Knows the models of the registry, loads their tokenizers, and starts flights.
 
-    `announce(name, card)` is told when a model can be asked for here, and with None when no longer.
+    `announce(name, card)` is told when a model can be asked for here, and with None when no longer. `node()`: the name
+    of this node; models of workers on other nodes are fetched when they are not found here.
     """
 
     mailbox_capacity = 4096
@@ -74,13 +79,17 @@ class Processor(Actor):
         limits: Limits = Limits(),
         migration_limit: int | None = None,
         announce: Announce = lambda _name, _card: None,
+        node: Callable[[], str] = lambda: "",
     ) -> None:
         self._view, self._post = view, post
         self._routing, self._limits, self._migration_limit = routing, limits, migration_limit
         self._announce = announce
+        self._node = node
+        self._files: ModelFiles | None = None
+        self._loading: dict[str, ModelCard] = {}
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self.cards: dict[str, ModelCard] = {}
-        self._flights: set[Flight] = set()
+        self._flights: dict[Flight, None] = {}  # in the order in which they took off: so clocks act, too
         self._requests = self._landed_count = 0
 
     async def started(self) -> None:
@@ -124,6 +133,7 @@ class Processor(Actor):
     # Models.
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
+        self._loading.pop(name, None)
         if card is None:
             self._models.pop(name, None)
             self.dispatch.drop(name)
@@ -132,25 +142,41 @@ class Processor(Actor):
         elif card.kind == "text":
             self._ready(name, None, card)
         else:
+            self._loading[name] = card
             self.context.task(self._load(name, card), f"load {name}")
 
     async def _load(self, name: str, card: ModelCard) -> None:
+        def wanted() -> bool:
+            return self._loading.get(name) is card  # else it is gone, or another model has taken the name
+
         try:
-            model = await asyncio.to_thread(Model.load, card, hasten=False)
+            here = await self._files_of(card, wanted)
+            if here is None:
+                return
+            model = await asyncio.to_thread(Model.load, here, hasten=False)
         except UserError as error:
             log.error("cannot serve model %s: %s", name, error.line())
             return
         except Exception:
             log.exception("cannot serve model %s: its tokenizer or template failed to load", name)
             return
-        now = self._view.card(name)
-        if now is None:
-            return  # gone while it loaded
-        if disagree(now, card):
-            return  # another model has taken the name meanwhile, and is being loaded
+        if not wanted():
+            return
         self._ready(name, model, card)
         await asyncio.to_thread(model.tokenizer.hasten)
         await asyncio.to_thread(trim_memory)  # loading took several times what is kept
+
+    async def _files_of(self, card: ModelCard, wanted: Callable[[], bool]) -> ModelCard | None:
+        """The card with paths that can be read here; None when it is not wanted any more."""
+        nodes = {instance.node for instance in self._view.serving(card.name, card)}
+        meant_for_us = nodes == {self._node()}  # else it may be the path of a worker elsewhere
+        if meant_for_us and await asyncio.to_thread(os.path.exists, card.config_path or card.path):
+            return card
+        if self._files is None:
+            from .fetch import ModelFiles  # a node that is alone does not need it, and starts sooner
+
+            self._files = ModelFiles(self._post, self._node)
+        return await self._files.find(card, lambda: self._view.serving(card.name, card), wanted)
 
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._models[name] = model
@@ -231,7 +257,7 @@ class Processor(Actor):
         for flight in flights:
             if run.over:
                 break
-            self._flights.add(flight)
+            self._flights[flight] = None
             if not flight.send() and not self._queued(job, card.name, flight):
                 flight.cancel()
                 run.fail(Overloaded(f"No instance of model {card.name!r} can take the request.", retry_after=1.0))
@@ -284,7 +310,7 @@ class Processor(Actor):
                 flight.leave("the worker's process does not answer any more")
 
     def _landed(self, flight: Flight) -> None:
-        self._flights.discard(flight)
+        self._flights.pop(flight, None)
         self._landed_count += 1
 
     async def _watch_clocks(self) -> None:
@@ -346,7 +372,8 @@ class ProcessorBackend:
     def health(self) -> Mapping[str, Any]:
         """See frontend.base.Backend."""
         serving = [instance for name in self._processor.cards for instance in self._view.serving(name)]
-        rows = [msgspec.to_builtins(instance) for instance in self._view.all_instances()]
+        shown = [instance for instance in self._view.all_instances() if instance.endpoint != "load_metrics"]
+        rows = [msgspec.to_builtins(instance) for instance in shown]
         for row in rows:
             del row["transport"]  # the places of sockets are for those inside
         return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}

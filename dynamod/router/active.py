@@ -1,6 +1,6 @@
 """What is under way at each worker, as a router knows it: its own requests, and those that workers tell of."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,28 +22,39 @@ class _Request(msgspec.Struct):
     blocks: Sequence[int]
     prefill: int
     since: float
+    told: bool
 
 
 class _Worker:
-    __slots__ = ("blocks", "prefill", "requests")
+    __slots__ = ("blocks", "keys", "prefill")
 
     def __init__(self) -> None:
         self.blocks: dict[int, int] = {}  # sequence hash -> requests that use it
         self.prefill = 0
-        self.requests = 0
+        self.keys: dict[Hashable, None] = {}  # its requests, in order
 
 
 class ActiveLoad:
-    """`begin`, `computed`, `end` of requests under keys of the caller's choice. Unknown keys pass."""
+    """`begin`, `computed`, `end` of requests under keys of the caller's choice. Unknown keys pass.
+
+    `changed`: workers whose load is another one since somebody emptied it last.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[Hashable, _Request] = {}
         self._workers: dict[int, _Worker] = {}
+        self._heads: dict[int, dict[int, int]] = {}  # a prompt's first block -> worker -> requests
+        self.changed: set[int] = set()
 
-    def begin(self, key: Hashable, worker: int, blocks: Sequence[int], prefill: int, now: float) -> None:
-        """A request goes to a worker: sequence hashes of its full blocks, tokens to compute. A known key is moved."""
+    def begin(
+        self, key: Hashable, worker: int, blocks: Sequence[int], prefill: int, now: float, *, told: bool = False
+    ) -> None:
+        """A request goes to a worker: sequence hashes of its full blocks, tokens to compute. A known key is moved.
+
+        `told`: the worker says so; `disown` ends it.
+        """
         self.end(key)
-        self._requests[key] = _Request(worker, blocks, prefill, now)
+        self._requests[key] = _Request(worker, blocks, prefill, now, told)
         load = self._workers.get(worker)
         if load is None:
             load = self._workers[worker] = _Worker()
@@ -51,8 +62,12 @@ class ActiveLoad:
         get = counts.get
         for block in blocks:
             counts[block] = get(block, 0) + 1
+        if blocks:
+            heads = self._heads.setdefault(blocks[0], {})
+            heads[worker] = heads.get(worker, 0) + 1
         load.prefill += prefill
-        load.requests += 1
+        load.keys[key] = None
+        self.changed.add(worker)
 
     def computed(self, key: Hashable) -> None:
         """The request's prompt has been computed."""
@@ -60,13 +75,15 @@ class ActiveLoad:
         if request is not None and request.prefill:
             self._workers[request.worker].prefill -= request.prefill
             request.prefill = 0
+            self.changed.add(request.worker)
 
     def end(self, key: Hashable) -> None:
         """The request is over."""
         request = self._requests.pop(key, None)
         if request is None:
             return
-        load = self._workers[request.worker]
+        worker = request.worker
+        load = self._workers[worker]
         counts = load.blocks
         for block in request.blocks:
             left = counts[block] - 1
@@ -74,15 +91,38 @@ class ActiveLoad:
                 counts[block] = left
             else:
                 del counts[block]
+        if request.blocks:
+            self._behead(request.blocks[0], worker)
         load.prefill -= request.prefill
-        load.requests -= 1
-        if not load.requests:
-            del self._workers[request.worker]
+        del load.keys[key]
+        if not load.keys:
+            del self._workers[worker]
+        self.changed.add(worker)
+
+    def _behead(self, block: int, worker: int) -> None:
+        heads = self._heads[block]
+        heads[worker] -= 1
+        if not heads[worker]:
+            del heads[worker]
+            if not heads:
+                del self._heads[block]
+
+    def disown(self, worker: int) -> None:
+        """A worker tells anew what is under way there: end what it told before. Own requests stay."""
+        load = self._workers.get(worker)
+        if load is not None:
+            for key in [key for key in load.keys if self._requests[key].told]:
+                self.end(key)
 
     def drop(self, worker: int) -> None:
         """A worker is gone, with all that was under way there."""
-        if self._workers.pop(worker, None) is not None:
-            self._requests = {key: one for key, one in self._requests.items() if one.worker != worker}
+        load = self._workers.pop(worker, None)
+        if load is not None:
+            for key in load.keys:
+                blocks = self._requests.pop(key).blocks
+                if blocks:
+                    self._behead(blocks[0], worker)
+            self.changed.add(worker)
 
     def expire(self, now: float) -> int:
         """End requests older than EXPIRY; returns how many."""
@@ -96,7 +136,8 @@ class ActiveLoad:
         load = self._workers.get(worker)
         if load is None:
             return Load(0, 0, 0)
-        return Load(len(load.blocks) + load.requests, load.prefill, load.requests)  # each has a partial block too
+        requests = len(load.keys)
+        return Load(len(load.blocks) + requests, load.prefill, requests)  # each has a partial block too
 
     def shared(self, worker: int, blocks: Sequence[int]) -> int:
         """How many of a prompt's blocks are in use at a worker. They are a prefix, so halving finds the end."""
@@ -112,6 +153,29 @@ class ActiveLoad:
             else:
                 high = middle - 1
         return low
+
+    def users(self, blocks: Sequence[int]) -> Collection[int]:
+        """Workers that have any of a prompt's blocks in use."""
+        return self._heads.get(blocks[0], {}).keys() if blocks else ()
+
+    def sharing(self, blocks: Sequence[int], workers: Iterable[int]) -> dict[int, int]:
+        """`shared` of those of the workers for which it is not 0.
+
+        Many workers answer behind the same system prompt: what one shares is tried first with the next.
+        """
+        found: dict[int, int] = {}
+        users = self.users(blocks)
+        if not users:
+            return found
+        whole, guess = len(blocks), 1
+        for worker in workers:
+            if worker not in users:
+                continue
+            counts = self._workers[worker].blocks
+            if blocks[guess - 1] not in counts or (guess < whole and blocks[guess] in counts):
+                guess = self.shared(worker, blocks)
+            found[worker] = guess
+        return found
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -4,6 +4,8 @@ All terms count KV blocks. With weights (1, 1, 1, 0, 0) it is the original's for
 `overlap_weight * potential prefill blocks + potential active blocks`.
 """
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dynamod.message.errors import UserError
@@ -51,6 +53,35 @@ def total(terms: Terms, weights: Weights, overlap_weight: float = 1.0) -> float:
         + weights.interference * terms.interference
     )
     return overlap_weight * prompts + (weights.active if overlap_weight else weights.active or 1.0) * terms.active
+
+
+def totals(
+    rows: tuple[Sequence[int], Sequence[float], Sequence[int], Sequence[int]],
+    own: float,
+    whole: int,
+    overlap: int,
+    weights: Weights,
+    overlap_weight: float,
+) -> list[float]:
+    """`total` of many workers that have the same `overlap` with a prompt, equal to the last bit.
+
+    `rows`: four columns of equal length: requests, queued blocks times their weight, blocks in use, blocks cached above
+    the room for them (below 0: room is left). `own`: blocks of the prompt to compute there; `whole`: blocks it fills.
+
+    The order of the operations is that of `total`, on which the last bit depends.
+    """
+    requests, queued, active, above = rows
+    mine, scale, evicted = weights.prefill * own, overlap_weight, weights.evicted
+    use = weights.active if overlap_weight else weights.active or 1.0
+    more = whole - overlap
+    low = -more
+    disturbed = [weights.interference * (own * count) for count in range(max(requests, default=0) + 1)]
+    return [
+        scale * (mine + wait + evicted * (over + more) + disturbed[count]) + use * (blocks + whole)
+        if over > low
+        else scale * (mine + wait + disturbed[count]) + use * (blocks + whole)
+        for count, wait, blocks, over in zip(requests, queued, active, above)  # noqa: B905 - the check costs
+    ]
 
 
 def weights_of(values: object) -> Weights:

@@ -6,6 +6,9 @@ import msgspec
 
 from .cost import Terms, Weights
 
+KEPT = 16
+"""Candidates that a decision keeps, and instances that could not take the request: of thousands nobody reads more."""
+
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
     """One worker as the router saw it. `overlap`: blocks of the prompt that it had; `total`: the weighted cost."""
@@ -20,9 +23,11 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
 class Decision(msgspec.Struct, frozen=True):
     """Why a request went where it went.
 
-    `rule` says in words what decided; `tied` are the candidates among which chance decided. `regret`: blocks of
-    locality given away, compared with the candidate that had most. `shadow`: what another policy would have chosen.
-    `at`: seconds since 1970.
+    `candidates`: all up to KEPT, of more the best and the chosen one; `left_out` counts the others. The best have the
+    lowest total, in `least-loaded` the fewest requests; in modes without any they are the first. `excluded` has KEPT at
+    most, `more_excluded` counts the others. `rule` says in words what decided; `tied` are those of the candidates here
+    among which chance decided. `regret`: blocks of locality given away, compared with the one that had most
+    (`most_overlap`). `shadow`: what another policy would have chosen. `at`: seconds since 1970.
     """
 
     request: str
@@ -41,6 +46,9 @@ class Decision(msgspec.Struct, frozen=True):
     temperature: float = 0.0
     shadow: int | None = None
     shadow_mode: str = ""
+    left_out: int = 0
+    more_excluded: int = 0
+    most_overlap: int = 0
 
     @property
     def overlap(self) -> int:
@@ -50,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def regret(self) -> int:
         """Blocks of locality given away."""
-        return max((one.overlap for one in self.candidates), default=0) - self.overlap
+        return self.most_overlap - self.overlap
 
 
 class DecisionLog:

@@ -1,6 +1,12 @@
 """Sets of workers as bits of one int, so that one lookup per block answers for all workers at once."""
 
 from collections.abc import Iterable, Mapping
+from itertools import compress
+
+MANY = 32
+"""Bits above which a mask is read digit by digit: taking one bit off costs as much as the mask is long."""
+
+_DIGITS = bytes(value == ord("1") for value in range(256))
 
 
 class Bits:
@@ -8,15 +14,19 @@ class Bits:
 
     def __init__(self) -> None:
         self.bit: dict[int, int] = {}
-        self._workers: dict[int, int] = {}  # position -> worker
+        self._workers: list[int] = []  # by position; where nobody is, whoever was there last
         self._free: list[int] = []
 
     def of(self, worker: int) -> int:
         """The worker's bit, a new one if it has none."""
         found = self.bit.get(worker)
         if found is None:
-            position = self._free.pop() if self._free else len(self._workers)
-            self._workers[position] = worker
+            if self._free:
+                position = self._free.pop()
+                self._workers[position] = worker
+            else:
+                position = len(self._workers)
+                self._workers.append(worker)
             found = self.bit[worker] = 1 << position
         return found
 
@@ -24,12 +34,12 @@ class Bits:
         """The worker has left; nothing may hold its bit any more."""
         bit = self.bit.pop(worker, None)
         if bit is not None:
-            position = bit.bit_length() - 1
-            del self._workers[position]
-            self._free.append(position)
+            self._free.append(bit.bit_length() - 1)
 
     def workers(self, mask: int) -> list[int]:
         """The workers in a mask."""
+        if mask.bit_count() > MANY:
+            return list(compress(self._workers, bin(mask)[:1:-1].encode().translate(_DIGITS)))
         found: list[int] = []
         while mask:
             low = mask & -mask
@@ -51,12 +61,10 @@ def prefixes(masks: Mapping[int, int], bits: Bits, blocks: Iterable[int]) -> dic
         elif mask != here:
             left = here & mask
             if left != here:
-                for worker in bits.workers(here ^ left):
-                    scores[worker] = depth
+                scores.update(dict.fromkeys(bits.workers(here ^ left), depth))
                 here = left
         if not here:
             return scores
         depth += 1
-    for worker in bits.workers(here or 0):
-        scores[worker] = depth
+    scores.update(dict.fromkeys(bits.workers(here or 0), depth))
     return scores

@@ -2,6 +2,7 @@
 
 import math
 import random as random_module
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, get_args
 
@@ -52,56 +53,83 @@ def choose(
     `home`: who had the session's last request; it decides between equal costs, and in modes that know no caches as long
     as it is not crowded.
     """
-    if len(candidates) == 1:
-        return Choice(candidates[0].instance, "the only candidate")
-    if (
-        home is not None
-        and mode not in ("kv", "direct")
-        and home in [one.instance for one in without_crowds(candidates)]
-    ):
-        return Choice(home, "the session's last worker")
+    ids = [one.instance for one in candidates]
+    requests = [one.requests for one in candidates]
+    return choose_among(mode, ids, requests, [one.total for one in candidates], turn, random, temperature, home)
+
+
+def choose_among(
+    mode: RouterMode,
+    ids: Sequence[int],
+    requests: Sequence[int],
+    totals: Sequence[float],
+    turn: int,
+    random: random_module.Random,
+    temperature: float = 0.0,
+    home: int | None = None,
+) -> Choice:
+    """`choose`, of columns: ids in ascending order, requests, and totals (read by kv alone)."""
+    if len(ids) == 1:
+        return Choice(ids[0], "the only candidate")
+    if home is not None and mode not in ("kv", "direct"):
+        place = bisect_left(ids, home)
+        if place < len(ids) and ids[place] == home and requests[place] <= crowded(requests):
+            return Choice(home, "the session's last worker")
     match mode:
         case "round-robin" | "direct":
-            ordered = [one.instance for one in candidates]
-            return Choice(ordered[turn % len(ordered)], f"turn {turn} of {len(ordered)} in the order of their ids")
+            return Choice(ids[turn % len(ids)], f"turn {turn} of {len(ids)} in the order of their ids")
         case "random":
-            return Choice(random.choice(candidates).instance, "chance", tuple(one.instance for one in candidates))
+            return Choice(random.choice(ids), "chance", tuple(ids))
         case "least-loaded":
-            return _least(candidates, [one.requests for one in candidates], random, "fewest requests")
+            return _least(ids, requests, random, "fewest requests")
         case "power-of-two":
-            pair = random.sample(list(candidates), 2)
-            return _least(pair, [one.requests for one in pair], random, "fewer requests of two drawn")
+            pair = random.sample(range(len(ids)), 2)
+            drawn, counts = [ids[place] for place in pair], [requests[place] for place in pair]
+            return _least(drawn, counts, random, "fewer requests of two drawn")
         case "kv":
-            return _kv(candidates, random, temperature, home)
+            return _kv(ids, requests, totals, random, temperature, home)
 
 
-def _least(candidates: Sequence[Candidate], values: Sequence[float], random: random_module.Random, rule: str) -> Choice:
+def _least(ids: Sequence[int], values: Sequence[float], random: random_module.Random, rule: str) -> Choice:
     lowest = min(values)
-    best = [one.instance for one, value in zip(candidates, values, strict=True) if value - lowest <= _EQUAL]
+    near = lowest + 2 * _EQUAL + abs(lowest) * 1e-15  # a little too high for any rounding: the next line decides
+    best = [ids[place] for place, value in enumerate(values) if value <= near and value - lowest <= _EQUAL]
     if len(best) == 1:
         return Choice(best[0], rule)
     return Choice(random.choice(best), f"{rule}, by chance among {len(best)} equal ones", tuple(best))
 
 
-def _kv(candidates: Sequence[Candidate], random: random_module.Random, temperature: float, home: int | None) -> Choice:
-    calm = without_crowds(candidates)
-    rule = "lowest total" if len(calm) == len(candidates) else "lowest total, crowded workers left out"
-    totals = [one.total for one in calm]
+def _kv(
+    ids: Sequence[int],
+    requests: Sequence[int],
+    totals: Sequence[float],
+    random: random_module.Random,
+    temperature: float,
+    home: int | None,
+) -> Choice:
+    rule, bound = "lowest total", crowded(requests)
+    if max(requests) > bound:
+        rule = "lowest total, crowded workers left out"
+        calm = [place for place, count in enumerate(requests) if count <= bound]
+        ids, totals = [ids[place] for place in calm], [totals[place] for place in calm]
     if temperature <= 0:
-        choice = _least(calm, totals, random, rule)
+        choice = _least(ids, totals, random, rule)
         return Choice(home, f"{rule}, the session's last worker among equal ones") if home in choice.tied else choice
     weights = softmax(totals, temperature)
-    index = random.choices(range(len(calm)), weights)[0]
+    index = random.choices(range(len(ids)), weights)[0]
     text = f"chance {weights[index]:.3f} by softmax at temperature {temperature:g}"
-    return Choice(calm[index].instance, text, tuple(one.instance for one in calm))
+    return Choice(ids[index], text, tuple(ids))
+
+
+def crowded(requests: Sequence[int]) -> float:
+    """Of workers that answer so many requests: above how many one is crowded (see CROWD). Never all are."""
+    return max(CROWD, CROWD_RATIO * sum(requests) / len(requests))
 
 
 def without_crowds(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Leave out workers that answer far more requests than the others (see CROWD)."""
-    requests = sum(one.requests for one in candidates)
-    bound = max(CROWD, CROWD_RATIO * requests / len(candidates))
-    calm = [one for one in candidates if one.requests <= bound]
-    return calm or candidates
+    bound = crowded([one.requests for one in candidates])
+    return [one for one in candidates if one.requests <= bound]
 
 
 def softmax(costs: Sequence[float], temperature: float) -> list[float]:

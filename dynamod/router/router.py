@@ -4,10 +4,12 @@ The processor feeds it (`news`, `forget`), asks it (`decide`) and tells it what 
 `computed`, `end`). Everything here runs on the event loop of an ingress process, or in virtual time in a replay.
 """
 
+import functools
 import random as random_module
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 import msgspec
 
@@ -18,9 +20,10 @@ from dynamod.message.registry import Instance
 from .active import ActiveLoad
 from .approx import TTL, ApproxIndex
 from .cost import Terms, Weights, total
-from .decision import Candidate, Decision
+from .decision import KEPT, Candidate, Decision
+from .fleet import NO_BOUND, Ask, Fleet, Row, best_of
 from .index import BlockIndex
-from .policy import RouterMode, choose
+from .policy import Choice, RouterMode, choose_among
 
 __all__ = ["Prompt", "Router", "RouterSettings", "RouterStatistics", "prompt_blocks"]
 
@@ -116,27 +119,35 @@ class Router:
     _sessions: OrderedDict[str, int] = field(default_factory=OrderedDict[str, int])
     _told: set[int] = field(default_factory=set[int])  # workers that tell events
     _totals: _Totals = field(default_factory=_Totals)
+    _fleet: Fleet = field(init=False)
 
     def __post_init__(self) -> None:
         self.approx = ApproxIndex(self.settings.ttl)
+        self._fleet = Fleet(self._row)
 
     # What is known.
 
-    def news(self, worker: int, items: Sequence[FeedItem]) -> None:
-        """Words of a worker's feed, in order."""
+    def news(self, worker: int, items: Sequence[FeedItem], anew: bool = False) -> None:
+        """Words of a worker's feed, in order. `anew`: the first of a feed, which say how all stands there."""
+        if anew:
+            self.active.disown(worker)
         for item in items:
             if isinstance(item, Stored | Removed | Holds):
                 self._cache(worker, item)
             elif isinstance(item, Cleared):
                 self.index.remove_worker(worker)
+                self.active.changed.add(worker)
             elif isinstance(item, Began):
-                self.active.begin((worker, item.request), worker, item.blocks, item.prefill, self.now())
+                self.active.begin((worker, item.request), worker, item.blocks, item.prefill, self.now(), told=True)
             elif isinstance(item, Computed):
                 self.active.computed((worker, item.request))
             elif isinstance(item, Ended):
                 self.active.end((worker, item.request))
             else:
+                before = self.loads.get(worker, _NOTHING)
                 self.loads[worker] = item
+                if item.total_blocks != before.total_blocks:
+                    self.active.changed.add(worker)
 
     def forget(self, worker: int) -> None:
         """A worker is gone."""
@@ -145,16 +156,24 @@ class Router:
         self.active.drop(worker)
         self.loads.pop(worker, None)
         self._told.discard(worker)
+        self.active.changed.add(worker)
 
     def _cache(self, worker: int, event: CacheEvent) -> None:
         if self.settings.kv_events:
             self._told.add(worker)
             self.index.apply(worker, event)
+            self.active.changed.add(worker)
 
     # The decision.
 
     def decide(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int] = ()) -> Decision | None:
-        """The decision for a request among the instances of its model; None when none can take it."""
+        """The decision for a request among the instances of its model; None when none can take it.
+
+        Among more than KEPT of them it reads columns that are kept up to date (`fleet`), with the same outcome; best
+        give the same tuple as long as nothing has changed.
+        """
+        if len(instances) > KEPT and prompt.instance is None:
+            return self._among_many(prompt, instances, tried)
         settings = self.settings
         ready: list[int] = []
         excluded: list[tuple[int, str]] = []
@@ -174,19 +193,91 @@ class Router:
             return None
         ready.sort()  # the order in which they came must not matter, to chance neither
         weight = settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
-        temperature = settings.temperature if prompt.temperature is None else prompt.temperature
-        candidates = self._candidates(prompt, ready, weight)
-        home = self._sessions.get(prompt.session) if prompt.session else None
-        choice = choose(settings.mode, candidates, self._turn, self.random, temperature, home)
-        shadow = None
-        if settings.shadow_mode is not None:
-            shadow = choose(settings.shadow_mode, candidates, self._turn, self.random, temperature).instance
+        candidates = self._candidates(prompt, ready, weight, self._overlaps(prompt.blocks, len(ready)))
+        requests, totals = [one.requests for one in candidates], [one.total for one in candidates]
+        choice, shadow = self._choose(prompt, ready, requests, totals)
         if not tried:
             self._turn += 1
-        rule = choice.rule
-        if prompt.instance is not None:
-            rule = "asked for by its id"
-        kv = settings.needs_blocks
+        most = max([one.overlap for one in candidates])
+        return self._decided(prompt, candidates, choice, shadow, excluded[:KEPT], 0, len(excluded), most)
+
+    def _among_many(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int]) -> Decision | None:
+        fleet, settings = self._fleet, self.settings
+        fleet.follow(instances)
+        fleet.refresh(self.active.changed)
+        self.active.changed.clear()
+        out = {worker for worker in tried if worker in fleet.place} | fleet.busy
+        if len(out) == len(fleet.ids):
+            return None
+        ids, requests = fleet.ids, fleet.requests
+        weight = settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
+        overlaps = self._overlaps(prompt.blocks, len(ids) - len(out))
+        totals: list[float] = []
+        if settings.needs_blocks:
+            blocks = prompt.blocks
+            ask = Ask(prompt.tokens / self.block_size, len(blocks) + 1, settings.weights, weight, out)
+            totals = fleet.totals(ask, overlaps)
+            warm = (settings.temperature if prompt.temperature is None else prompt.temperature) > 0
+            sharing = functools.partial(self.active.sharing, blocks)
+            fleet.share(totals, ask, overlaps, self.active.users(blocks), sharing, everybody=warm)
+        if out:
+            stay = [place for place, worker in enumerate(ids) if worker not in out]
+            ids, requests = [ids[place] for place in stay], [requests[place] for place in stay]
+            totals = [totals[place] for place in stay] if totals else totals
+        choice, shadow = self._choose(prompt, ids, requests, totals)
+        if not tried:
+            self._turn += 1
+        kept = best_of(ids, requests if settings.mode == "least-loaded" else totals, choice.instance)
+        most = overlaps.get(choice.instance, 0)
+        if overlaps and max(overlaps.values()) > most:
+            most = max(overlaps.get(worker, 0) for worker in ids)
+        first = (worker for worker in tried if worker in fleet.place)
+        named = islice(chain(first, fleet.unready, (worker for worker in fleet.busy if worker not in tried)), KEPT)
+        excluded = [(worker, self._why(worker, tried)) for worker in named]
+        return self._decided(
+            prompt,
+            self._candidates(prompt, kept, weight, overlaps),
+            choice,
+            shadow,
+            excluded,
+            len(ids) - len(kept),
+            len(out) + len(fleet.unready),
+            most,
+        )
+
+    def _why(self, worker: int, tried: Collection[int]) -> str:
+        if worker in tried:
+            return "tried already"
+        return self._fleet.unready.get(worker) or self.busy(worker)
+
+    def _choose(
+        self, prompt: Prompt, ids: Sequence[int], requests: Sequence[int], totals: Sequence[float]
+    ) -> tuple[Choice, int | None]:
+        settings = self.settings
+        temperature = settings.temperature if prompt.temperature is None else prompt.temperature
+        home = self._sessions.get(prompt.session) if prompt.session else None
+        random, turn = self.random, self._turn
+        choice = choose_among(settings.mode, ids, requests, totals, turn, random, temperature, home)
+        if settings.shadow_mode is None:
+            return choice, None
+        shadow = choose_among(settings.shadow_mode, ids, requests, totals, turn, random, temperature)
+        return choice, shadow.instance
+
+    def _decided(
+        self,
+        prompt: Prompt,
+        candidates: Sequence[Candidate],
+        choice: Choice,
+        shadow: int | None,
+        excluded: Sequence[tuple[int, str]],
+        left_out: int,
+        all_excluded: int,
+        most: int,
+    ) -> Decision:
+        settings, tied = self.settings, choice.tied
+        if left_out and tied:
+            within = {one.instance for one in candidates}.intersection(tied)
+            tied = tuple(sorted(within))
         decision = Decision(
             request=prompt.request,
             model=self.model,
@@ -196,14 +287,17 @@ class Router:
             block_size=self.block_size,
             candidates=tuple(candidates),
             chosen=choice.instance,
-            rule=rule,
-            tied=choice.tied,
+            rule=choice.rule if prompt.instance is None else "asked for by its id",
+            tied=tied,
             excluded=tuple(excluded),
-            weights=settings.weights if kv else None,
-            overlap_weight=weight,
-            temperature=temperature,
+            weights=settings.weights if settings.needs_blocks else None,
+            overlap_weight=settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight,
+            temperature=settings.temperature if prompt.temperature is None else prompt.temperature,
             shadow=shadow,
             shadow_mode=settings.shadow_mode or "",
+            left_out=left_out,
+            more_excluded=all_excluded - len(excluded),
+            most_overlap=most,
         )
         self._count(prompt, decision)
         return decision
@@ -263,29 +357,51 @@ class Router:
             shadow_differs=totals.shadow_differs,
         )
 
-    def _candidates(self, prompt: Prompt, ready: Sequence[int], weight: float) -> list[Candidate]:
-        blocks, size = prompt.blocks, self.block_size
-        found = self.index.find(blocks) if blocks and self._told else {}
-        guessed = self.approx.find(blocks, self.now()) if blocks and len(self._told) < len(ready) else {}
+    def _overlaps(self, blocks: Sequence[int], ready: int) -> dict[int, int]:
+        """How many of a prompt's blocks each worker has from the start, as it tells or as is guessed."""
+        if not blocks:
+            return {}
+        told = self._told
+        found = self.index.find(blocks) if told else {}
+        if len(told) < ready:
+            for worker, depth in self.approx.find(blocks, self.now()).items():
+                if worker not in told:
+                    found[worker] = depth
+        return found
+
+    def _candidates(
+        self, prompt: Prompt, workers: Sequence[int], weight: float, overlaps: Mapping[int, int]
+    ) -> list[Candidate]:
+        blocks, size, kv = prompt.blocks, self.block_size, self.settings.needs_blocks
+        sharing = self.active.sharing(blocks, workers)
+        whole = len(blocks) + 1
         candidates: list[Candidate] = []
-        for worker in ready:
-            told = worker in self._told
-            overlap = (found if told else guessed).get(worker, 0)
+        for worker in workers:
+            overlap = overlaps.get(worker, 0)
             load = self.active.of(worker)
             own = max(0.0, prompt.tokens / size - overlap)
             room = self.loads.get(worker, _NOTHING).total_blocks
-            cached = self.index.count(worker)
-            whole = len(blocks) + 1
+            evicted = 0
+            if room and worker in self._told:
+                evicted = max(0, self.index.count(worker) + whole - overlap - room)
             terms = Terms(
                 prefill=own,
                 queued=load.prefill / size,
-                active=load.blocks + whole - self.active.shared(worker, blocks),
-                evicted=max(0, cached + whole - overlap - room) if room and told else 0,
+                active=load.blocks + whole - sharing.get(worker, 0),
+                evicted=evicted,
                 interference=own * load.requests,
             )
-            score = total(terms, self.settings.weights, weight) if self.settings.needs_blocks else 0.0
+            score = total(terms, self.settings.weights, weight) if kv else 0.0
             candidates.append(Candidate(worker, overlap, load.requests, terms, score))
         return candidates
+
+    def _row(self, worker: int) -> Row:
+        """What `_candidates` reads of a worker, as far as no prompt is needed for it."""
+        load = self.active.of(worker)
+        room = self.loads.get(worker, _NOTHING).total_blocks
+        above = self.index.count(worker) - room if room and worker in self._told else NO_BOUND
+        queued = self.settings.weights.queued * (load.prefill / self.block_size)
+        return Row(load.requests, queued, load.blocks, above, bool(self.busy(worker)))
 
     def _count(self, prompt: Prompt, decision: Decision) -> None:
         totals = self._totals

@@ -1,8 +1,8 @@
 """What runs in simulated processes: the real worker and the real processor, as the daemon's components make them."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -14,7 +14,6 @@ from dynamod.frontend.processor import Processor
 from dynamod.message.cache import Holds, Load
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
-from dynamod.migration.flight import Flight
 from dynamod.post.base import Reply
 from dynamod.registry.keys import card_key, instance_key
 from dynamod.registry.view import View
@@ -27,33 +26,6 @@ from .shape import CLOCKS
 from .wire import Process, SimulatedPost
 
 PATH = "dynamo.backend.generate"
-
-
-class Ordered(set[Flight]):
-    """A set that is read in the order in which things were put in: the built-in one's depends on addresses."""
-
-    def __init__(self, items: Iterable[Flight] = ()) -> None:
-        super().__init__()
-        self._order = dict.fromkeys(items)
-
-    def add(self, element: Flight) -> None:
-        """See set."""
-        self._order[element] = None
-
-    def discard(self, element: object) -> None:
-        """See set."""
-        self._order.pop(cast("Flight", element), None)
-
-    remove = discard
-
-    def __iter__(self) -> Iterator[Flight]:
-        return iter(list(self._order))
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __contains__(self, element: object) -> bool:
-        return element in self._order
 
 
 class SimulatedWorker(Worker):
@@ -150,8 +122,6 @@ class SimulatedProcessor(Processor):
         self.view = View(registry)
         self._tell, self._decisions = told, decisions
         super().__init__(self.view, post, routing=routing, limits=CLOCKS)
-        if isinstance(self._flights, set):
-            self._flights = Ordered()
 
     async def started(self) -> None:
         """As the processor component starts: the door opens when the models that are there can be asked for."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
+from dynamod.frontend.feeds import AGAIN, PATIENCE
 from dynamod.message.errors import RequestError
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Generate
@@ -191,6 +192,8 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             cluster.system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
             await driver.over.wait()
             await asyncio.sleep(LEASE_TTL + 6.0)
+            if cluster.wire.harmed:  # what was lost shows in what comes next, and feeds that are lost begin anew
+                await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + PATIENCE + AGAIN)
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)

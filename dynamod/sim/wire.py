@@ -313,6 +313,12 @@ class Wire:
             return
         (post if toward_post else door).enter(lambda: session.arrived(payload, toward_post))
 
+    def drained(self) -> float:
+        """When all that is on the way now has arrived: a process that was slow has much before it."""
+        return max(
+            (last for session in self.sessions if not session.over for last in session.last.values()), default=0.0
+        )
+
     # What happens to processes and ways.
 
     def process_died(self, process: Process, node_died: bool) -> None:

@@ -50,7 +50,9 @@ class Server:
 class Ours:
     """`dynamo serve` in a folder of its own."""
 
-    def __init__(self, model: str, pace: float, engine: str = "echo_core", more: Sequence[str] = ()) -> None:
+    def __init__(
+        self, model: str, pace: float, engine: str = "echo_core", more: Sequence[str] = (), log: str = "warn"
+    ) -> None:
         self.folder = tempfile.mkdtemp()
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
@@ -60,7 +62,12 @@ class Ours:
         command = [*self._dynamo(), "serve", "-f", "configs/agg.yaml", f"--Worker.engine={engine}"]
         command += [*more, f"--Worker.model={model}", "--Worker.served-model-name=bench", f"--Frontend.port={port}"]
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env={**self.env, "DYN_LOG": "warn"}, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env={**self.env, "DYN_LOG": log},
+            stdout=subprocess.PIPE,
+            stderr=None if log == "warn" else subprocess.DEVNULL,  # `dynamo logs` has it too
+            text=True,
         )
         deadline = time.monotonic() + 60
         while not self._ready(port):

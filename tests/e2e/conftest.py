@@ -282,6 +282,14 @@ class Machine:
         self.commands.append(started)
         return started
 
+    def script(self, text: str, *argv: object, name: str = "script", **env: str) -> Command:
+        """Start a plain Python file with this text; `name` is the file's, without `.py`."""
+        file = self.folder / f"{name}.py"
+        file.write_text(text)
+        started = Command(self, [sys.executable, str(file), *map(str, argv)], self.environ(**env), self.folder)
+        self.commands.append(started)
+        return started
+
     def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
         """Run a command to its end."""
         words = [sys.executable, *ENTRY[command], *map(str, argv)]

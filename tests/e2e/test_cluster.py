@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from dynamod.daemon import infra
+from dynamod.preprocess.locate import locate
 
 from .nodes import Servers, front, models, on, worker
 
@@ -148,3 +150,25 @@ def test_static_workers_need_only_nats(machine: Any, servers: Servers) -> None:
         assert "serves dyn://dynamo.backend.generate already, on another node" in other.err.splitlines()[-1]
         static.end()
         machine.until(lambda: models(machine, url) == [])
+
+
+def test_a_front_door_without_the_models_files_fetches_them(machine: Any, servers: Servers) -> None:
+    """The same path is the worker's folder there, and nothing here."""
+    two = on(machine, servers, "two")
+    shutil.copytree(locate("sample"), machine.folder / "two/model")
+    one = on(machine, servers, "one", XDG_CACHE_HOME=str(machine.folder / "cache"))
+    words = ("dynamo-run", "in=http", "out=auto", "--http-port", 0)
+    door = machine.start(*words, **one)
+    url = door.ready()
+    far = ("in=dyn://far", "out=echo_core", "/proc/self/cwd/model", "--model-name", "far")
+    machine.start("dynamo-run", *far, cwd=machine.folder / "two", **two).prints("ready")
+    machine.until(lambda: models(machine, url) == ["far"])
+    whole = machine.chat(url, "hello there", model="far", max_tokens=20)
+    assert "hello there" in whole
+    assert "fetching" in door.err
+    door.end()
+    again = machine.start(*words, **one)
+    url = again.ready()
+    machine.until(lambda: models(machine, url) == ["far"])
+    assert machine.chat(url, "hello there", model="far", max_tokens=20) == whole
+    assert "fetching" not in again.err, "they are kept"

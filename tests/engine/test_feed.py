@@ -1,6 +1,7 @@
 """What a worker tells those who read its feed."""
 
 import asyncio
+import itertools
 from typing import Any
 
 import hypothesis.strategies as st
@@ -13,6 +14,8 @@ from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore
 from dynamod.engine.feed import BACKLOG, Feeds
+from dynamod.engine.worker import SIGN_EVERY
+from dynamod.frontend.feeds import SILENT
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.cache import Began, Cleared, Computed, Ended, Holds, Load, Removed, Stored
@@ -180,7 +183,7 @@ async def test_load_is_told_when_it_changes_at_most_four_times_a_second(words: A
     async with System() as system:
         house = await words.mocker(system)
         feed = house.subscribe()
-        await asyncio.sleep(10)
+        await asyncio.sleep(1)
         idle = len(kinds(feed, Load))
         assert idle == 2
         begin = asyncio.get_running_loop().time()
@@ -190,10 +193,22 @@ async def test_load_is_told_when_it_changes_at_most_four_times_a_second(words: A
         assert 4 <= len(loads) <= took * 4 + 1
         assert (loads[0].running, loads[0].total_blocks) == (1, 64)
         assert loads[0].active_blocks < loads[-1].active_blocks
-        await asyncio.sleep(3600)
+        await asyncio.sleep(1)
         assert len(answer.ids) == 200
         assert kinds(feed, Load)[-1] == Load(0, 0, 0, 64, 0.0)
         assert len(kinds(feed, Load)) <= idle + took * 4 + 2
+
+
+@virtual
+async def test_a_feed_is_never_silent_for_long(words: Any) -> None:
+    """Readers take a silent feed for a broken one, so an idle worker says its load every two seconds."""
+    async with System() as system:
+        house = await words.mocker(system)
+        feed = house.subscribe()
+        await asyncio.sleep(60)
+        times = feed.times[1:]  # behind Accepted
+        assert max(late - early for early, late in itertools.pairwise(times)) <= SIGN_EVERY < SILENT / 2
+        assert 30 <= len(kinds(feed, Load)) <= 33
 
 
 @virtual

@@ -23,22 +23,33 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.load = ActiveLoad()
         self.open: dict[int, tuple[int, list[int], int]] = {}
+        self.last: dict[int, Load] = {}
 
     @rule(key=st.integers(0, 5), worker=st.integers(0, 2), leaf=st.integers(0, 60), prefill=st.integers(0, 9))
     def begin(self, key: int, worker: int, leaf: int, prefill: int) -> None:
         self.load.begin(key, worker, path(leaf), prefill, 0.0)
         self.open[key] = (worker, path(leaf), prefill)
 
-    @rule(key=st.integers(0, 5))
+    @rule(key=st.integers(0, 9))
     def computed(self, key: int) -> None:
         self.load.computed(key)
         if key in self.open:
             self.open[key] = (*self.open[key][:2], 0)
 
-    @rule(key=st.integers(0, 5))
+    @rule(key=st.integers(0, 9))
     def end(self, key: int) -> None:
         self.load.end(key)
         self.open.pop(key, None)
+
+    @rule(key=st.integers(6, 9), worker=st.integers(0, 2), leaf=st.integers(0, 60))
+    def told(self, key: int, worker: int, leaf: int) -> None:
+        self.load.begin(key, worker, path(leaf), 1, 0.0, told=True)
+        self.open[key] = (worker, path(leaf), 1)
+
+    @rule(worker=st.integers(0, 2))
+    def disown(self, worker: int) -> None:
+        self.load.disown(worker)
+        self.open = {key: one for key, one in self.open.items() if one[0] != worker or key < 6}
 
     @rule(worker=st.integers(0, 2))
     def drop(self, worker: int) -> None:
@@ -50,12 +61,21 @@ class Model(RuleBasedStateMachine):
         used = {block for who, blocks, _ in self.open.values() if who == worker for block in blocks}
         assert self.load.shared(worker, path(leaf)) == len(used & set(path(leaf)))
 
+    @rule(leaf=st.integers(0, 60))
+    def sharing(self, leaf: int) -> None:
+        each = {worker: self.load.shared(worker, path(leaf)) for worker in range(3)}
+        assert self.load.sharing(path(leaf), range(4)) == {worker: depth for worker, depth in each.items() if depth}
+
     @invariant()
     def sums(self) -> None:
         for worker in range(3):
             mine = [one for one in self.open.values() if one[0] == worker]
             unique = Counter(block for _, blocks, _ in mine for block in blocks)
             assert self.load.of(worker) == Load(len(unique) + len(mine), sum(one[2] for one in mine), len(mine))
+            if worker not in self.load.changed:
+                assert self.load.of(worker) == self.last.get(worker, Load(0, 0, 0)), "what changes is said"
+            self.last[worker] = self.load.of(worker)
+        self.load.changed.clear()
         assert len(self.load) == len(self.open)
 
 

@@ -128,6 +128,23 @@ def test_a_snapshot_begins_anew() -> None:
     assert decide(router, prompt(3)).overlap == 1
 
 
+def test_a_new_feed_ends_what_the_old_one_told() -> None:
+    """The words that would have ended it are lost; what was sent from here is not the worker's to tell."""
+    router = make()
+    asked = prompt(5)
+    router.begin("own", decide(router, asked), asked)
+    own = decide(router, asked).chosen
+    router.news(own, (Cleared(), Began(1, (), 8), Began(2, (), 8)), anew=True)
+    assert router.active.of(own).requests == 3
+    router.news(own, (Cleared(), holds(1)))
+    assert router.active.of(own).requests == 3, "an empty cache ends no request"
+    router.news(own, (Cleared(), Began(2, (), 8)), anew=True)
+    assert router.active.of(own).requests == 2
+    router.news(own, (Ended(2),))
+    router.end("own")
+    assert len(router.active) == 0
+
+
 def test_a_shadow_is_scored_and_never_acted_on() -> None:
     router = make(mode="round-robin", shadow_mode="kv")
     router.news(2, (holds(1, 2, 3),))

@@ -7,11 +7,13 @@ import pytest
 
 from dynamod.actor import Supervisor, unseen
 from dynamod.frontend.dispatch import Dispatch, Route
+from dynamod.frontend.feeds import Feeds
 from dynamod.frontend.processor import Processor
 from dynamod.migration import flight as flight_module
 from dynamod.migration.flight import Flight
 from dynamod.post.inbox import Inbox
 from dynamod.registry.view import View
+from dynamod.router.active import ActiveLoad
 from dynamod.router.router import Router
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
@@ -103,6 +105,16 @@ def _only_added(real: Any) -> Any:
     return lambda self, key, value: real(self, key, value) if value is not None else None
 
 
+def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
+    """A worker that tells anew what is under way there is believed, and the old words too."""
+    patch.setattr(ActiveLoad, "disown", lambda self, worker: None)
+
+
+def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:
+    """A feed whose Subscribe or last words are lost stays as it is."""
+    patch.setattr(Feeds, "look", lambda self: None)
+
+
 MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (forgets_the_last_token, "crash,hang", {"prior output", "the text is the reference"}),
     (takes_doubled_frames, "double", {"the text is the reference", "finished is complete"}),
@@ -115,6 +127,8 @@ MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (gives_up_at_once, "crash", {"failures have a reason"}),
     (swallows_the_end, "crash", {"clocks", "one end"}),
     (trusts_the_first_view, "crash,drain", {"view"}),
+    (keeps_what_lost_feeds_told, "drop,mail-cut", {"load is released"}),
+    (waits_for_silent_feeds, "drop,mail-cut", {"load is released"}),
 ]
 
 

@@ -24,6 +24,12 @@ def test_seeds_hold(first: int) -> None:
         assert sum(outcome.ends.values()) == Shape().requests
 
 
+@pytest.mark.parametrize("seed", [5, 22, 1631])
+def test_seeds_that_found_something_hold(seed: int) -> None:
+    outcome = simulate(seed)
+    assert not outcome.violations, "\n".join(outcome.lines[-80:])
+
+
 def test_seeds_are_worth_it() -> None:
     """Requests do move, some fail for a reason, and every fault happens."""
     outcomes = [simulate(seed) for seed in range(100, 125)]

@@ -57,6 +57,7 @@ class ProcessorComponent(Processor):
             limits=limits,
             migration_limit=config.get("migration_limit"),
             announce=self._announced,
+            node=lambda: site.around.registry.node,
         )
 
     async def started(self) -> None:

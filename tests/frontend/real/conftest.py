@@ -25,7 +25,7 @@ from dynamod.frontend.settings import FrontendSettings
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.registry import Capabilities, Instance, ModelCard
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat, Files, Generate, Request
 from dynamod.post.base import Reply
 from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.keys import card_key, instance_key
@@ -74,10 +74,13 @@ class Seen(EchoCore):
 
 
 class Member:
-    """A worker that lives: `actor`, its `engine`, and what stands in the registry for it."""
+    """A worker that lives: `actor`, its `engine`, and what stands in the registry for it. `asked`: for its files."""
 
-    def __init__(self, instance: Instance, office: Office, actor: Worker, exchange: Exchange) -> None:
+    def __init__(
+        self, instance: Instance, office: Office, actor: Worker, exchange: Exchange, asked: list[Reply]
+    ) -> None:
         self.instance, self.office, self.actor, self.exchange = instance, office, actor, exchange
+        self.asked = asked
 
     @property
     def engine(self) -> Any:
@@ -137,26 +140,46 @@ class House:
         return self.processor
 
     async def worker(
-        self, make: Callable[[EngineOptions, Spawn], Engine] = EchoCore, name: str = "sample", **card: Any
+        self,
+        make: Callable[[EngineOptions, Spawn], Engine] = EchoCore,
+        name: str = "sample",
+        *,
+        model: str = "sample",
+        node: str = "",
+        files: Callable[[Reply], object] | None = None,
+        **card: Any,
     ) -> Member:
-        """A worker that is in the registry when this returns. `card`: fields of its card to change."""
+        """A worker that is in the registry when this returns. `card`: fields of its card to change.
+
+        `files(reply)` answers requests for the model's files in its place; they are counted anyway.
+        """
         number = next(self._numbers)
         exchange = Exchange()
-        office = Office(str(self._folder / f"{number}.sock"), exchange.receive)
+        asked: list[Reply] = []
+
+        def receive(endpoint: str, request: Request, reply: Reply) -> None:
+            if isinstance(request, Files):
+                asked.append(reply)
+                if files is not None:
+                    files(reply)
+                    return
+            exchange.receive(endpoint, request, reply)
+
+        office = Office(str(self._folder / f"{number}.sock"), receive)
         await office.start()
         lease = self.registry.grant()
-        instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path})
+        instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path}, node=node)
 
         def publish(found: ModelCard) -> None:
             changed = msgspec.structs.replace(found, **card)
             self.registry.put(instance_key(instance), msgspec.json.encode(instance), lease)
             self.registry.put(card_key(instance), msgspec.json.encode(changed), lease)
 
-        actor = Worker(make, EngineOptions(name, sample.path("sample")), publish, lambda: self.registry.revoke(lease))
+        actor = Worker(make, EngineOptions(name, sample.path(model)), publish, lambda: self.registry.revoke(lease))
         ref = self.system.start(f"worker{number}", lambda: actor, restart="temporary")
         await self.system.ready(ref, timeout=30)
         exchange.add(instance.path, ref)
-        self.members.append(Member(instance, office, actor, exchange))
+        self.members.append(Member(instance, office, actor, exchange, asked))
         return self.members[-1]
 
     def leave(self, member: Member) -> None:
@@ -243,6 +266,13 @@ class Client:
 def pace(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv(DELAY, "1")
     return monkeypatch
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where fetched files of models go."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dynamod" / "models"
 
 
 @pytest.fixture

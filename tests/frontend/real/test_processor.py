@@ -208,7 +208,7 @@ async def test_a_model_that_goes_while_it_loads(house, until, monkeypatch) -> No
 
 async def test_a_model_that_cannot_be_loaded_is_said_in_the_log(house, until, caplog) -> None:
     await house.start()
-    await house.worker(path="no/such/folder")
+    await house.worker(path="no/such/folder", mdc_sum="0" * 64)  # so that what it sends is not what it has announced
     await until(lambda: "cannot serve model sample" in caplog.text)
     assert "no/such/folder" in caplog.text
     assert "Traceback" not in caplog.text

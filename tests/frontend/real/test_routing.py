@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.frontend.processor import Processor
@@ -128,6 +129,33 @@ async def test_a_feed_that_breaks_is_opened_again(house, until, words) -> None:
     known = router(house)
     await house.die(member)
     await until(lambda: not known.workers)
+
+
+async def test_many_changes_of_one_turn_are_one_look(house, until, words, monkeypatch) -> None:
+    members = await started(house, until, 3, words.Manual, mode="kv")
+    dispatch = house.processor.dispatch
+    await until(lambda: len(router(house).workers) == 3)
+    looks: list[set[int]] = []
+    released = dispatch.released
+    monkeypatch.setattr(dispatch, "released", lambda model: (looks.append(router(house).workers), released(model)))
+    for member in members[:2]:
+        house.leave(member)  # each is two changes
+    assert not looks
+    await asyncio.sleep(0)
+    assert looks == [{members[2].instance.instance_id}]
+    await until(lambda: [member.actor.statistics().feeds for member in members] == [0, 0, 1])
+
+
+async def test_a_router_with_other_blocks_hears_all_anew(house, until, words) -> None:
+    (member,) = await started(house, until, 1, words.Manual, mode="kv")
+    await until(lambda: member.actor.statistics().feeds == 1)
+    dispatch, old = house.processor.dispatch, router(house)
+    card = msgspec.structs.replace(house.processor.cards["sample"], kv_cache_block_size=old.block_size * 2)
+    new = dispatch.router(card)
+    assert new is not old
+    assert not old.workers
+    await until(lambda: member.instance.instance_id in new.loads)
+    assert member.actor.statistics().feeds == 1
 
 
 @pytest.mark.parametrize("mode", ["round-robin", "random", "direct"])

@@ -1,5 +1,15 @@
-"""`dynamo.runtime`: addresses and errors of the runtime."""
+"""`dynamo.runtime`: serving and calling endpoints from one's own file; addresses and errors."""
 
+from dynamod.daemon.distributed.bindings import missing
+from dynamod.daemon.distributed.client import Annotated as Annotated
+from dynamod.daemon.distributed.client import Client as Client
+from dynamod.daemon.distributed.context import Context as Context
+from dynamod.daemon.distributed.decorators import dynamo_endpoint as dynamo_endpoint
+from dynamod.daemon.distributed.decorators import dynamo_worker as dynamo_worker
+from dynamod.daemon.distributed.runtime import Component as Component
+from dynamod.daemon.distributed.runtime import DistributedRuntime as DistributedRuntime
+from dynamod.daemon.distributed.runtime import Endpoint as Endpoint
+from dynamod.daemon.distributed.runtime import Namespace as Namespace
 from dynamod.message.errors import BadRequest as InvalidArgument
 from dynamod.message.errors import Cancelled as Cancelled
 from dynamod.message.errors import DynamodError as DynamoException
@@ -9,11 +19,22 @@ from dynamod.message.errors import TimedOut as ConnectionTimeout
 from dynamod.registry.keys import Address as EndpointId
 
 __all__ = [
+    "Annotated",
     "Cancelled",
+    "Client",
+    "Component",
     "ConnectionTimeout",
+    "Context",
+    "DistributedRuntime",
     "DynamoException",
+    "Endpoint",
     "EndpointId",
     "InvalidArgument",
+    "Namespace",
     "StreamIncomplete",
     "WorkerUnavailable",
+    "dynamo_endpoint",
+    "dynamo_worker",
 ]
+
+__getattr__ = missing(__name__, __all__)

@@ -1,0 +1,162 @@
+"""What a user's engine yields, as deltas of its reply: token ids in dicts, or OpenAI chunks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dynamod.message import tokens
+from dynamod.message.errors import EngineFailed, UserError
+from dynamod.post.base import Reply
+
+from ..client import plain
+
+_encode = msgspec.msgpack.Encoder().encode
+
+FINISH = {"stop": "stop", "eos": "stop", "length": "length", "content_filter": "content_filter"}
+"""The original's finish reasons as OpenAI's."""
+AFTER_FINISH = 1.0
+"""Seconds that a chunk with the usage may come behind the one with the finish reason."""
+
+
+class CallAnswer:
+    """Takes whatever an endpoint without a model yields."""
+
+    def __init__(self, reply: Reply, name: str) -> None:
+        self._reply, self._name = reply, name
+
+    def take(self, item: Any) -> float | None:
+        """See handler.Take. Raises EngineFailed for what is no JSON-like value."""
+        self._reply.items((sendable(item, self._name),))
+        return None
+
+    def end(self) -> None:
+        """The handler is done."""
+        self._reply.items((), "stop")
+
+
+class TokenAnswer:
+    """Takes LLMEngineOutput dicts of a Backend engine. `room`: tokens that may come at most, None without a limit."""
+
+    def __init__(self, reply: Reply, name: str, room: int | None) -> None:
+        self._reply, self._name, self._room = reply, name, room
+        self.count = 0
+
+    def take(self, item: Any) -> float | None:
+        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        if not isinstance(item, dict):
+            given, item = item, sendable(item, self._name)
+            if not isinstance(item, dict):
+                raise EngineFailed(f"{self._name} yielded {shown(given)}: a dict with token_ids is needed")
+        ids, reason = item.get("token_ids"), item.get("finish_reason")
+        if ids is None and reason is None:
+            keys = ", ".join(map(str, item)) or "nothing"
+            raise EngineFailed(f"{self._name} yielded a dict with neither token_ids nor finish_reason; it has: {keys}")
+        packed = self._pack(() if ids is None else ids)
+        finish = self._finish(reason)
+        if packed or finish:
+            self.count += tokens.count(packed)
+            self._reply.tokens(packed, tokens.count(packed), finish)
+        return 0 if finish else None
+
+    def end(self) -> None:
+        """The handler is done: if it has not said why, then it has generated all that it was asked for, or stopped."""
+        full = self._room is not None and self.count >= self._room
+        self._reply.tokens(b"", 0, "length" if full else "stop")
+
+    def _pack(self, ids: Any) -> bytes:
+        try:
+            values = list(ids)
+            packed = tokens.pack(values)
+        except OverflowError:
+            wrong = next(one for one in values if not 0 <= int(one) < 2**31)
+            raise EngineFailed(f"{self._name} yielded the token id {wrong}, which is no 32-bit number") from None
+        except TypeError:
+            raise EngineFailed(
+                f"{self._name} yielded the token_ids {shown(ids)}: a list of whole numbers is needed"
+            ) from None
+        if min(tokens.unpack(packed), default=0) < 0:
+            raise EngineFailed(f"{self._name} yielded the token id {min(values)}: none is negative")
+        return packed
+
+    def _finish(self, reason: Any) -> str | None:
+        if reason is None:
+            return None
+        if isinstance(reason, Mapping) and "error" in reason:
+            raise EngineFailed(f"{self._name}: {reason['error']}")
+        text = str(getattr(reason, "value", reason))
+        if text.startswith("error"):
+            raise EngineFailed(f"{self._name}: {text.removeprefix('error').lstrip(': ') or 'error'}")
+        if text == "cancelled":
+            raise EngineFailed(f"{self._name} cancelled the request")
+        if text not in FINISH:
+            known = ", ".join([*FINISH, "cancelled", "error: ..."])
+            raise EngineFailed(f"{self._name} yielded the finish_reason {text!r}; known are: {known}")
+        return FINISH[text]
+
+
+class ChunkAnswer:
+    """Takes chat.completion.chunk dicts (or text_completion ones), or a whole answer in one dict."""
+
+    def __init__(self, reply: Reply, name: str) -> None:
+        self._reply, self._name = reply, name
+        self._finish = ""
+        self._usage: Mapping[str, Any] | None = None
+        self.count = 0  # chunks with content: what stands for tokens as long as the engine counts none
+
+    def take(self, item: Any) -> float | None:
+        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        item = sendable(item, self._name)
+        if not isinstance(item, dict):
+            raise EngineFailed(f"{self._name} yielded {shown(item)}: an OpenAI chunk as a dict is needed")
+        if isinstance(item.get("error"), Mapping):
+            raise EngineFailed(f"{self._name}: {item['error'].get('message', item['error'])}")
+        choices, usage = item.get("choices"), item.get("usage")
+        if not isinstance(choices, list) or not all(isinstance(one, Mapping) for one in choices):
+            raise EngineFailed(f"{self._name} yielded a dict without a list of choices: an OpenAI chunk is needed")
+        if isinstance(usage, Mapping):
+            self._usage = usage
+        if choices and not self._finish:
+            parts = [_delta(one) for one in choices]
+            self.count += any((part.get("delta") or {}).get("content") or part.get("text") for part in parts)
+            self._reply.items(({**item, "choices": parts},))
+            self._finish = next((str(one["finish_reason"]) for one in choices if one.get("finish_reason")), "")
+        if not self._finish:
+            return None
+        return 0 if self._usage is not None else AFTER_FINISH
+
+    def end(self) -> None:
+        """The handler is done; counts come last."""
+        usage = self._usage or {}
+        count, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
+        self._reply.text(
+            "",
+            count if isinstance(count, int) else self.count,
+            self._finish or "stop",
+            prompt if isinstance(prompt, int) else None,
+        )
+
+
+def _delta(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """A choice of a whole answer as one of a chunk; of a chunk as it is."""
+    message = choice.get("message")
+    if not isinstance(message, Mapping) or choice.get("delta") is not None:
+        return dict(choice)
+    rest = {name: value for name, value in choice.items() if name != "message"}
+    return {**rest, "delta": {name: value for name, value in message.items() if value is not None}}
+
+
+def sendable(item: Any, name: str) -> Any:
+    """An item as plain data that fits into a frame. Raises EngineFailed: nothing else in the frame may suffer."""
+    try:
+        made = plain(item)
+        _encode(made)
+    except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise EngineFailed(f"{name} yielded {shown(item)}, which cannot be sent: {error}") from None
+    return made
+
+
+def shown(value: Any) -> str:
+    """A value in an error message."""
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -1,0 +1,137 @@
+"""Calling what the user wrote: functions and methods, generators or not, with a context or without."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from dynamod.message.errors import RequestError, UserError
+from dynamod.post.base import Reply
+
+from .context import Context
+
+log = logging.getLogger("dynamod.python")
+
+GRACE = 2.0
+"""Seconds that a handler has to end by itself once its context is stopped; then it is cancelled. One that takes no
+context cannot know, and is cancelled at once."""
+
+
+class Handler:
+    """A user's function behind an endpoint. Raises UserError for what cannot be one."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        name = getattr(function, "__qualname__", None) or type(function).__qualname__
+        if not callable(function):
+            raise UserError(f"{function!r} cannot be called", "give serve_endpoint a function or a method")
+        if inspect.isgeneratorfunction(inspect.unwrap(function)):
+            raise UserError(f"{name} is a generator that blocks its process", "write `async def`")
+        self.name = str(name)
+        self._function = function
+        self._place = _place_of_context(function)
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether it is called with a context."""
+        return self._place is not None
+
+    async def answers(self, request: Any, context: Context) -> AsyncGenerator[Any, None]:
+        """What it yields, or the one value that it returns."""
+        if self._place == "keyword":
+            made = self._function(request, context=context)
+        else:
+            made = self._function(request, context) if self._place else self._function(request)
+        if inspect.isawaitable(made):
+            made = await made
+        if not hasattr(made, "__aiter__"):
+            yield made
+            return
+        iterator = made.__aiter__()
+        try:
+            async for item in iterator:
+                yield item
+        finally:
+            close = getattr(iterator, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _place_of_context(function: Callable[..., Any]) -> str | None:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # written in another language
+        return None
+    if any(one.name == "context" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:]):
+        return "keyword"
+    needed = [
+        one
+        for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
+    ]
+    return "position" if len(needed) > 1 else None
+
+
+Take = Callable[[Any], float | None]
+"""Takes an item. Returns the seconds that the handler may still have something to say: None any, 0 it is over.
+
+Raises RequestError for an item that is none.
+"""
+
+
+class Calls:
+    """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader."""
+
+    def __init__(self, handler: Handler, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+        self._handler, self._spawn = handler, spawn
+        self._contexts: dict[asyncio.Task[Any], Context] = {}
+        self.begun = 0
+
+    def __len__(self) -> int:
+        return len(self._contexts)
+
+    def begin(self, number: str, request: Any, reply: Reply, take: Take, end: Callable[[], None]) -> None:
+        """Start a call; `end` is called when the handler has no more to say. All errors go to the reply."""
+        self.begun += 1
+        context = Context(number)
+        task = self._spawn(self._call(context, request, reply, take, end), f"call {number}")
+        self._contexts[task] = context
+        task.add_done_callback(self._contexts.pop)
+        reply.on_cancel(lambda: self._left(task, context))
+
+    def stop(self) -> None:
+        """Tell all contexts that nobody reads any more; the tasks end with their actor."""
+        for context in list(self._contexts.values()):
+            context.kill()
+
+    def _left(self, task: asyncio.Task[Any], context: Context) -> None:
+        context.kill()
+        if not self._handler.takes_context:
+            task.cancel()
+            return
+        timer = asyncio.get_running_loop().call_later(GRACE, task.cancel)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    async def _call(self, context: Context, request: Any, reply: Reply, take: Take, end: Callable[[], None]) -> None:
+        name = self._handler.name
+        try:
+            try:
+                async with asyncio.timeout(None) as bound, aclosing(self._handler.answers(request, context)) as items:
+                    async for item in items:
+                        if reply.cancelled:
+                            continue  # it has heard of it, and may end as it likes
+                        left = take(item)
+                        if left == 0:
+                            break
+                        if left is not None and bound.when() is None:
+                            bound.reschedule(asyncio.get_running_loop().time() + left)
+            except TimeoutError:
+                if not bound.expired():
+                    raise
+            end()
+        except RequestError as error:
+            reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
+        except Exception as error:  # the user's code: the caller gets the error, the log the traceback
+            log.exception("%s failed (request %s)", name, context.id())
+            reply.failed("EngineFailed", f"{name}: {type(error).__name__}: {error}")

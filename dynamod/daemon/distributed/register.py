@@ -1,0 +1,109 @@
+"""Telling the front doors which model an endpoint serves."""
+
+import asyncio
+import enum
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynamod.message.errors import UserError
+from dynamod.message.registry import Capabilities, ModelCard
+
+if TYPE_CHECKING:
+    from .runtime import Endpoint
+
+log = logging.getLogger("dynamod.python")
+
+
+class ModelType(enum.Enum):
+    """What the handler takes and gives.
+
+    Backend: token ids (`requests.preprocessed`) in, dicts with new `token_ids` out; everything else is done in front.
+    Chat, Completion: the client's OpenAI request in, chunks of the answer out. Embedding cannot be served yet.
+    """
+
+    Backend = "backend"
+    Chat = "chat"
+    Completion = "completion"
+    Embedding = "embedding"
+
+
+async def register_llm(
+    model_type: ModelType,
+    endpoint: "Endpoint",
+    model_path: str | Path,
+    model_name: str | None = None,
+    context_length: int | None = None,
+    kv_cache_block_size: int | None = None,
+    router_mode: Any = None,
+    migration_limit: int = 0,
+    runtime_config: Any = None,
+    user_data: dict[str, Any] | None = None,
+    **others: Any,
+) -> None:
+    """Say which model the endpoint serves; published with the instance by `serve_endpoint`, and gone with it.
+
+    `model_path`: folder or GGUF file on this machine, `org/name` on Hugging Face with or without `hf://`, or `sample`.
+    Chat and Completion engines need no files: only the name is taken from it. `context_length`: tokens, at most the
+    model's own. `kv_cache_block_size`: tokens, default 16. `migration_limit`: how often a request may move to another
+    instance when this one fails; above 0 a Backend engine promises that it continues behind given ids as it would have
+    gone on itself. `user_data`: kept in the card. `router_mode`, `runtime_config` and whatever else is given have no
+    effect; the front door decides how it routes.
+
+    Raises UserError: a model that is not there or cannot be read, an endpoint that has one, Embedding.
+    """
+    if not isinstance(model_type, ModelType):
+        raise UserError(f"{model_type!r} is no model type", "ModelType.Backend, ModelType.Chat or ModelType.Completion")
+    if model_type is ModelType.Embedding:
+        raise UserError(
+            "ModelType.Embedding cannot be served yet", "ModelType.Backend, ModelType.Chat or ModelType.Completion"
+        )
+    unused = {"router_mode": router_mode, "runtime_config": runtime_config, **others}
+    for name, value in unused.items():
+        if value is not None:
+            log.warning("register_llm: %s=%r has no effect here", name, value)
+    settings: dict[str, Any] = {
+        "kv_cache_block_size": _positive("kv_cache_block_size", kv_cache_block_size) or 16,
+        "migration_limit": _migration(migration_limit),
+        "engine": "python",
+        "user_data": user_data,
+    }
+    _positive("context_length", context_length)
+    if model_type is ModelType.Backend:
+        settings["capabilities"] = Capabilities(exact_continuation=migration_limit > 0)
+        card = await asyncio.to_thread(_token_card, str(model_path), model_name, context_length, settings)
+    else:
+        settings["types"] = ("chat",) if model_type is ModelType.Chat else ("completions",)
+        card = _text_card(str(model_path), model_name, context_length, settings)
+    endpoint.register(card)
+
+
+def _token_card(model: str, name: str | None, context_length: int | None, settings: dict[str, Any]) -> ModelCard:
+    from dynamod.preprocess.card import read_card
+    from dynamod.preprocess.locate import locate, model_name
+
+    path = locate(model)
+    return read_card(path, name=name or model_name(model, path), context_length=context_length, **settings)
+
+
+def _text_card(model: str, name: str | None, context_length: int | None, settings: dict[str, Any]) -> ModelCard:
+    from dynamod.preprocess.locate import locate, may_be_repository, model_name
+
+    if not name:
+        repository = may_be_repository(model) and not Path(model).expanduser().exists()
+        path = Path(model) if repository else locate(model, download=False)  # raises for a path that is not there
+        name = model_name(model, path)
+    return ModelCard(name=name, kind="text", context_length=context_length or 0, created=int(time.time()), **settings)
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise UserError(f"register_llm: {name} is {value!r}", "give a whole number from 1 upwards")
+    return value
+
+
+def _migration(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise UserError(f"register_llm: migration_limit is {value!r}", "give a whole number from 0 upwards")
+    return value

@@ -1,0 +1,66 @@
+"""Requests to an engine in the original's words: `Generate` as a PreprocessedRequest, `Chat` as the client's JSON."""
+
+from typing import Any
+
+import msgspec
+
+from dynamod.message import tokens
+from dynamod.message.worker import Chat, Generate
+
+
+def preprocessed(request: Generate) -> dict[str, Any]:
+    """The original's PreprocessedRequest (mid-2025) as a dict, with `model` beside it.
+
+    `prior_output`: what another engine has generated stands behind the prompt as if it belonged to it, and limits are
+    lowered by its length. None means: not said.
+    """
+    prior = tokens.count(request.prior_output)
+    stops, sampling = request.stops, msgspec.structs.asdict(request.sampling)
+    logprobs = sampling.pop("logprobs")
+    bias = sampling.pop("logit_bias")
+    return {
+        "model": request.model,
+        "token_ids": list(tokens.unpack(request.token_ids + request.prior_output)),
+        "batch_token_ids": None,
+        "stop_conditions": {
+            "max_tokens": None if stops.max_tokens is None else max(0, stops.max_tokens - prior),
+            "stop": list(stops.stop) if stops.stop else None,
+            "stop_token_ids_hidden": list(stops.stop_token_ids_hidden) or None,
+            "min_tokens": None if stops.min_tokens is None else max(0, stops.min_tokens - prior),
+            "ignore_eos": stops.ignore_eos,
+        },
+        "sampling_options": {
+            **sampling,
+            **({"logit_bias": bias} if bias else {}),
+            "include_stop_str_in_output": None,
+        },
+        "output_options": {
+            "logprobs": logprobs,
+            "prompt_logprobs": None,
+            "skip_special_tokens": None,
+            "formatted_prompt": None,
+        },
+        "eos_token_ids": list(request.eos_token_ids),
+        "mdc_sum": request.mdc_sum or None,
+        "annotations": list(request.annotations),
+        "estimated_prefix_hit_num_blocks": None,
+        "backend_instance_id": None,
+        "router_config_override": None,
+    }
+
+
+def room(request: Generate) -> int | None:
+    """Tokens that may still come; None: no limit was said."""
+    limit = request.stops.max_tokens
+    return None if limit is None else max(0, limit - tokens.count(request.prior_output))
+
+
+def openai(request: Chat) -> dict[str, Any]:
+    """The client's own request. `n` is 1: the front door asks once for each choice.
+
+    Raises msgspec.DecodeError.
+    """
+    body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+    if body.get("n") is not None:
+        body["n"] = 1
+    return body

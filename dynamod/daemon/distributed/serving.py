@@ -1,0 +1,102 @@
+"""One endpoint from its start to its end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamod.actor import ActorUnreachable, Crashed, Reason
+from dynamod.message.errors import UserError
+from dynamod.message.registry import ModelCard
+from dynamod.registry.keys import Address
+
+from ..plan import ServicePlan
+from ..site import Site
+from .connection import Connection
+from .handler import Handler
+from .host import EndpointHost, ModelHost, Place
+
+if TYPE_CHECKING:
+    from .runtime import DistributedRuntime
+
+log = logging.getLogger("dynamod.python")
+
+STOP = 3.0
+"""Seconds that an endpoint has to end once nothing is waited for any more."""
+
+
+async def serve(
+    runtime: "DistributedRuntime",
+    connection: Connection,
+    address: Address,
+    function: Callable[..., Any],
+    card: ModelCard | None,
+    *,
+    graceful: bool,
+) -> None:
+    """See runtime.Endpoint.serve_endpoint."""
+    if runtime.ended:
+        return
+    handler = Handler(function)
+    where, around = str(address), connection.around
+    if where in connection.served:
+        raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")
+    connection.served[where] = None
+    wake, grace = asyncio.Event(), 0.0
+
+    def end(seconds: float) -> None:
+        nonlocal grace
+        grace = seconds
+        wake.set()
+
+    site = Site(
+        around, ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
+    )
+    place = Place(site, address.endpoint, card, static=runtime.is_static)
+    host: EndpointHost | ModelHost = EndpointHost(place, handler) if card is None else ModelHost(place, handler, card)
+    ready = False
+
+    def published() -> None:
+        nonlocal ready
+        ready = True
+        log.info("serving dyn://%s%s", where, f" with model {card.name}" if card is not None else "")
+        connection.show(address, "Ready")
+
+    place.published = published
+    name = where.replace("/", "%2F")  # a slash is for the children of an actor
+    root = around.system.root
+    forget = runtime.on_end(end)
+    connection.cuts[host.cut] = None
+    connection.show(address, "Starting")
+    try:
+        ref = around.system.start(name, lambda: host, restart="temporary", shutdown=STOP)
+        around.system.watch(ref, lambda _notice: wake.set())
+        await wake.wait()
+        cell = around.system.cell(ref)
+        if cell is None:
+            raise _error(around.system.reason_of(ref), where)
+        if ready and graceful and grace > 0:
+            connection.show(address, "Draining")
+            timer = asyncio.get_running_loop().call_later(grace, _cut, host, where)
+            try:
+                await root.stop_child(name, drain=True, timeout=grace + STOP)
+            finally:
+                timer.cancel()
+    finally:
+        await root.stop_child(name)
+        around.exchange.remove(where)
+        connection.cuts.pop(host.cut, None)
+        del connection.served[where]
+        forget()
+        connection.show(address, "")
+
+
+def _cut(host: EndpointHost | ModelHost, where: str) -> None:
+    log.warning("dyn://%s: what is still open is cut", where)
+    host.cut()
+
+
+def _error(reason: Reason | None, where: str) -> Exception:
+    if isinstance(reason, Crashed) and isinstance(reason.error, Exception):
+        return reason.error
+    return ActorUnreachable(f"dyn://{where} ended ({reason})")

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Microseconds of a routing decision and of a changed instance, by policy and number of workers.
+
+route.py [--workers 8,2000]     the caches are full, every worker answers four requests on average
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIZE = 16
+
+
+def best(work: Callable[[], object], rounds: int = 7, seconds: float = 0.05) -> float:
+    """Microseconds of the fastest round's mean."""
+    found = []
+    for _ in range(rounds):
+        times, begun = 0, time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            work()
+            times += 1
+        found.append((time.perf_counter() - begun) / times * 1e6)
+    return min(found)
+
+
+def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
+    """A router that knows all about its workers. `system`: blocks of a prompt that all workers have."""
+    from dynamod.kvcache.hashes import chain
+    from dynamod.message.cache import Holds, Load
+    from dynamod.message.registry import Instance
+    from dynamod.router.router import Router, RouterSettings
+
+    router = Router("m", SIZE, RouterSettings(mode), random.Random(0), time.monotonic, time.time)
+    chance, shared = random.Random(1), list(range(system))
+    for worker in range(1, workers + 1):
+        blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + 200)]))
+        router.news(worker, (Holds(blocks, blocks), Load(0, 0, 0, len(blocks) + chance.randrange(20), 0.0)))
+    for number in range(0 if idle else workers * 4):
+        worker = 1 + chance.randrange(workers)
+        blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + chance.randrange(60))]))
+        router.active.begin(number, worker, blocks, chance.randrange(500), 0.0)
+    instances = tuple(Instance("n", "c", "e", worker, {}) for worker in range(1, workers + 1))
+    return router, instances, tuple(chain([*shared, *range(3000, 3100)]))
+
+
+def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> None:
+    """One row."""
+    from dynamod.message.cache import Began
+    from dynamod.router.router import Prompt
+
+    router, instances, blocks = cluster(mode, workers, idle, system)
+    prompt = Prompt("r", len(blocks) * SIZE + 10, blocks if mode == "kv" else ())
+    decide = best(lambda: router.decide(prompt, instances))
+    numbers = iter(range(10**9))
+
+    def change() -> None:
+        number = next(numbers)
+        for worker in range(1, 9):
+            router.news(worker, (Began(number % 50, (), number % 97),))
+        router.decide(prompt, instances)
+
+    changed = best(change)
+    both = [instances, instances[1:]]
+    come = best(lambda: router.decide(prompt, tuple(both[next(numbers) % 2])))
+    what = f"{workers} workers, {mode}{', idle' if idle else ''}{f', {system} blocks shared' if system else ''}"
+    print(f"{what}: {decide:.1f} us, behind 8 changed loads {changed:.1f} us, behind a changed set {come:.1f} us")
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", default="8,2000", help="numbers of workers")
+    a = parser.parse_args()
+    from dynamod.router.policy import MODES
+
+    for workers in map(int, a.workers.split(",")):
+        for mode in MODES:
+            measure(mode, workers)
+        measure("kv", workers, idle=True)
+        measure("kv", workers, system=50)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, __file__.rsplit("/tests/", 1)[0])
+    main()
