@@ -14,6 +14,14 @@ NO_BOUND = -(1 << 62)
 """`above` of a worker whose cache is not known to have a bound: no prompt makes it evict anything."""
 
 
+SAMPLE = 64
+"""Workers that are asked for the usual overlap with a prompt: any guess is right, a good one is fast."""
+
+
+FEW = 100
+"""Workers for which it is cheaper to count the blocks in use than to find out whether that matters."""
+
+
 class Row(NamedTuple):
     """The part of a worker's cost that does not depend on the prompt (see cost.totals), and whether it is busy."""
 
@@ -94,7 +102,8 @@ class Fleet:
         """
         usual = 0
         if 2 * len(overlaps) > len(self.ids):
-            usual = Counter(overlaps.values()).most_common(1)[0][0]
+            depths = list(overlaps.values())
+            usual = Counter(depths[:: 1 + len(depths) // SAMPLE]).most_common(1)[0][0]
         columns = (self.requests, self.queued, self.active, self.above)
         found = totals(columns, max(0.0, ask.blocks - usual), ask.whole, usual, ask.weights, ask.scale)
         place = self.place
@@ -120,13 +129,14 @@ class Fleet:
         """Make the costs `found` right for `users`, who use some of the prompt's blocks now: `sharing` counts how many.
 
         That takes long and can only lower a cost, so it is done for those alone that can become one of the KEPT best
-        (among calm ones, see policy.crowded, and among all, without busy ones and those tried). `everybody`: for all.
+        (among calm ones, see policy.crowded, and among all, without busy ones and those tried), if there are more than
+        FEW. `everybody`: for all.
         """
         use = ask.weights.active if ask.scale else ask.weights.active or 1.0
         if not users or not use:
             return
         place = self.place
-        if everybody:
+        if everybody or len(users) <= FEW:
             near = [worker for worker in users if worker in place]
         else:
             bound = self._bound(found, ask.out)
@@ -145,11 +155,12 @@ class Fleet:
         if out:
             stay = [place for place, worker in enumerate(self.ids) if worker not in out]
             costs, requests = [found[place] for place in stay], [requests[place] for place in stay]
-        bound = sorted(costs)[min(KEPT, len(costs)) - 1]
         if max(requests) > (most := crowded(requests)):
             calm = sorted([cost for cost, count in zip(costs, requests, strict=True) if count <= most])
-            bound = max(bound, calm[min(KEPT, len(calm)) - 1])
-        return bound
+            if len(calm) >= KEPT:
+                return calm[KEPT - 1]  # among all it can only be lower
+            return max(calm[-1], sorted(costs)[min(KEPT, len(costs)) - 1])
+        return sorted(costs)[min(KEPT, len(costs)) - 1]
 
     def _again(self, found: list[float], ask: Ask, depth: int, places: Sequence[int], active: Sequence[int]) -> None:
         """Costs of the workers at some places, who have `depth` blocks of the prompt."""

@@ -4,7 +4,7 @@ import math
 import random as random_module
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from dynamod.message.errors import UserError
 
@@ -19,6 +19,8 @@ CROWD_RATIO = 2.0
 sake of its cache alone: one system prompt that everybody shares must not bring everybody to one worker."""
 
 _EQUAL = 1e-9
+
+T = TypeVar("T")
 
 
 class Choice(NamedTuple):
@@ -110,8 +112,8 @@ def _kv(
     rule, bound = "lowest total", crowded(requests)
     if max(requests) > bound:
         rule = "lowest total, crowded workers left out"
-        calm = [place for place, count in enumerate(requests) if count <= bound]
-        ids, totals = [ids[place] for place in calm], [totals[place] for place in calm]
+        crowds = [place for place, count in enumerate(requests) if count > bound]
+        ids, totals = _without(ids, crowds), _without(totals, crowds)
     if temperature <= 0:
         choice = _least(ids, totals, random, rule)
         return Choice(home, f"{rule}, the session's last worker among equal ones") if home in choice.tied else choice
@@ -119,6 +121,17 @@ def _kv(
     index = random.choices(range(len(ids)), weights)[0]
     text = f"chance {weights[index]:.3f} by softmax at temperature {temperature:g}"
     return Choice(ids[index], text, tuple(ids))
+
+
+def _without(values: Sequence[T], places: Sequence[int]) -> Sequence[T]:
+    """What is left without some ascending places: few, so most is copied in long pieces."""
+    left: list[T] = []
+    begin = 0
+    for place in places:
+        left += values[begin:place]
+        begin = place + 1
+    left += values[begin:]
+    return left
 
 
 def crowded(requests: Sequence[int]) -> float:

@@ -30,6 +30,9 @@ __all__ = ["Prompt", "Router", "RouterSettings", "RouterStatistics", "prompt_blo
 SESSIONS = 10_000
 """Sessions whose last worker is remembered; the oldest are forgotten."""
 
+CHANGED = 10_000
+"""Changed workers that are remembered for the next decision among many; there may be none for a long time."""
+
 _NOTHING = Load(0, 0, 0, 0, 0.0)
 
 
@@ -157,6 +160,9 @@ class Router:
         self.loads.pop(worker, None)
         self._told.discard(worker)
         self.active.changed.add(worker)
+        if len(self.active.changed) > CHANGED:
+            self.active.changed.clear()
+            self._fleet = Fleet(self._row)
 
     def _cache(self, worker: int, event: CacheEvent) -> None:
         if self.settings.kv_events:
@@ -229,8 +235,8 @@ class Router:
             self._turn += 1
         kept = best_of(ids, requests if settings.mode == "least-loaded" else totals, choice.instance)
         most = overlaps.get(choice.instance, 0)
-        if overlaps and max(overlaps.values()) > most:
-            most = max(overlaps.get(worker, 0) for worker in ids)
+        deeper = [worker for worker, depth in overlaps.items() if depth > most]
+        most = max([overlaps[worker] for worker in deeper if worker in fleet.place and worker not in out], default=most)
         first = (worker for worker in tried if worker in fleet.place)
         named = islice(chain(first, fleet.unready, (worker for worker in fleet.busy if worker not in tried)), KEPT)
         excluded = [(worker, self._why(worker, tried)) for worker in named]

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from dynamod.daemon.distributed.context import Context
 from dynamod.daemon.distributed.decorators import dynamo_endpoint, dynamo_worker
 from dynamod.daemon.distributed.handler import GRACE, Calls, Handler
 from dynamod.daemon.distributed.requests import openai, preprocessed, room
+from dynamod.daemon.distributed.signals import Signals
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
 from dynamod.message.ingress import Failed, Items, Text, Tokens
@@ -498,3 +500,43 @@ def test_block_hashes_are_those_of_the_router() -> None:
     assert len(compute_block_hash_for_seq_py(ids, 16)) == 2
     with pytest.raises(UserError, match="kv_block_size is 0"):
         compute_block_hash_for_seq_py(ids, 0)
+
+
+# Signals.
+
+
+@virtual
+async def test_three_signals() -> None:
+    said: list[str] = []
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with Signals(asyncio.get_running_loop(), said.append, lambda: said.append("cut")):
+        signal.raise_signal(signal.SIGTERM)
+        assert said == []  # the loop hears of it first
+        await asyncio.sleep(0.1)
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0.1)
+        assert said == ["SIGTERM", "cut"]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@virtual
+async def test_the_second_signal_gets_through_to_a_busy_loop() -> None:
+    said: list[str] = []
+    with Signals(asyncio.get_running_loop(), said.append, lambda: said.append("cut")):
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+@virtual
+async def test_handlers_of_the_file_stay() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    own: Any = lambda number, frame: None  # noqa: E731
+    try:
+        with Signals(asyncio.get_running_loop(), print, print):
+            signal.signal(signal.SIGTERM, own)
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -177,6 +177,29 @@ async def test_a_stopped_context_or_a_lost_reader_ends_the_handler() -> None:
     assert all(context.is_killed() for context in echo.contexts)
 
 
+async def test_a_handler_that_waits_for_nothing_keeps_nobody_waiting() -> None:
+    ended: list[Context] = []
+
+    async def endless(request: Any, context: Context) -> AsyncIterator[int]:
+        number = 0
+        while not context.is_stopped():
+            number += 1
+            yield number
+        ended.append(context)
+
+    async def script(_runtime: DistributedRuntime, _endpoint: Endpoint, client: Client) -> None:
+        one, other = await client.random(), await client.random()
+        for answers in (one, other) * 3:
+            await anext(answers)
+        await one.aclose()
+        await anext(other)
+        await other.aclose()
+        while len(ended) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    await meet(endless, script)
+
+
 @pytest.mark.parametrize("graceful", [True, False])
 async def test_what_is_open_at_the_end(graceful: bool) -> None:
     echo = Echo()
@@ -281,6 +304,21 @@ async def test_a_worker_that_is_cancelled_or_fails_leaves_nothing() -> None:
     assert task.cancelled()
 
 
+async def test_endpoints_that_are_left_behind_end_with_the_worker() -> None:
+    @dynamo_worker()
+    async def worker(runtime: DistributedRuntime) -> None:
+        endpoints = [runtime.namespace("n").component("c").endpoint(name) for name in "ab"]
+        serving = asyncio.gather(*(endpoint.serve_endpoint(Echo().generate) for endpoint in endpoints))
+        client = await endpoints[1].client()
+        await client.wait_for_instances(5)
+        again = endpoints[1].serve_endpoint(Echo().generate)
+        await asyncio.gather(serving, again)
+
+    async with asyncio.timeout(10):
+        with pytest.raises(UserError, match=r"dyn://n\.c\.b is served by this process already"):
+            await worker()
+
+
 @pytest.mark.parametrize("served", [False, True])
 async def test_a_signal_ends_all_workers(served: bool) -> None:
     seen: list[str] = []
@@ -377,6 +415,11 @@ async def test_what_cannot_be_registered(arguments: tuple[Any, ...], message: st
         await register_llm(kind, await endpoint_of(runtime), *rest)
 
 
+async def test_user_data_has_to_be_data() -> None:
+    with pytest.raises(UserError, match="cannot send dict"):
+        await register_llm(ModelType.Chat, await endpoint_of(DistributedRuntime()), "org/m", user_data={"x": object()})
+
+
 async def test_arguments_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
     endpoint = await endpoint_of(DistributedRuntime())
     await register_llm(ModelType.Chat, endpoint, "org/m", router_mode="kv", lora_name="x", worker_type=None)
@@ -407,6 +450,25 @@ async def test_a_model_name_is_one_model() -> None:
             runtime.shutdown()
 
         await asyncio.gather(one.serve_endpoint(Echo().generate), conflict())
+
+    async with asyncio.timeout(20):
+        await worker()
+
+
+async def test_any_name_will_do_for_a_component() -> None:
+    @dynamo_worker()
+    async def worker(runtime: DistributedRuntime) -> None:
+        places = [("a", "registry"), ("a", "root"), ("a", "sub/part"), ("b", "sub/part")]
+        endpoints = [runtime.namespace(space).component(name).endpoint("chat/completions") for space, name in places]
+
+        async def ask() -> None:
+            for endpoint in endpoints:
+                client = await endpoint.client()
+                await client.wait_for_instances(5)
+                assert [item async for item in client.random([1], annotated=False)] == [1]
+            runtime.shutdown()
+
+        await asyncio.gather(*(endpoint.serve_endpoint(Echo().generate) for endpoint in endpoints), ask())
 
     async with asyncio.timeout(20):
         await worker()

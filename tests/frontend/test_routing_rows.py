@@ -11,6 +11,7 @@ from dynamod.daemon.statistics import text
 from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.routing import rows
 from dynamod.message.registry import Instance, ModelCard
+from dynamod.registry.view import Serving
 from dynamod.router.router import Prompt, RouterSettings
 
 
@@ -25,6 +26,12 @@ class View:
 
     def serving(self, _model: str, _like: Any = None) -> list[Instance]:
         return self.instances
+
+    def served(self, _model: str, _like: Any = None) -> Serving:
+        found = Serving()
+        for instance in self.instances:
+            found.put(f"{instance.instance_id:x}", instance)
+        return found
 
     all_instances = serving
 

@@ -17,7 +17,7 @@ from dynamod.router.cost import ORIGINAL, Terms, Weights, total, totals
 from dynamod.router.decision import KEPT, Decision
 from dynamod.router.fleet import best_of
 from dynamod.router.policy import MODES
-from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.router.router import CHANGED, Prompt, Router, RouterSettings
 
 SIZE = 4
 
@@ -48,6 +48,7 @@ def both(router: Router, prompt: Prompt, live: Any, tried: Any, limit: int) -> t
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(router_module, "KEPT", limit)
         patch.setattr(fleet_module, "KEPT", limit)
+        patch.setattr(fleet_module, "FEW", 2)
         many = router._among_many(prompt, live, tried)
     assert router.random.getstate() == used
     return plain, many
@@ -226,6 +227,17 @@ def test_the_instance_asked_for_by_its_id_is_found_among_many() -> None:
     assert len(decision.excluded) + decision.more_excluded == 299
 
 
+def test_workers_that_come_and_go_leave_nothing() -> None:
+    router = make("kv")
+    for number in range(CHANGED * 2):
+        router.news(number, (Load(0, 0, 0, 9, 0.0), Began(1, (), 5)))
+        router.forget(number)
+    assert len(router.active.changed) <= CHANGED
+    assert len(router.active) == len(router.loads) == 0
+    router.news(70, (Began(1, (), 5),))
+    compare(*both(router, Prompt("r", 9, ()), fleet(24), (), 3), 3)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the instances nor all workers' rows are looked at when nothing has changed."""
@@ -267,6 +279,7 @@ def test_who_cannot_be_chosen_hides_nobody(why: str, monkeypatch: pytest.MonkeyP
     """What workers share is counted only for those near the best; the best must be one that can be had."""
     monkeypatch.setattr(router_module, "KEPT", 1)
     monkeypatch.setattr(fleet_module, "KEPT", 1)
+    monkeypatch.setattr(fleet_module, "FEW", 0)
     router = make("kv", weights=ORIGINAL, busy_prefill=5.0 if why == "busy" else None)
     prompt, other = tuple(chain(range(40))), tuple(chain(range(100, 140)))
     live = fleet(20)

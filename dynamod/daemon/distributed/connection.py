@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dynamod.actor import Actor, System
+from dynamod.actor import Actor, Supervisor, System
 from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode
@@ -37,6 +37,9 @@ GRACE = 30.0
 """Seconds for open requests to finish when a process shuts down; the variable says otherwise."""
 IMPATIENT = 3.0
 """The same behind a Ctrl-C: somebody waits in front of the terminal."""
+
+OWN = ("registry", "root")
+"""Actors of ours beside those of components."""
 
 _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
@@ -88,6 +91,17 @@ class Connection:
     async def closed(self) -> None:
         """Wait until nothing is left of it."""
         await asyncio.wait([asyncio.wrap_future(self._life)])
+
+    async def supervisor(self, component: str) -> Supervisor:
+        """The supervisor of a component's endpoints: `top` knows the actor by the component's name."""
+        system, name = self.around.system, component.replace("/", "%2F")
+        name = f"{name}~" if name in OWN else name
+        ref = system.ref(f"/{name}") if system.root.child(name) else system.start(name, Supervisor, restart="temporary")
+        await system.ready(ref, timeout=5)
+        cell = system.cell(ref)
+        assert cell is not None
+        assert isinstance(cell.actor, Supervisor)
+        return cell.actor
 
     def show(self, address: Address, state: str) -> None:
         """What `ps` says of a component: that of its endpoints, Ready if all are. An empty state takes one away."""

@@ -119,18 +119,18 @@ class Calls:
             try:
                 async with asyncio.timeout(None) as bound, aclosing(self._handler.answers(request, context)) as items:
                     async for item in items:
-                        if reply.cancelled:
-                            continue  # it has heard of it, and may end as it likes
-                        left = take(item)
+                        left = None if reply.cancelled else take(item)  # who has left does not read, but may be told
                         if left == 0:
                             break
                         if left is not None and bound.when() is None:
                             bound.reschedule(asyncio.get_running_loop().time() + left)
+                        await asyncio.sleep(0)  # a handler that waits for nothing must not keep all others waiting
             except TimeoutError:
                 if not bound.expired():
                     raise
             end()
         except RequestError as error:
+            log.warning("request %s: %s", context.id(), error)
             reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
         except Exception as error:  # the user's code: the caller gets the error, the log the traceback
             log.exception("%s failed (request %s)", name, context.id())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from dynamod.message.errors import UserError
 from dynamod.message.registry import Capabilities, ModelCard
 
+from ..client import plain
+
 if TYPE_CHECKING:
     from .runtime import Endpoint
 
@@ -67,7 +69,7 @@ async def register_llm(
         "kv_cache_block_size": _positive("kv_cache_block_size", kv_cache_block_size) or 16,
         "migration_limit": _migration(migration_limit),
         "engine": "python",
-        "user_data": user_data,
+        "user_data": None if user_data is None else plain(user_data),
     }
     _positive("context_length", context_length)
     if model_type is ModelType.Backend:

@@ -73,7 +73,21 @@ class DistributedRuntime:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.ends.pop(self.end, None)
-            await connection.release()
+            try:
+                await self._end_what_is_served()
+            finally:
+                await connection.release()
+
+    async def _end_what_is_served(self) -> None:
+        """Endpoints that the worker function has left behind, in tasks of its own: they end before the connection."""
+        for callback in list(self._on_end):
+            callback(0.0)
+        try:
+            async with asyncio.timeout(AFTERWARDS):
+                while self._on_end:  # noqa: ASYNC110 - rare, and short
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            log.warning("an endpoint did not end within %g s", AFTERWARDS)
 
     # Used by dynamo_worker and serve.
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dynamod.actor import ActorUnreachable, Crashed, Reason
+from dynamod.actor import ActorUnreachable, Crashed, Reason, Supervisor
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.registry.keys import Address
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.python")
 
+LINGER = 0.1
+"""Seconds that an endpoint still takes requests once it has left the registry: not all have heard of that yet."""
 STOP = 3.0
 """Seconds that an endpoint has to end once nothing is waited for any more."""
 
@@ -63,13 +65,14 @@ async def serve(
         connection.show(address, "Ready")
 
     place.published = published
-    name = where.replace("/", "%2F")  # a slash is for the children of an actor
-    root = around.system.root
+    name = f"{address.namespace}.{address.endpoint}".replace("/", "%2F")  # a slash is for the children of an actor
     forget = runtime.on_end(end)
     connection.cuts[host.cut] = None
     connection.show(address, "Starting")
+    supervisor: Supervisor | None = None
     try:
-        ref = around.system.start(name, lambda: host, restart="temporary", shutdown=STOP)
+        supervisor = await connection.supervisor(address.component)
+        ref = around.system.start(name, lambda: host, under=supervisor, restart="temporary", shutdown=STOP)
         around.system.watch(ref, lambda _notice: wake.set())
         await wake.wait()
         cell = around.system.cell(ref)
@@ -79,11 +82,14 @@ async def serve(
             connection.show(address, "Draining")
             timer = asyncio.get_running_loop().call_later(grace, _cut, host, where)
             try:
-                await root.stop_child(name, drain=True, timeout=grace + STOP)
+                place.withdraw()
+                await asyncio.sleep(min(grace, LINGER))
+                await supervisor.stop_child(name, drain=True, timeout=grace + STOP)
             finally:
                 timer.cancel()
     finally:
-        await root.stop_child(name)
+        if supervisor is not None:
+            await supervisor.stop_child(name)
         around.exchange.remove(where)
         connection.cuts.pop(host.cut, None)
         del connection.served[where]

@@ -103,6 +103,10 @@ class PythonGraph(GraphRunner):
             for one in self.served
         ]
 
+    def changed(self) -> None:
+        """Tell the node that the rows are others."""
+        self._changed()
+
     def has(self, component: str) -> bool:
         """Whether a component (or the process) of that name is here."""
         name = component.removeprefix(f"{self.name}/")

@@ -12,8 +12,8 @@ from typing import Any, Self
 class Signals:
     """The first signal ends in good order, the second cuts what is open, the third is what it would be without us.
 
-    The handlers are Python's own and not the loop's, so that a third Ctrl-C gets through to a file that keeps its loop
-    busy. A file that sets its own handlers keeps them. Outside of the main thread nothing is handled.
+    So is the second when the loop has not heard of the first: a file keeps it busy. The handlers are therefore Python's
+    own and not the loop's. A file that sets its own handlers keeps them. Outside of the main thread nothing is handled.
     """
 
     def __init__(
@@ -21,6 +21,7 @@ class Signals:
     ) -> None:
         self._loop, self._first, self._second = loop, first, second
         self._count = 0
+        self._heard = False  # by the loop
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -39,12 +40,16 @@ class Signals:
         self._count += 1
         with contextlib.suppress(RuntimeError):  # the loop is closed
             if self._count == 1:
-                self._loop.call_soon_threadsafe(self._first, signal.Signals(number).name)
+                self._loop.call_soon_threadsafe(self._begin, signal.Signals(number).name)
                 return
-            if self._count == 2:
+            if self._count == 2 and self._heard:
                 self._loop.call_soon_threadsafe(self._second)
                 return
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
+
+    def _begin(self, name: str) -> None:
+        self._heard = True
+        self._first(name)

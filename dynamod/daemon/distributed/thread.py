@@ -7,6 +7,7 @@ A holder keeps the registry for all processes of the node, and a user's file may
 
 import asyncio
 import concurrent.futures
+import contextlib
 import importlib
 import importlib.util
 import logging
@@ -62,16 +63,18 @@ class NodeThread:
     def show(self, served: Sequence[Served]) -> None:
         """What `ps` shows from now on."""
         graph, loop = self._graph, self._loop
-        if graph is not None and loop is not None and loop.is_running():
+        if graph is not None and loop is not None:
             graph.served = tuple(served)
-            loop.call_soon_threadsafe(graph._changed)
+            with contextlib.suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(graph.changed)
 
     async def stop(self) -> None:
         """Leave the node. Waits for the end of the thread, with a bound."""
         self._leaving = True  # before the look at the graph, which looks at this once it is there
         loop, graph = self._loop, self._graph
-        if loop is not None and graph is not None and loop.is_running():
-            loop.call_soon_threadsafe(graph.over.set)
+        if loop is not None and graph is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(graph.over.set)
         try:
             async with asyncio.timeout(STOPPED):
                 await asyncio.wrap_future(self._done)

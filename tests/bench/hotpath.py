@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Where each microsecond of a streamed token goes in the ingress process: the real objects, one layer after the other.
+
+hotpath.py [--model FOLDER] [--streams 64] [--steps 400]
+
+One frame per engine step with a token for each stream is taken by a real `Inbox`. Behind it stand first sinks that do
+nothing, then flights, then the detokeniser, then the outlet with its frames, at last real TCP connections to another
+process on the loopback interface. What a layer adds to the one before is its share. CPU time of this process.
+"""
+
+import argparse
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, ROOT)
+
+import msgspec  # noqa: E402
+import uvloop  # noqa: E402
+
+from dynamod.frontend.base import Job  # noqa: E402
+from dynamod.frontend.metrics import ModelMetrics  # noqa: E402
+from dynamod.frontend.sse import Frames  # noqa: E402
+from dynamod.frontend.stream import StreamOutlet  # noqa: E402
+from dynamod.message import tokens  # noqa: E402
+from dynamod.message.ingress import Frame, Step  # noqa: E402
+from dynamod.message.openai import ChatRequest, Message  # noqa: E402
+from dynamod.message.registry import Instance  # noqa: E402
+from dynamod.message.worker import Generate, Stops  # noqa: E402
+from dynamod.migration.flight import Flight  # noqa: E402
+from dynamod.post.base import Sink  # noqa: E402
+from dynamod.post.inbox import Inbox  # noqa: E402
+from dynamod.preprocess.locate import locate  # noqa: E402
+from dynamod.preprocess.output import Output  # noqa: E402
+from dynamod.preprocess.tokenizer import Tokenizer  # noqa: E402
+
+REQUEST = Generate("r", "m", tokens.pack([1, 2, 3]), Stops(ignore_eos=True))
+PATH = "n.c.e"
+
+
+class Nothing(Sink):
+    """Takes tokens and leaves them."""
+
+    def token(self, offset: int, index: int) -> None:
+        """See Sink."""
+
+    def delta(self, delta: Any) -> None:
+        """See Sink."""
+
+    def lost(self, why: str) -> None:
+        """See Sink."""
+
+
+class Silent:
+    """An output that has no text, a listener that does not listen, a transport that does not send."""
+
+    finish: Any = None
+    completion_tokens = 0
+
+    def token(self, index: int) -> str:
+        return ""
+
+    def push(self, ids: Any, engine_finish: str | None = None) -> str:
+        return ""
+
+    def text(self, index: int, text: str, count: int) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None: ...
+
+
+class Around:
+    """Post and route of a flight."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def open(self, instance: Instance, request: Any, sink: Any) -> "Around":
+        self._inbox.open(PATH, request, sink)
+        return self
+
+    def pick(self, tried: Any) -> Instance:
+        return Instance("n", "c", "e", 1, {})
+
+    def others(self, tried: Any) -> bool:
+        return False
+
+    def computed(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def wait(self, flight: Any) -> bool:
+        return False
+
+
+def flight(inbox: Inbox, output: Any, listener: Any) -> None:
+    """A flight in the air."""
+    around = Around(inbox)
+    now = asyncio.get_running_loop().time
+    made = Flight(
+        REQUEST,
+        output,
+        listener,
+        0,
+        post=around,
+        route=around,
+        exact=True,
+        limit=3,
+        now=now,
+        landed=lambda _: None,  # type: ignore[arg-type]
+    )
+    made.send()
+
+
+def outlet(transport: Any) -> StreamOutlet:
+    """A stream that has begun."""
+    job = Job("id", "chat", ChatRequest(model="bench", messages=[Message(role="user", content="x")]), b"")
+    frames = Frames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
+    made = StreamOutlet(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
+    made.started(1, 3, {})
+    made._transport = transport
+    choice = made.choices[0]
+    choice.prefix, choice.direct = frames.prefix(0, first=False), True
+    choice.last = time.perf_counter()
+    return made
+
+
+async def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="sample", help="folder with a tokenizer")
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=400)
+    a = parser.parse_args()
+    tokenizer = Tokenizer.from_folder(locate(a.model))
+    ids = [index for index in range(300, min(1300, tokenizer.vocab_size)) if tokenizer.decode([index]).isascii()]
+    encoder = msgspec.msgpack.Encoder()
+    streams = tokens.pack(list(range(1, a.streams + 1)))
+    payloads = [
+        encoder.encode(
+            Frame(
+                (
+                    Step(
+                        streams,
+                        tokens.pack([step] * a.streams),
+                        tokens.pack([ids[(step + n) % len(ids)] for n in range(a.streams)]),
+                    ),
+                )
+            )
+        )
+        for step in range(a.steps)
+    ]
+
+    async def cost(fill: Callable[[Inbox], None]) -> float:
+        """Microseconds of CPU per token, the best of five."""
+        best = float("inf")
+        for _ in range(5):
+            inbox = Inbox(lambda _payload: None)
+            fill(inbox)
+            begun = time.process_time()
+            for payload in payloads:
+                inbox.frame(payload)
+                await asyncio.sleep(0)
+            best = min(best, (time.process_time() - begun) / a.steps / a.streams * 1e6)
+        return best
+
+    def output() -> Output:
+        return Output(tokenizer, REQUEST.stops)
+
+    layers: list[tuple[str, float]] = []
+    for name, make in (
+        ("frame: decode, find each stream's sink", lambda inbox: inbox.open(PATH, REQUEST, Nothing())),
+        ("flight: offset, clock, history for a move", lambda inbox: flight(inbox, Silent(), Silent())),
+        ("output: limits, stop tokens, id to text", lambda inbox: flight(inbox, output(), Silent())),
+        ("outlet: counters, JSON of the text, frame", lambda inbox: flight(inbox, output(), outlet(Silent()))),
+    ):
+        layers.append((name, await cost(lambda inbox, make=make: [make(inbox) for _ in range(a.streams)])))  # type: ignore[misc]
+    connections, reader = await connected(a.streams)
+    queue = iter(connections * 5)
+    layers.append(
+        (
+            "socket: one write to the kernel, TCP on the loopback",
+            await cost(lambda inbox: [flight(inbox, output(), outlet(next(queue))) for _ in range(a.streams)]),  # type: ignore[func-returns-value]
+        )
+    )
+    for connection in connections:
+        connection.close()
+    await asyncio.to_thread(os.waitpid, reader, 0)
+    before = 0.0
+    print("| what | us per token |\n|---|---|")
+    for name, value in layers:
+        print(f"| {name} | {value - before:.2f} |")
+        before = value
+    print(f"| together | {before:.2f} |")
+
+
+async def connected(count: int) -> tuple[list[asyncio.WriteTransport], int]:
+    """Transports to another process that reads all, and its pid."""
+    with socket.create_server(("127.0.0.1", 0), backlog=count) as server:
+        address = server.getsockname()
+        pid = os.fork()
+        if not pid:
+            read_all([socket.create_connection(address) for _ in range(count)])
+            os._exit(0)
+        loop, found = asyncio.get_running_loop(), []
+        for _ in range(count):
+            sock, _ = server.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, sock)
+            found.append(transport)
+        return found, pid
+
+
+def read_all(sockets: list[socket.socket]) -> None:
+    """Until all are closed."""
+    import select
+
+    poll = select.poll()
+    by_number = {sock.fileno(): sock for sock in sockets}
+    for number in by_number:
+        poll.register(number, select.POLLIN)
+    while by_number:
+        for number, _ in poll.poll():
+            if not by_number[number].recv(1 << 16):
+                poll.unregister(number)
+                by_number.pop(number).close()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
