@@ -61,7 +61,9 @@ class ProcessorSettings(Settings):
     shadow_router_mode: str | None = Field(None, description="another mode, scored and counted, never acted on")
     migration_limit: int | None = Field(None, ge=0, le=1023, description="moves of a request to another instance")
     only_endpoint: str | None = Field(None, description="dyn://ns.component.endpoint: serve only what is found there")
-    static_model: str | None = Field(None, description="with only_endpoint: model of a static worker, for its tokenizer")
+    static_model: str | None = Field(
+        None, description="with only_endpoint: model of a static worker, for its tokenizer"
+    )
     static_model_name: str | None = Field(None, description="name of that model")
     queue_timeout: float | None = Field(30.0, gt=0, description="seconds until an instance takes the request")
     first_token_timeout: float | None = Field(600.0, gt=0, description="seconds until the first token")

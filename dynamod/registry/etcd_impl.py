@@ -5,6 +5,7 @@ goes on without it, what is known of others stays, and everything is said again 
 """
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import aclosing
@@ -61,7 +62,7 @@ class EtcdBridge(Actor):
         leases = [*self._mirror.held(), *self._mirror.ends()]
         try:
             async with asyncio.timeout(GOODBYE):
-                await _each(client.revoke, leases)
+                await _each(functools.partial(_revoke, client), leases)
         except (EtcdError, TimeoutError) as error:
             log.warning("etcd: %d leases are left to their TTL of %d s (%s)", len(leases), self._settings.ttl, error)
 
@@ -270,6 +271,14 @@ async def _until(over: asyncio.Future[EtcdError], part: Callable[[], Awaitable[N
     except EtcdError as error:
         if not over.done():
             over.set_result(error)
+
+
+async def _revoke(client: EtcdClient, lease: int) -> None:
+    """End a lease, if it has not ended already."""
+    try:
+        await client.revoke(lease)
+    except LeaseMissing:
+        pass
 
 
 async def _each(call: Callable[[Any], Coroutine[Any, Any, Any]], items: Collection[Any]) -> None:

@@ -228,9 +228,12 @@ async def test_the_grace_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         await anext(answers)
         runtime.shutdown()
         with pytest.raises(EngineFailed, match="ended"):
-            await anext(answers)
+            _ = [item async for item in answers]
 
     await meet(Echo().slow, script)
+    echo = Echo()
+    await meet(echo.forever, script)
+    assert echo.contexts[0].is_killed()
 
 
 async def test_a_wrong_grace_is_told_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,9 +317,16 @@ async def test_endpoints_that_are_left_behind_end_with_the_worker() -> None:
         again = endpoints[1].serve_endpoint(Echo().generate)
         await asyncio.gather(serving, again)
 
-    async with asyncio.timeout(10):
+    @dynamo_worker()
+    async def lives(runtime: DistributedRuntime) -> None:
+        view = (await runtime.connect()).around.view
         with pytest.raises(UserError, match=r"dyn://n\.c\.b is served by this process already"):
             await worker()
+        while view.all_instances():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(10):
+        await lives()
 
 
 @pytest.mark.parametrize("served", [False, True])
@@ -393,44 +403,6 @@ async def test_a_card_is_published_with_the_instance_and_goes_with_it() -> None:
     assert mine.mdc_sum
     assert (text.name, text.kind, text.types) == ("org/some-model", "text", ("completions",))
     assert (text.migration_limit, text.capabilities.exact_continuation) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((ModelType.Embedding, "sample"), "Embedding cannot be served yet"),
-        (("Backend", "sample"), "'Backend' is no model type"),
-        ((ModelType.Backend, "./nowhere"), r"model './nowhere' is neither a path"),
-        ((ModelType.Chat, "./nowhere"), r"model './nowhere' is neither a path"),
-        ((ModelType.Backend, "sample", "m", 10**6), "context length 1000000 is larger than the model's"),
-        ((ModelType.Chat, "sample", "m", 0), "context_length is 0"),
-        ((ModelType.Backend, "sample", "m", None, 1.5), r"kv_cache_block_size is 1\.5"),
-        ((ModelType.Backend, "sample", "m", None, 16, None, -1), "migration_limit is -1"),
-    ],
-)
-async def test_what_cannot_be_registered(arguments: tuple[Any, ...], message: str) -> None:
-    runtime = DistributedRuntime()
-    kind, *rest = arguments
-    with pytest.raises(UserError, match=message):
-        await register_llm(kind, await endpoint_of(runtime), *rest)
-
-
-async def test_user_data_has_to_be_data() -> None:
-    with pytest.raises(UserError, match="cannot send dict"):
-        await register_llm(ModelType.Chat, await endpoint_of(DistributedRuntime()), "org/m", user_data={"x": object()})
-
-
-async def test_arguments_without_effect_are_said(caplog: pytest.LogCaptureFixture) -> None:
-    endpoint = await endpoint_of(DistributedRuntime())
-    await register_llm(ModelType.Chat, endpoint, "org/m", router_mode="kv", lora_name="x", worker_type=None)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
-        "register_llm: router_mode='kv' has no effect here",
-        "register_llm: lora_name='x' has no effect here",
-    ]
-    await register_llm(ModelType.Chat, endpoint, "org/m")
-    with pytest.raises(UserError, match=r"dyn://test\.backend\.generate serves model 'org/m'"):
-        await register_llm(ModelType.Chat, endpoint, "org/other")
 
 
 async def test_a_model_name_is_one_model() -> None:

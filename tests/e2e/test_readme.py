@@ -245,6 +245,19 @@ def test_your_own_graph(shell: Callable[[Path], Shell], machine: Any) -> None:
 
 
 @needs_curl
+def test_your_own_engine_in_python(shell: Callable[[Path], Shell], machine: Any) -> None:
+    python, front, ask = commands("Your own engine in Python")
+    (code,) = blocks("python")["Your own engine in Python"]
+    assert python == "python my_engine.py"
+    engine = machine.script(code, name="my_engine")
+    here = shell(machine.folder)
+    here.run(front)
+    machine.until(lambda: '"echo"' in machine.ask(f"http://localhost:{here.ports['8080']}", "/v1/models")[1])
+    assert json.loads(here.run(ask))["choices"][0]["text"] == "say it again"
+    engine.end()
+
+
+@needs_curl
 def test_look_and_control(shell: Callable[[Path], Shell], machine: Any) -> None:
     lines = commands("Look and control")
     verbs = [line for line in lines if line.startswith("dynamo ")]
@@ -281,6 +294,7 @@ def test_no_command_is_left_out() -> None:
         "Several workers, a router that knows their caches",
         "Several nodes",
         "Your own graph",
+        "Your own engine in Python",
         "Look and control",
     }
     assert blocks("bash").keys() == run, "a heading with commands has a test here"
