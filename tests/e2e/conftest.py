@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -392,6 +393,11 @@ class Machine:
         assert status == 200, answer
         content: str = json.loads(answer)["choices"][0]["message"]["content"]
         return content
+
+    def chats(self, url: str, texts: Sequence[str], **fields: Any) -> list[str]:
+        """Answers of chats at the same time."""
+        with ThreadPoolExecutor(len(texts)) as pool:
+            return list(pool.map(lambda text: self.chat(url, text, **fields), texts))
 
     def stream(self, url: str, text: str, **fields: Any) -> "Streaming":
         """A streaming chat whose first words have come."""

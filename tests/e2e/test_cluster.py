@@ -64,7 +64,7 @@ def test_kill_of_a_remote_worker_is_noticed_at_once(machine: Any, servers: Serve
         worker(machine, servers, node)
     machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
     fields = {"max_tokens": 300, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(4)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(4)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(4)]
     rows = machine.raw("GET", "/v1/ps", socket_path=machine.folder / "two/d.sock")[1]
     os.kill(next(row["pid"] for row in rows if row["component"] == "Worker"), signal.SIGKILL)
@@ -75,13 +75,14 @@ def test_kill_of_a_remote_worker_is_noticed_at_once(machine: Any, servers: Serve
     assert float(fast.rpartition(" ")[2]) >= 1, "a quarter of a second is far above the bound, and below any clock"
 
 
+@pytest.mark.slow
 def test_a_stopped_remote_worker_is_left_and_its_node_says_so(machine: Any, servers: Servers) -> None:
     _, url = front(machine, servers)
     for node in ("two", "three"):
         worker(machine, servers, node)
     machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
     fields = {"max_tokens": 500, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(2)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
     rows = machine.raw("GET", "/v1/ps", socket_path=machine.folder / "two/d.sock")[1]
     pid = next(row["pid"] for row in rows if row["component"] == "Worker")
@@ -131,6 +132,7 @@ def test_a_graph_spread_by_its_config(machine: Any, servers: Servers) -> None:
     assert "one, three, two" in fourth.err
 
 
+@pytest.mark.slow
 def test_static_workers_need_only_nats(machine: Any, servers: Servers) -> None:
     """Both commands of the guide, on two nodes that do not know of each other."""
 

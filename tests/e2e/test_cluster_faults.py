@@ -91,7 +91,7 @@ def test_nats_restarts_under_streams(machine: Any, servers: Servers) -> None:
         worker(machine, servers, node)
     machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
     fields = {"max_tokens": 400, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(2)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
     servers.kill("nats-server")
     servers.up()
@@ -193,6 +193,7 @@ def test_the_lease_is_lost_and_the_mail_is_not(machine: Any, servers: Servers, w
     assert (stream.finish, stream.done, stream.error) == ("length", True, None)
 
 
+@pytest.mark.slow
 def test_the_mail_is_lost_and_the_lease_is_not(machine: Any, servers: Servers, ways: list[Way]) -> None:
     _, url = front(machine, servers)
     way, server = through(ways, servers.env["NATS_SERVER"])
@@ -200,7 +201,7 @@ def test_the_mail_is_lost_and_the_lease_is_not(machine: Any, servers: Servers, w
     worker(machine, servers, "three")
     machine.until(lambda: instances(machine, url) == ["three", "two"])
     fields = {"max_tokens": 600, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(2)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
     way.cut()
     begun = time.monotonic()
@@ -212,14 +213,15 @@ def test_the_mail_is_lost_and_the_lease_is_not(machine: Any, servers: Servers, w
         assert machine.chat(url, f"and now {number}", max_tokens=3)
 
 
+@pytest.mark.slow
 def test_the_daemon_of_a_node_is_killed(machine: Any, servers: Servers) -> None:
     """Its processes end within 5 s, as on one node; other nodes go on at once."""
     _, url = front(machine, servers)
-    two = worker(machine, servers, "two")
+    two = worker(machine, servers, "two", env={"ETCD_LEASE_TTL": "3"})
     worker(machine, servers, "three")
     machine.until(lambda: instances(machine, url) == ["three", "two"])
     fields = {"max_tokens": 600, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(2)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
     two.send(signal.SIGKILL)
     assert [stream.read().text for stream in streams] == whole

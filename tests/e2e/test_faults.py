@@ -33,7 +33,7 @@ def metric(machine: Any, url: str, name: str) -> float:
 def test_three_kills_in_one_answer(machine: Any) -> None:
     command = machine.start("dynamo", *MOCKERS, "--Worker.engine_args.speedup_ratio=0.5")
     url = command.ready()
-    fields = {"max_tokens": 400, "ignore_eos": True}
+    fields = {"max_tokens": 250, "ignore_eos": True}
     whole = machine.chat(url, "tell me", **fields)
     stream = machine.stream(url, "tell me", **fields)
     killed: set[int] = set()
@@ -57,7 +57,7 @@ def test_kill_and_stop_at_once_under_eight_streams(machine: Any) -> None:
     command = machine.start("dynamo", *MOCKERS)
     url = command.ready()
     fields = {"max_tokens": 500, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(8)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(8)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(8)]
     pids = [row["pid"] for row in machine.ps("Worker")]
     os.kill(pids[0], signal.SIGKILL)

@@ -161,7 +161,7 @@ def test_completion(shared: Any) -> None:
     assert script.code == 0, script.err
     assert "_DYNAMO_COMPLETE=complete_bash" in script.out
     for text, expected in {
-        "dynamo s": {"serve", "status", "scale", "stop"},
+        "dynamo s": {"serve", "status", "scale", "stop", "sim"},
         "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
         "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml"},
         "dynamo restart W": set(),  # no daemon runs

@@ -68,6 +68,7 @@ def servers(machine: Any, cable: Cable) -> Iterator[Servers]:
     infra.down(started.folder)
 
 
+@pytest.mark.slow
 def test_a_pulled_cable(machine: Any, servers: Servers, cable: Cable) -> None:
     """Streams of the node that is gone go on elsewhere; it leaves the list, and is back with the cable."""
     _, url = front(machine, servers)
@@ -75,7 +76,7 @@ def test_a_pulled_cable(machine: Any, servers: Servers, cable: Cable) -> None:
     worker(machine, servers, "three")
     machine.until(lambda: instances(machine, url) == ["three", "two"])
     fields = {"max_tokens": 600, "ignore_eos": True}
-    whole = [machine.chat(url, f"topic {number}", **fields) for number in range(2)]
+    whole = machine.chats(url, [f"topic {number}" for number in range(2)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(2)]
     cable.plug(False)
     begun = time.monotonic()
