@@ -50,16 +50,23 @@ class Table:
         return "\n".join(lines) + "\n"
 
 
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+"""For the peer: a package of our own has its names."""
+
+
 class Peer:
     """The peer, by its script."""
 
     def __init__(self, script: str, venv: str, port: int) -> None:
         self._script, self._venv = script, venv
         begun = time.perf_counter()
-        # a package of our own has the names of the peer's
-        env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         line = subprocess.run(
-            ["bash", script, "start", venv, str(port)], capture_output=True, text=True, timeout=120, check=True, env=env
+            ["bash", script, "start", venv, str(port)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env=ALONE,
         ).stdout
         found = re.search(r"frontend=(\d+) mocker=(\d+)", line)
         if found is None:
@@ -225,7 +232,7 @@ def routing(table: Table, a: argparse.Namespace, python: str) -> None:
         other: tuple[float, float] | None = None
         if a.replay:
             command = [python, a.replay, a.trace, str(workers), str(blocks), str(speed)]
-            text = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
+            text = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True, env=ALONE).stdout
             found = re.search(r"kv_router\s+reuse=([\d.]+) ttft_ms mean=([\d.]+)", text)
             if found is not None:
                 other = float(found[1]), float(found[2])

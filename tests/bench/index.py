@@ -6,6 +6,7 @@ index.py [--peer-python VENV/bin/python]     the peer's own index, through its P
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -92,7 +93,8 @@ def ours() -> dict[str, float]:
 
 def peer(python: str) -> dict[str, float]:
     """The same through the peer's binding; events as it takes them (JSON)."""
-    answer = subprocess.run([python, "-c", PEER], capture_output=True, text=True, timeout=120)
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # our package has its names
+    answer = subprocess.run([python, "-c", PEER], capture_output=True, text=True, timeout=120, env=env)
     if answer.returncode:
         raise SystemExit(answer.stderr[-2000:])
     found: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
