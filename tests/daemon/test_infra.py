@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,10 +15,14 @@ from dynamod.message.errors import UserError
 
 
 def port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        number: int = sock.getsockname()[1]
-        return number
+    for number in random.sample(range(15_000, 30_000), 200):
+        with socket.socket() as plain:
+            try:
+                plain.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return number
+    raise AssertionError("no port is free")
 
 
 @pytest.fixture

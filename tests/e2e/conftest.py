@@ -9,6 +9,7 @@ import functools
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -418,11 +419,15 @@ class Machine:
             return True
 
     def port(self) -> int:
-        """A port that was free a moment ago."""
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            port: int = sock.getsockname()[1]
-        return port
+        """A port that was free a moment ago, and that no client is given as its own."""
+        for number in random.sample(range(15_000, 30_000), 200):
+            with socket.socket() as sock:
+                try:
+                    sock.bind(("127.0.0.1", number))
+                except OSError:
+                    continue
+                return number
+        raise AssertionError("no port is free")
 
     def _connect(self, url: str, seconds: float) -> http.client.HTTPConnection:
         port = int(url.rpartition(":")[2])

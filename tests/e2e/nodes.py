@@ -2,10 +2,8 @@
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -14,24 +12,12 @@ from dynamod.daemon import infra
 from dynamod.preprocess.locate import locate
 
 
-def port() -> int:
-    """A free port that no client is given: while its server is down, nobody else may happen to sit on it."""
-    for number in random.sample(range(15_000, 30_000), 100):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return number
-    raise AssertionError("no port is free")
-
-
 class Servers:
     """NATS and etcd on free ports; each can be stopped, frozen and started again with its data."""
 
     def __init__(self, machine: Any, host: str = "127.0.0.1") -> None:
         self.folder, self.host = Path(machine.folder) / "infra", host
-        self.ports = {"nats_port": port(), "etcd_port": port()}
+        self.ports = {"nats_port": machine.port(), "etcd_port": machine.port()}
         self.up()
 
     def up(self) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import shutil
 import signal
 import socket
@@ -78,10 +79,15 @@ asyncio.run(main())
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """One that no client is given as its own: the server may be down for a while."""
+    for number in random.sample(range(15_000, 30_000), 200):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return number
+    raise AssertionError("no port is free")
 
 
 class Server:

@@ -29,9 +29,15 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as plain:
-        plain.bind(("127.0.0.1", 0))
-        return int(plain.getsockname()[1])
+    """One that no client is given as its own: others may connect somewhere before the server starts."""
+    for number in random.sample(range(15_000, 30_000), 200):
+        with socket.socket() as plain:
+            try:
+                plain.bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return number
+    raise AssertionError("no port is free")
 
 
 class Etcd:
