@@ -199,11 +199,11 @@ class EtcdBridge(Actor):
         again = True  # ask again for ids that were not free
         while True:
             mirror.wake.clear()
-            await _each(lambda lease: self._end(client, lease), mirror.ends())
+            ends = [functools.partial(self._end, client, lease) for lease in mirror.ends()]
+            # with them, not behind them: that a process is gone is put while its lease ends, and streams wait for it
+            await _each(lambda call: call(), [*ends, *self._changes(client)])
             await _each(lambda lease: self._grant(client, lease), mirror.wanted(taken=again))
-            batches, deletions = mirror.take()
-            await _each(lambda batch: self._put(client, batch), batches)
-            await _each(lambda deletion: self._delete(client, *deletion), deletions)
+            await _each(lambda call: call(), self._changes(client))
             again = False
             waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
             try:
@@ -211,6 +211,12 @@ class EtcdBridge(Actor):
                     await mirror.wake.wait()
             except TimeoutError:
                 again = True
+
+    def _changes(self, client: EtcdClient) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """Calls for all that is to be put or deleted now; they may be made together, for no key is in two of them."""
+        batches, deletions = self._mirror.take()
+        puts = [functools.partial(self._put, client, batch) for batch in batches]
+        return [*puts, *(functools.partial(self._delete, client, *deletion) for deletion in deletions)]
 
     async def _forgive(self) -> None:
         await asyncio.sleep(GRACE)
