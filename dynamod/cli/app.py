@@ -54,6 +54,18 @@ Component = Annotated[
 ]
 
 
+Finish = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        min=0.1,
+        max=86400,
+        metavar="SECONDS",
+        help="how long open streams may finish; then they move where their engine can, else they are cut",
+    ),
+]
+
+
 def run(argv: Sequence[str]) -> int:
     """Run `dynamo` with these arguments; returns the exit code. Raises UserError for a wrong word or flag."""
     try:
@@ -210,27 +222,31 @@ def explain(
     show("explain", Control(socket).path(f"/v1/requests/{quote(request, safe='')}/decision"), output)
 
 
-@app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker"))
-def restart(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
-    """Restart a component's processes, one after the other; open streams finish first."""
-    _post("restart", socket, output, component=component)
+@app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
+def restart(component: Component, timeout: Finish = 600.0, socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Restart a component's processes, one after the other; open streams finish first.
+
+    A front door is replaced when its successor listens, and finishes its streams beside it.
+    """
+    _post("restart", socket, output, component=component, timeout=timeout)
 
 
 @app.command(epilog=_examples("dynamo scale Worker 4"))
 def scale(
     component: Component,
     replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
+    timeout: Finish = 600.0,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Run a component in this many processes; those too many finish their streams first."""
-    _post("scale", socket, output, component=component, replicas=replicas)
+    _post("scale", socket, output, component=component, replicas=replicas, timeout=timeout)
 
 
 @app.command(epilog=_examples("dynamo drain Worker"))
-def drain(component: Component, socket: Socket = None, output: Output = Form.TEXT) -> None:
+def drain(component: Component, timeout: Finish = 600.0, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
-    _post("drain", socket, output, component=component)
+    _post("drain", socket, output, component=component, timeout=timeout)
 
 
 @app.command(
@@ -255,6 +271,7 @@ def reload(
         str, typer.Option("--name", help="running graph to change (default: of the same name, or the only one)")
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
+    timeout: Finish = 600.0,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
@@ -269,7 +286,10 @@ def reload(
     if graph is not None and graph.startswith("--"):  # an override before the graph
         extra.insert(0, graph)
         graph = None
-    raise typer.Exit(reload_graph(graph, config_file, extra, name=name, dry_run=dry_run, socket=socket, form=output))
+    code = reload_graph(
+        graph, config_file, extra, name=name, dry_run=dry_run, timeout=timeout, socket=socket, form=output
+    )
+    raise typer.Exit(code)
 
 
 @app.command(epilog=_examples("dynamo stop agg", "dynamo stop"))

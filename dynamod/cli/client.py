@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from dynamod.daemon.paths import socket_candidates
+from dynamod.message.control import patience
 from dynamod.message.errors import UserError
 
 TIMEOUT = 5.0
-LONG = 620.0
-"""Seconds for verbs that wait for streams to finish (restart, drain, scale)."""
 
 
 class _Unix(http.client.HTTPConnection):
@@ -43,10 +42,10 @@ class Control:
         """Read a path. Raises as `get`."""
         return self._answer("GET", path, None, TIMEOUT * 2)
 
-    def post(self, verb: str, timeout: float = LONG, **arguments: Any) -> Any:
-        """Change something."""
+    def post(self, verb: str, **arguments: Any) -> Any:
+        """Change something. `timeout`: seconds that open streams may finish."""
         body = json.dumps({key: value for key, value in arguments.items() if value is not None})
-        return self._answer("POST", f"/v1/{quote(verb)}", body, timeout)
+        return self._answer("POST", f"/v1/{quote(verb)}", body, patience(arguments.get("timeout")) + 20)
 
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""

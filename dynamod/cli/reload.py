@@ -18,6 +18,7 @@ def reload_graph(
     *,
     name: str,
     dry_run: bool,
+    timeout: float,
     socket: str | None,
     form: Form,
 ) -> int:
@@ -26,7 +27,7 @@ def reload_graph(
     if target is None and config_file is None and not extra:
         if dry_run or name:
             raise UserError("nothing to compare with", "give the new settings: -f new.yaml")
-        control.post("reload")
+        control.post("reload", timeout=timeout)
         print("the daemon has read its file again; see dynamo ps and dynamo logs")
         return 0
     from dynamod.daemon.preflight import check
@@ -40,6 +41,7 @@ def reload_graph(
         graph=name or _running(control, graph),
         new=absolute(graph, Path.cwd()).to_dict(),
         dry_run=dry_run,
+        timeout=timeout,
     )
     if form == Form.JSON:
         print(json.dumps(value, indent=2))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynamod.actor import ActorUnreachable, System
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from .components.served import ServedModel
@@ -50,7 +51,7 @@ class Options:
     wanted: Sequence[Wanted] = ()
     must_hold: bool = False
     foreground: bool = True
-    reload: Callable[[Node], Awaitable[None]] | None = None
+    reload: Callable[[Node, float], Awaitable[None]] | None = None
     changed: Callable[[Node], None] | None = None
     echo: Callable[[str], None] = field(default=say)
 
@@ -95,7 +96,7 @@ async def _live(options: Options) -> int:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
             notifier.ready(_status(node))
             if (reload := options.reload) is not None:
-                node.reload = lambda: reload(node)
+                node.reload = lambda finish: reload(node, finish)
             node.context.task(_reloads(hangup, node, notifier, options), "reload")
             await node.stopped.wait()
         finally:
@@ -211,7 +212,7 @@ async def _reloads(hangup: asyncio.Event, node: Node, notifier: Notifier, option
         log.info("SIGHUP: reloading")
         notifier.reloading()
         try:
-            await options.reload(node)
+            await options.reload(node, FINISH)
         except Exception:
             log.exception("the reload failed")
         notifier.ready(_status(node))

@@ -73,7 +73,7 @@ class Node(Actor):
         self.graphs: dict[str, GraphRunner] = {}
         self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
-        self.reload: Callable[[], Awaitable[None]] | None = None  # reads the daemon's own file again
+        self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
         self.verbs = Verbs(self)
         self.stopped = asyncio.Event()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.graph.diff import Changes, diff
 from dynamod.graph.graph import Graph
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from .verbs import graph_name
@@ -47,24 +48,27 @@ class Kept:
     why: str
 
 
-def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node], Any]":
+def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node, float], Any]":
     """What boot calls on SIGHUP. `read` gives the graphs that the file names, each under a name of its own, or
     raises UserError.
     """
 
-    async def reload(node: "Node") -> None:
+    async def reload(node: "Node", finish: float) -> None:
         try:
             wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
         except UserError as error:
             log.error("nothing reloaded: %s", error.line())
             return
-        await follow(node, {one.called: one.graph for one in wanted})
+        await follow(node, {one.called: one.graph for one in wanted}, finish)
 
     return reload
 
 
-async def follow(node: "Node", wanted: Mapping[str, Graph]) -> None:
-    """Stop what is no longer named, change what differs, then start what is missing."""
+async def follow(node: "Node", wanted: Mapping[str, Graph], finish: float = FINISH) -> None:
+    """Stop what is no longer named, change what differs, then start what is missing.
+
+    `finish`: seconds that streams of processes which are replaced get to finish.
+    """
     running = {name: runner for name, runner in node.graphs.items() if runner.origin != HANDED_OVER}
     changed: list[str] = []
     for name, runner in running.items():
@@ -76,9 +80,9 @@ async def follow(node: "Node", wanted: Mapping[str, Graph]) -> None:
             changed.append(name)
         else:
             log.debug("reload: graph %s is unchanged", name)
-    again = [name for name in changed if await _try(running[name].change(wanted[name]), name, logging.DEBUG)]
+    again = [name for name in changed if await _try(running[name].change(wanted[name], finish), name, logging.DEBUG)]
     for name in again:  # another graph may have left the port that it asks for
-        if await _try(running[name].change(wanted[name]), name, logging.ERROR):
+        if await _try(running[name].change(wanted[name], finish), name, logging.ERROR):
             log.warning("reload: graph %s runs on as it was", name)
     for name, graph in wanted.items():
         if name not in running:

@@ -4,32 +4,33 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dynamod.actor import ActorUnreachable, Backoff, Policy, Ref, Spec, Supervisor, System
+from dynamod.actor import ActorUnreachable, Policy, Ref, Supervisor, System
+from dynamod.actor.cell import Cell
+from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph, ServiceSpec
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from .gpus import VARIABLE, Gpus
+from .gpus import Gpus
 from .groups import Group, groups, require_some
-from .paths import office_path
-from .plan import HostPlan, ServicePlan
+from .launch import Launcher
 from .process import Output, Process
+from .running import Running
 from .sockets import listen, url_of
-from .spawn import environment
 from .stall import clocks_of
 
 log = logging.getLogger("dynamod.daemon")
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
-BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
-STOP_GRACE = 3.0
+READY = 600.0
+"""Seconds that a process gets to become Ready before the next one is touched."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -53,19 +54,6 @@ def down(graph: str, component: str, why: str) -> Row:
     return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, 0, None, why, [])
 
 
-@dataclass(slots=True)
-class _Running:
-    group: Group
-    sock: socket.socket | None
-    replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])  # index -> devices
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one change at a time
-
-    def indexes(self, component: str) -> list[int]:
-        """The replicas that `Worker` or `Worker.1` means."""
-        number = component.rpartition("/")[2].partition(".")[2]
-        return [index for index in sorted(self.replicas) if number in ("", str(index))]
-
-
 class GraphRunner:
     """Starts, watches and changes the processes of a graph. `changed` is called whenever a row may have changed."""
 
@@ -87,10 +75,11 @@ class GraphRunner:
         self.name = name
         self.graph = graph
         self._system = system
-        self._folder, self._link = folder, link
-        self._gpus = gpus
-        self._output, self._changed, self._silent = output, changed, silent
-        self._groups: dict[str, _Running] = {}
+        self._gpus, self._changed = gpus, changed
+        self._launcher = Launcher(
+            name, lambda: self.graph, folder=folder, link=link, output=output, changed=changed, silent=silent
+        )
+        self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
         self.origin: Any = None  # how to start the graph again after a restart of the daemon
 
@@ -105,7 +94,7 @@ class GraphRunner:
                 if listener is not None:
                     spec, host, port = listener
                     sock = listen(host, port, spec.name)
-                self._groups[group.name] = _Running(group, sock)
+                self._groups[group.name] = Running(group, sock)
                 for index in range(group.replicas):
                     self._take(group, index)
             ref = self._system.start(self.name, lambda: Supervisor((), POLICY), restart="temporary")
@@ -133,39 +122,53 @@ class GraphRunner:
         self._changed()
 
     def rows(self) -> list[Row]:
-        """One row per component and replica."""
-        supervisor = self._supervisor
-        if supervisor is None:
-            return []
+        """One row per component and replica, and for each process that is about to take its place or to leave it."""
+        return [row for row, _ in self._rows()]
+
+    def _rows(self) -> Iterator[tuple[Row, bool]]:
+        """With each row, whether it is a replica's: else of a process on its way in or out."""
+        if (supervisor := self._supervisor) is None:
+            return
         children = {child.name: child for child in supervisor.children()}
-        rows: list[Row] = []
         for running in self._groups.values():
             for index, devices in sorted(running.replicas.items()):
-                name = process_name(running.group, index)
-                child = children.get(name)
-                cell = supervisor.child(name)
-                facts = cell.actor.facts() if cell is not None and isinstance(cell.actor, Process) else None
-                for spec in running.group.services:
-                    state = child.state if child is not None else "Stopped"
-                    if facts is not None and state in ("Starting", "Ready", "Draining"):
-                        state = facts.components.get(spec.name, state)
-                        state = "Silent" if facts.silent else state
-                    trouble = child.last_error.removeprefix("ProcessEnded: ") if child is not None else ""
-                    rows.append(
-                        Row(
-                            graph=self.name,
-                            component=spec.name,
-                            process=f"{self.name}/{name}",
-                            replica=index,
-                            state=state,
-                            pid=facts.pid if facts is not None else 0,
-                            restarts=child.restarts if child is not None else 0,
-                            uptime=facts.uptime if facts is not None else None,
-                            last_error=(facts.silent if facts is not None else "") or trouble,
-                            gpus=list(devices),
-                        )
-                    )
-        return rows
+                current, name = running.child(index), running.name(index)
+                others = [other for other, replica in running.others.items() if replica == index]
+                for child in (current, *others):
+                    cell = supervisor.child(child)
+                    for spec in running.group.services:
+                        row = self._row(spec.name, name, index, devices, children.get(child), cell)
+                        if child != current and row.state == "Ready":
+                            row = msgspec.structs.replace(row, state="Draining")  # it will hear of it at once
+                        yield row, child == current
+
+    def _row(
+        self,
+        component: str,
+        name: str,
+        index: int,
+        devices: Sequence[str],
+        child: ChildStatistics | None,
+        cell: Cell | None,
+    ) -> Row:
+        facts = cell.actor.facts() if cell is not None and isinstance(cell.actor, Process) else None
+        state = child.state if child is not None else cell.state if cell is not None else "Stopped"
+        if facts is not None and state in ("Starting", "Ready", "Draining"):
+            state = facts.components.get(component, state)
+            state = "Silent" if facts.silent else state
+        trouble = child.last_error.removeprefix("ProcessEnded: ") if child is not None else ""
+        return Row(
+            graph=self.name,
+            component=component,
+            process=f"{self.name}/{name}",
+            replica=index,
+            state=state,
+            pid=facts.pid if facts is not None else 0,
+            restarts=child.restarts if child is not None else 0,
+            uptime=facts.uptime if facts is not None else None,
+            last_error=(facts.silent if facts is not None else "") or trouble,
+            gpus=list(devices),
+        )
 
     def services(self) -> list[ServiceSpec]:
         """The services that run on this node."""
@@ -177,11 +180,11 @@ class GraphRunner:
 
     def fatal(self) -> list[Row]:
         """Components that are given up."""
-        return [row for row in self.rows() if row.state == "Fatal"]
+        return [row for row, current in self._rows() if current and row.state == "Fatal"]
 
     def ready(self) -> bool:
         """Whether all components are Ready."""
-        rows = self.rows()
+        rows = [row for row, current in self._rows() if current]
         return bool(rows) and all(row.state == "Ready" for row in rows)
 
     def processes(self, component: str) -> list[Process]:
@@ -193,53 +196,94 @@ class GraphRunner:
             if component and not self._names(running, component):
                 continue
             for index in sorted(running.replicas):
-                cell = self._supervisor.child(process_name(running.group, index))
+                cell = self._supervisor.child(running.child(index))
                 if cell is not None and isinstance(cell.actor, Process):
                     found.append(cell.actor)
         return found
 
-    async def restart(self, component: str, *, drain: bool = True, timeout: float = 30.0) -> None:
+    async def restart(self, component: str, *, drain: bool = True, timeout: float = FINISH) -> None:
         """Restart the processes of a component, one after the other, each when the one before is Ready.
 
-        Raises UserError when one does not come up.
+        Who listens for clients is replaced when its successor listens. `timeout`: seconds that open streams get to
+        finish. Raises UserError when one does not come up.
         """
         for running in self._of(component):
             async with running.lock:
                 for index in running.indexes(component):
-                    await self._restart(running, index, drain, timeout)
+                    try:
+                        await self._restart(running, index, drain, timeout)
+                    except (KeyError, ActorUnreachable, TimeoutError) as error:
+                        why = str(error).replace("ProcessEnded: ", "")
+                        message = f"{self.name}/{running.name(index)} did not restart: {why}"
+                        raise UserError(message, "see dynamo ps and dynamo logs") from None
         self._changed()
 
-    async def _restart(self, running: _Running, index: int, drain: bool, timeout: float) -> None:
-        supervisor, name = self._supervisor, process_name(running.group, index)
+    async def _restart(self, running: Running, index: int, drain: bool, timeout: float) -> None:
+        supervisor, name = self._supervisor, running.child(index)
         if supervisor is None:
             return
         if any(child.name == name and child.state == "Fatal" for child in supervisor.children()):
             self._spawn(running, index)
-            return
-        try:
+        elif drain and running.overlaps and self._serves(running, index):
+            await self._succeed(running, index, timeout)
+        else:
             ref = await supervisor.restart_child(name, drain=drain, timeout=timeout)
             self._changed()
-            await self._system.ready(ref, timeout=600)
-        except (KeyError, ActorUnreachable) as error:
-            why = str(error).replace("ProcessEnded: ", "")
-            raise UserError(f"{self.name}/{name} did not restart: {why}", "see dynamo ps and dynamo logs") from None
+            await self._system.ready(ref, timeout=READY)
 
-    async def drain(self, component: str, timeout: float = 600.0) -> None:
+    async def _succeed(self, running: Running, index: int, timeout: float) -> None:
+        """Start the next process of a replica beside the one that serves; when it is Ready that one leaves.
+
+        The old one finishes its streams on its own time. Raises ActorUnreachable with nothing changed.
+        """
+        supervisor, old, new = self._supervisor, running.child(index), self._free_name(running, index)
+        assert supervisor is not None
+        running.others[new] = index
+        try:
+            ref = supervisor.start_child(self._launcher.spec(running, index, new))
+            self._changed()
+            await self._system.ready(ref, timeout=READY)
+        except BaseException:
+            del running.others[new]
+            await supervisor.stop_child(new)
+            raise
+        running.children[index] = new
+        running.others[old] = running.others.pop(new)
+        supervisor.context.task(self._retire(supervisor, running, old, timeout), f"retire {old}")
+
+    async def _retire(self, supervisor: Supervisor, running: Running, child: str, timeout: float) -> None:
+        try:
+            await supervisor.stop_child(child, drain=True, timeout=timeout)
+        finally:
+            del running.others[child]
+            self._changed()
+
+    def _free_name(self, running: Running, index: int) -> str:
+        """A name for the next process of a replica."""
+        assert self._supervisor is not None
+        children, name, number = self._supervisor.children(), running.name(index), 1
+        taken = {child.name for child in children if child.state != "Fatal"}
+        while name in taken or self._supervisor.child(name) is not None:  # the second: it is leaving
+            number += 1
+            name = f"{running.name(index)}+{number}"
+        return name
+
+    async def drain(self, component: str, timeout: float = FINISH) -> None:
         """Take the processes of a component out of service: no new requests, open ones finish, then they end."""
         for running in self._of(component):
             async with running.lock:
                 await self._drain(running, running.indexes(component), timeout)
         self._changed()
 
-    async def _drain(self, running: _Running, indexes: Sequence[int], timeout: float) -> None:
+    async def _drain(self, running: Running, indexes: Sequence[int], timeout: float) -> None:
         if (supervisor := self._supervisor) is None:
             return
-        names = [process_name(running.group, index) for index in indexes]
+        names = [running.child(index) for index in indexes]
         await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
         for index in indexes:
             self._give_back(running, index)
 
-    async def scale(self, component: str, replicas: int, timeout: float = 600.0) -> None:
+    async def scale(self, component: str, replicas: int, timeout: float = FINISH) -> None:
         """Run `replicas` processes of a component. More start at once; the highest numbers drain and go."""
         if not 0 <= replicas <= 256:
             raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
@@ -254,7 +298,7 @@ class GraphRunner:
                 await self._drain(running, sorted(running.replicas)[replicas:], timeout)
         self._changed()
 
-    async def change(self, graph: Graph, timeout: float = 30.0) -> None:
+    async def change(self, graph: Graph, timeout: float = FINISH) -> None:
         """Become `graph` with the fewest restarts: only process groups that differ are drained and started anew.
 
         Replicas follow one after the other. Who listens at the same place keeps its socket, so no connection is
@@ -303,7 +347,7 @@ class GraphRunner:
         old -= {(running.group.name, index) for running, index in ends}
         for running in before.values():
             running.replicas = {}  # who waits for the lock of a group that is gone finds it empty
-        self._groups = {name: before.get(name) or _Running(group, None) for name, group in wanted.items()}
+        self._groups = {name: before.get(name) or Running(group, None) for name, group in wanted.items()}
         for name, running in self._groups.items():
             running.group, running.replicas = wanted[name], replicas[name]
             running.sock = sockets.get(name, running.sock)
@@ -314,27 +358,37 @@ class GraphRunner:
         rolling = [self._roll(self._groups[n], [i for name, i in sorted(old) if name == n], timeout) for n in fresh]
         await asyncio.gather(*rolling)
 
-    async def _roll(self, running: _Running, indexes: Sequence[int], timeout: float) -> None:
+    async def _roll(self, running: Running, indexes: Sequence[int], timeout: float) -> None:
         """Start replicas anew with what they are now; the others stay as they are when one does not come up."""
         for count, index in enumerate(indexes, 1):
-            await self._end([(running, index)], timeout)
-            if self._supervisor is None:
-                return
-            ref = self._spawn(running, index)
-            if count == len(indexes):
-                return
             try:
-                await self._system.ready(ref, timeout=600)
+                if self._serves(running, index) and running.overlaps:
+                    await self._succeed(running, index, timeout)
+                    continue
+                await self._end([(running, index)], timeout)
+                if self._supervisor is None:
+                    return
+                ref = self._spawn(running, index)
+                if count < len(indexes):
+                    await self._system.ready(ref, timeout=READY)
             except (ActorUnreachable, TimeoutError) as error:
-                log.error("%s fails with its new settings, the others keep the old: %s", ref.path.lstrip("/"), error)
+                name, why = f"{self.name}/{running.name(index)}", str(error).replace("ProcessEnded: ", "")
+                who = "it keeps" if self._serves(running, index) else "the others keep"
+                log.error("%s fails with its new settings, %s the old: %s", name, who, why)
                 return
 
-    async def _end(self, ends: Sequence[tuple[_Running, int]], timeout: float) -> None:
+    def _serves(self, running: Running, index: int) -> bool:
+        child = running.child(index)
+        return self._supervisor is not None and any(
+            one.name == child and one.state == "Ready" for one in self._supervisor.children()
+        )
+
+    async def _end(self, ends: Sequence[tuple[Running, int]], timeout: float) -> None:
         if (supervisor := self._supervisor) is not None:
-            names = [process_name(running.group, index) for running, index in ends]
+            names = [running.child(index) for running, index in ends]
             await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
 
-    def _sockets(self, fresh: Mapping[str, Group], stale: Sequence[_Running]) -> dict[str, socket.socket]:
+    def _sockets(self, fresh: Mapping[str, Group], stale: Sequence[Running]) -> dict[str, socket.socket]:
         """Sockets of the groups that will start: those of groups that end where the place is the same, or new ones."""
         free = {running.group.place(): running.sock for running in stale}
         sockets: dict[str, socket.socket] = {}
@@ -376,22 +430,22 @@ class GraphRunner:
         """Names of all components."""
         return [spec.name for running in self._groups.values() for spec in running.group.services]
 
-    def _names(self, running: _Running, component: str) -> bool:
+    def _names(self, running: Running, component: str) -> bool:
         name = component.removeprefix(f"{self.name}/").split(".")[0]
         found = name == running.group.name or any(spec.name == name for spec in running.group.services)
         return found and ("." not in component or bool(running.indexes(component)))
 
-    def _of(self, component: str) -> list[_Running]:
+    def _of(self, component: str) -> list[Running]:
         return [running for running in self._groups.values() if self._names(running, component)]
 
     def _take(self, group: Group, index: int) -> None:
-        owner = f"{self.name}/{process_name(group, index)}"
-        devices = self._gpus.take(owner, group.gpus) if group.gpus else []
-        self._groups[group.name].replicas[index] = devices
+        running = self._groups[group.name]
+        owner = f"{self.name}/{running.name(index)}"
+        running.replicas[index] = self._gpus.take(owner, group.gpus) if group.gpus else []
 
-    def _give_back(self, running: _Running, index: int) -> None:
+    def _give_back(self, running: Running, index: int) -> None:
         running.replicas.pop(index, None)
-        self._gpus.give_back(f"{self.name}/{process_name(running.group, index)}")
+        self._gpus.give_back(f"{self.name}/{running.name(index)}")
 
     def _release(self) -> None:
         for running in self._groups.values():
@@ -401,61 +455,15 @@ class GraphRunner:
                 running.sock.close()
         self._groups.clear()
 
-    def _spawn(self, running: _Running, index: int) -> Ref:
+    def _spawn(self, running: Running, index: int) -> Ref:
         assert self._supervisor is not None
-        group, name = running.group, process_name(running.group, index)
-        environ = self._environ(running, index)
-        fds = [running.sock.fileno()] if running.sock is not None else []
-        clocks = clocks_of([spec.config for spec in group.services])
-
-        def factory() -> Process:
-            return Process(
-                self._plan(running, index),  # with what the other components are told by now
-                output=self._output,
-                changed=self._changed,
-                silent=self._silent,
-                environ=environ,
-                fds=fds,
-                grace=STOP_GRACE,
-                warm="worker" if running.sock is None else "ingress",
-                clocks=clocks,
-            )
-
-        ref = self._supervisor.start_child(Spec(name, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5))
-        log.debug("started %s (%s)", name, ", ".join(spec.name for spec in group.services))
+        name = running.children[index] = self._free_name(running, index)
+        ref = self._supervisor.start_child(self._launcher.spec(running, index, name))
+        log.debug("started %s (%s)", ref.path, ", ".join(spec.name for spec in running.group.services))
         return ref
 
-    def _plan(self, running: _Running, index: int) -> HostPlan:
-        group, name = running.group, process_name(running.group, index)
-        listener = group.listener()
-        services = []
-        for spec in group.services:
-            sockets = {}
-            if running.sock is not None and listener is not None and spec.name == listener[0].name:
-                sockets["http"] = 0  # the only descriptor that goes with the plan
-            services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
-        return HostPlan(
-            graph=self.name,
-            name=f"{self.name}/{name}",
-            index=index,
-            services=tuple(services),
-            link=str(self._link),
-            office=str(office_path(self._folder, f"{self.name}.{name}")),
-            config=self.graph.config,
-            env={"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(self.graph.config).decode()},
-        )
 
-    def _environ(self, running: _Running, index: int) -> Mapping[str, str]:
-        environ = environment()
-        for spec in running.group.services:
-            environ.update(spec.envs)
-        devices = running.replicas[index]
-        if running.group.gpus:
-            environ[VARIABLE] = ",".join(devices)
-        return environ
-
-
-def _differs(running: _Running, new: Group, changes: Mapping[str, Sequence[str]]) -> bool:
+def _differs(running: Running, new: Group, changes: Mapping[str, Sequence[str]]) -> bool:
     """Whether the processes of a group must be started anew; more or fewer of them is no reason."""
     names = [spec.name for spec in new.services]
     return names != [spec.name for spec in running.group.services] or any(
@@ -467,8 +475,3 @@ def _close(sockets: Collection[socket.socket | None]) -> None:
     for sock in sockets:
         if sock is not None:
             sock.close()
-
-
-def process_name(group: Group, index: int) -> str:
-    """`Worker.0`."""
-    return f"{group.name}.{index}"

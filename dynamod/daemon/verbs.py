@@ -15,6 +15,7 @@ from dynamod.actor.inspect import inspect_system
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
+from dynamod.message.control import FINISH, patience
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import merge
 
@@ -30,7 +31,6 @@ log = logging.getLogger("dynamod.daemon")
 CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload"})
 """Verbs that change something: only the owner of the daemon (or root, or its group) may use them."""
 
-LONG = 600.0
 ASK = 3.0
 """Seconds that a process has to answer a question."""
 GLANCE = 1.0
@@ -52,7 +52,7 @@ class Verbs:
         if not local:
             guest = self._guest_for(arguments) if verb in ("restart", "scale", "drain", "stop", "reload") else None
             if guest is not None:
-                return await guest.ask(verb, arguments, timeout=LONG)
+                return await guest.ask(verb, arguments, timeout=patience(arguments.get("timeout")))
         match verb:
             case "status":
                 return self.status()
@@ -70,13 +70,15 @@ class Verbs:
                 return await self.explain(arguments, local=local)
             case "restart":
                 runner = self._runner(arguments)
-                await runner.restart(self._component(arguments), drain=bool(arguments.get("drain", True)))
+                await runner.restart(
+                    self._component(arguments), drain=bool(arguments.get("drain", True)), timeout=_seconds(arguments)
+                )
                 return self._rows_of(runner, arguments)
             case "scale":
                 runner = self._runner(arguments)
                 if "." in self._component(arguments):
                     raise UserError(f"{self._component(arguments)} is one process", "scale a component, like Worker")
-                await runner.scale(self._component(arguments), _replicas(arguments))
+                await runner.scale(self._component(arguments), _replicas(arguments), _seconds(arguments))
                 return self._rows_of(runner, arguments)
             case "drain":
                 runner = self._runner(arguments)
@@ -283,7 +285,7 @@ class Verbs:
         if not arguments.get("graph"):
             if node.reload is None:
                 raise UserError("this daemon has no file of its own to read again", "dynamo reload -f new.yaml")
-            await node.reload()
+            await node.reload(_seconds(arguments))
             return {"reloaded": "dynamod"}
         name = str(arguments["graph"])
         runner = node.graphs.get(name)
@@ -299,7 +301,7 @@ class Verbs:
             from .reload import describe
 
             log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)))
-            await runner.change(new)
+            await runner.change(new, _seconds(arguments))
             node.graphs_changed()
         return {"graph": name, "changes": changes, "dry_run": bool(arguments.get("dry_run"))}
 
@@ -363,7 +365,8 @@ class Verbs:
 
     def _rows_of(self, runner: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         component = self._component(arguments).split(".")[0]
-        return [row for row in map(msgspec.to_builtins, runner.rows()) if _means(row, component)]
+        rows = [msgspec.to_builtins(row) for row in runner.rows() if row.state != "Draining"]  # those that stay
+        return [row for row in rows if _means(row, component)]
 
     def _names(self) -> list[str]:
         return sorted({row["component"] for row in self.ps(local=False)})
@@ -434,7 +437,7 @@ def _whole(name: str, value: Any) -> int:
     return value
 
 
-def _seconds(arguments: dict[str, Any], default: float = LONG) -> float:
+def _seconds(arguments: dict[str, Any], default: float = FINISH) -> float:
     value = arguments.get("timeout", default)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"timeout is {value!r}", "give seconds")

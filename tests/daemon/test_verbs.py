@@ -26,10 +26,10 @@ class Runner:
     def rows(self) -> list[Any]:
         return [Row(self.name, name, f"{self.name}/{name}.0") for name in self.names]
 
-    async def restart(self, component: str, *, drain: bool) -> None:
+    async def restart(self, component: str, *, drain: bool, timeout: float) -> None:
         self.done.append(("restart", component, drain))
 
-    async def scale(self, component: str, replicas: int) -> None:
+    async def scale(self, component: str, replicas: int, timeout: float) -> None:
         self.done.append(("scale", component, replicas))
 
     async def drain(self, component: str, timeout: float) -> None:

@@ -1,0 +1,88 @@
+"""What a process of a graph is started with."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from dynamod.actor import Backoff, Spec
+from dynamod.graph.graph import Graph
+
+from .gpus import VARIABLE
+from .paths import office_path
+from .plan import HostPlan, ServicePlan
+from .process import Output, Process
+from .running import Running
+from .spawn import environment
+from .stall import clocks_of
+
+BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
+STOP_GRACE = 3.0
+
+
+class Launcher:
+    """Makes the supervisor's specifications of a graph's processes. `graph` says what other components are told."""
+
+    def __init__(
+        self,
+        name: str,
+        graph: Callable[[], Graph],
+        *,
+        folder: Path,
+        link: Path,
+        output: Output,
+        changed: Callable[[], None],
+        silent: Callable[[int, bool], None],
+    ) -> None:
+        self._name, self._graph = name, graph
+        self._folder, self._link = folder, link
+        self._output, self._changed, self._silent = output, changed, silent
+
+    def spec(self, running: Running, index: int, child: str) -> Spec:
+        """How to start replica `index`, under the supervisor's name `child`."""
+        environ = self._environ(running, index)
+        fds = [running.sock.fileno()] if running.sock is not None else []
+        clocks = clocks_of([spec.config for spec in running.group.services])
+
+        def factory() -> Process:
+            return Process(
+                self._plan(running, index, child),  # with what the other components are told by now
+                output=self._output,
+                changed=self._changed,
+                silent=self._silent,
+                environ=environ,
+                fds=fds,
+                grace=STOP_GRACE,
+                warm="worker" if running.sock is None else "ingress",
+                clocks=clocks,
+            )
+
+        return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
+
+    def _plan(self, running: Running, index: int, child: str) -> HostPlan:
+        listener, config = running.group.listener(), self._graph().config
+        services = []
+        for spec in running.group.services:
+            sockets = {}
+            if running.sock is not None and listener is not None and spec.name == listener[0].name:
+                sockets["http"] = 0  # the only descriptor that goes with the plan
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
+        return HostPlan(
+            graph=self._name,
+            name=f"{self._name}/{running.name(index)}",
+            index=index,
+            services=tuple(services),
+            link=str(self._link),
+            office=str(office_path(self._folder, f"{self._name}.{child}")),
+            config=config,
+            env={"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(config).decode()},
+        )
+
+    @staticmethod
+    def _environ(running: Running, index: int) -> Mapping[str, str]:
+        environ = environment()
+        for spec in running.group.services:
+            environ.update(spec.envs)
+        if running.group.gpus:
+            environ[VARIABLE] = ",".join(running.replicas[index])
+        return environ
