@@ -5,7 +5,7 @@ import random as random_module
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from .metrics import Histogram
 _ANY_TOKEN = 2**31 - 1
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
 _INT64 = 2**63
+_Request = TypeVar("_Request", Generate, Chat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ async def lower(
         chat = lower_text(job, card)
         if request.nvext is not None and "request_id" in (request.nvext.annotations or ()):
             annotations["request_id"] = job.id
-        return Lowered(card, None, [chat] * samples, [0] * samples, annotations)
+        return Lowered(card, None, _named([chat] * samples), [0] * samples, annotations)
     requests: list[Generate] = []
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
@@ -80,7 +81,17 @@ async def lower(
             blocks += [prompt_blocks(generate.token_ids, card.kv_cache_block_size)] * samples
             if hashing is not None:
                 hashing.observe((perf_counter() - started) * 1000)
-    return Lowered(card, model, requests, counts, annotations, blocks)
+    return Lowered(card, model, _named(requests), counts, annotations, blocks)
+
+
+def _named(requests: list[_Request]) -> list[_Request]:
+    """Each choice is a request of its own to engines, which tell requests apart by their ids: `id#0`, `id#1`, ..."""
+    if len(requests) == 1:
+        return requests
+    return [
+        msgspec.structs.replace(request, request_id=f"{request.request_id}#{index}")
+        for index, request in enumerate(requests)
+    ]
 
 
 def check_served(request: ChatRequest | CompletionRequest, card: ModelCard) -> None:

@@ -70,17 +70,24 @@ class DecisionLog:
 
     def add(self, decision: Decision) -> None:
         """Keep a decision."""
-        known = self._requests.get(decision.request)
+        request = _whole(decision.request)
+        known = self._requests.get(request)
         if known is not None:
             known.append(decision)
             return
-        self._requests[decision.request] = [decision]
+        self._requests[request] = [decision]
         if len(self._requests) > self._capacity:
             self._requests.popitem(last=False)
 
     def of(self, request: str) -> list[Decision]:
         """All decisions for a request, in order; empty when it is not known (any more)."""
-        return list(self._requests.get(request, ()))
+        return list(self._requests.get(_whole(request), ()))
 
     def __len__(self) -> int:
         return len(self._requests)
+
+
+def _whole(request: str) -> str:
+    """The client's request of which this is a choice (`id#1`)."""
+    head, mark, choice = request.rpartition("#")
+    return head if mark and choice.isdigit() else request

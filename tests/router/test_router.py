@@ -188,6 +188,17 @@ def test_decisions_are_kept_for_a_while() -> None:
     assert shown["weights"]["queued"] == 0.5
 
 
+def test_decisions_for_all_choices_stand_under_the_clients_request() -> None:
+    router, log = make(), DecisionLog(capacity=2)
+    for name in ("a#0", "a#1", "b#", "c#x"):
+        log.add(decide(router, prompt(1, request=name)))
+    assert [decision.request for decision in log.of("c#x")] == ["c#x"]
+    log.add(decide(router, prompt(1, request="a#1")))
+    log.add(decide(router, prompt(1, request="a#0")))
+    assert [decision.request for decision in log.of("a")] == ["a#1", "a#0"]
+    assert log.of("a#0") == log.of("a")
+
+
 def test_words_of_a_feed_survive_the_wire() -> None:
     words: tuple[FeedItem, ...] = (Cleared(), holds(1, 2), Load(1, 2, 3, 4, 0.5), Began(1, (2,), 3), Ended(1))
     assert unpack(pack(words)) == words
