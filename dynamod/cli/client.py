@@ -42,10 +42,12 @@ class Control:
         """Read a path. Raises as `get`."""
         return self._answer("GET", path, None, TIMEOUT * 2)
 
-    def post(self, verb: str, **arguments: Any) -> Any:
-        """Change something. `timeout`: seconds that open streams may finish."""
+    def post(self, verb: str, seconds: float | None = None, **arguments: Any) -> Any:
+        """Change something, within `seconds`. Argument `timeout`: seconds that open streams may finish."""
+        if seconds is None:
+            seconds = patience(arguments.get("timeout")) + 20
         body = json.dumps({key: value for key, value in arguments.items() if value is not None})
-        return self._answer("POST", f"/v1/{quote(verb)}", body, patience(arguments.get("timeout")) + 20)
+        return self._answer("POST", f"/v1/{quote(verb)}", body, seconds)
 
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""

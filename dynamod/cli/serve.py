@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,26 +32,10 @@ class ServeArguments:
 
 def serve_graph(arguments: ServeArguments) -> int:
     """Serve. Raises UserError for everything that can be known before a process starts."""
-    from dynamod.graph.load import load_graph
-
     folder = Path(arguments.working_dir).expanduser() if arguments.working_dir else None
     if folder is not None and not folder.is_dir():
         raise UserError(f"no folder {arguments.working_dir}", "check --working-dir")
-    graph = load_graph(
-        arguments.graph,
-        arguments.config_file,
-        working_dir=folder,
-        overrides=[*arguments.extra],
-        service_name=arguments.service_name,
-    )
-    if arguments.host is not None or arguments.port is not None:
-        graph = load_graph(
-            arguments.graph,
-            arguments.config_file,
-            working_dir=folder,
-            overrides=[*arguments.extra, *_listening(graph, arguments)],
-            service_name=arguments.service_name,
-        )
+    graph = _read(arguments, folder)
     if arguments.dry_run:
         from dynamod.graph.config import dry_run_text
 
@@ -62,19 +46,54 @@ def serve_graph(arguments: ServeArguments) -> int:
     check(graph)
     if arguments.detach:
         return _detach(graph, arguments)
+
+    def again() -> Any:
+        new = _read(arguments, folder)
+        check(new)
+        return new
+
     return foreground(
-        graph, title="dynamo serve", name=arguments.name, socket=arguments.socket, verbose=arguments.verbose
+        graph,
+        title="dynamo serve",
+        name=arguments.name,
+        socket=arguments.socket,
+        verbose=arguments.verbose,
+        again=again,
     )
 
 
-def foreground(graph: Any, *, title: str, name: str, socket: str | None, verbose: int) -> int:
-    """Run a graph in this process tree: as the daemon of the machine, or as a guest of the one that runs."""
+def _read(arguments: ServeArguments, folder: Path | None) -> Any:
+    from dynamod.graph.load import load_graph
+
+    def load(more: Sequence[str] = ()) -> Any:
+        return load_graph(
+            arguments.graph,
+            arguments.config_file,
+            working_dir=folder,
+            overrides=[*arguments.extra, *more],
+            service_name=arguments.service_name,
+        )
+
+    graph = load()
+    if arguments.host is not None or arguments.port is not None:
+        graph = load(_listening(graph, arguments))
+    return graph
+
+
+def foreground(
+    graph: Any, *, title: str, name: str, socket: str | None, verbose: int, again: Callable[[], Any] | None = None
+) -> int:
+    """Run a graph in this process tree: as the daemon of the machine, or as a guest of the one that runs.
+
+    `again` reads the graph anew, for SIGHUP.
+    """
     configure_logs(verbose)
     from dynamod.daemon.boot import Options, Wanted, run
     from dynamod.daemon.paths import choose_socket
+    from dynamod.daemon.reload import rereader
 
     path = choose_socket(socket)
-    return run(Options(path, title, (Wanted(graph, name),)))
+    return run(Options(path, title, (Wanted(graph, name),), reload=rereader(again) if again is not None else None))
 
 
 def configure_logs(verbose: int) -> None:
@@ -95,9 +114,7 @@ def _detach(graph: Any, arguments: ServeArguments) -> int:
     from .client import Control
 
     control = Control(arguments.socket)
-    value = control.post(
-        "serve", graph=absolute(graph, Path.cwd()).to_dict(), name=arguments.name or None, timeout=30.0
-    )
+    value = control.post("serve", 30.0, graph=absolute(graph, Path.cwd()).to_dict(), name=arguments.name or None)
     print(f"graph {value['name']} handed over: {', '.join(value['components'])} {' '.join(value['urls'])}".rstrip())
     return 0
 

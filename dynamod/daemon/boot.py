@@ -207,12 +207,14 @@ async def _reloads(hangup: asyncio.Event, node: Node, notifier: Notifier, option
         await hangup.wait()
         hangup.clear()
         if options.reload is None:
-            log.info("SIGHUP: nothing to reload, this command was started with its graph")
+            log.info("SIGHUP: nothing to reload, this command has no file of its own")
             continue
         log.info("SIGHUP: reloading")
         notifier.reloading()
         try:
             await options.reload(node, FINISH)
+        except UserError as error:
+            log.error("nothing reloaded: %s", error.line())
         except Exception:
             log.exception("the reload failed")
         notifier.ready(_status(node))

@@ -8,8 +8,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import Changes, diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
@@ -54,12 +56,22 @@ def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node, float], A
     """
 
     async def reload(node: "Node", finish: float) -> None:
-        try:
-            wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
-        except UserError as error:
-            log.error("nothing reloaded: %s", error.line())
-            return
+        wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
         await follow(node, {one.called: one.graph for one in wanted}, finish)
+
+    return reload
+
+
+def rereader(read: Callable[[], Graph]) -> "Callable[[Node, float], Any]":
+    """The same for a command that runs one graph: `read` gives it anew, or raises UserError."""
+
+    async def reload(node: "Node", finish: float) -> None:
+        new = absolute(await asyncio.to_thread(read), Path.cwd())
+        for name, runner in node.graphs.items():
+            if runner.origin != HANDED_OVER:
+                runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
+                await follow(node, {name: new}, finish)
+                return
 
     return reload
 
@@ -79,7 +91,7 @@ async def follow(node: "Node", wanted: Mapping[str, Graph], finish: float = FINI
             log.info("reload: graph %s changes (%s)", name, describe(changes))
             changed.append(name)
         else:
-            log.debug("reload: graph %s is unchanged", name)
+            log.info("reload: graph %s is unchanged", name)
     again = [name for name in changed if await _try(running[name].change(wanted[name], finish), name, logging.DEBUG)]
     for name in again:  # another graph may have left the port that it asks for
         if await _try(running[name].change(wanted[name], finish), name, logging.ERROR):

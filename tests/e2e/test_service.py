@@ -319,12 +319,47 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
     assert [row["last_error"] for row in machine.ps()] == [""] * 3
 
 
-def test_a_foreground_command_has_nothing_to_reload(machine: Any) -> None:
-    command = machine.agg()
+def test_a_foreground_command_reads_its_file_again(machine: Any) -> None:
+    config = machine.folder / "mine.yaml"
+
+    def write(speed: int) -> None:
+        worker = f"{{engine: mocker, model: sample, engine_args: {{speedup_ratio: {speed}}}}}"
+        config.write_text(f"graph: graphs.agg:Frontend\nWorker: {worker}\n")
+
+    def pids() -> dict[str, int]:
+        return {row["component"]: row["pid"] for row in machine.ps()}
+
+    write(5)
+    command = machine.start("dynamo", "serve", "-f", "mine.yaml", "--port", 0)
+    url = command.ready()
+    before = pids()
+    command.send(signal.SIGHUP)
+    machine.until(lambda: "graph agg is unchanged" in command.err)
+    config.write_text("graph: graphs.agg:Frontend\nWorker: {speed: 1}\n")
+    command.send(signal.SIGHUP)
+    machine.until(lambda: "nothing reloaded" in command.err)
+    assert "speed" in machine.run("dynamo", "reload").mistake()
+    assert pids() == before
+    write(9)
+    command.send(signal.SIGHUP)
+    machine.until(lambda: pids()["Worker"] != before["Worker"] and machine.row("Worker")["state"] == "Ready")
+    command.tree()
+    assert {name for name, pid in pids().items() if pid == before[name]} == {"Processor", "Frontend"}
+    machine.until(lambda: machine.serves(url))
+    machine.chat(url, "hello", max_tokens=3)
+    write(5)
+    assert machine.run("dynamo", "reload").code == 0
+    machine.until(lambda: machine.row("Worker")["state"] == "Ready")
+    command.tree()
+
+
+def test_a_command_without_a_file_has_nothing_to_reload(machine: Any) -> None:
+    command = machine.start("dynamo-run", "in=http", "out=echo_core", "sample", "--http-port", 0)
     url = command.ready()
     before = {row["pid"] for row in machine.ps()}
     command.send(signal.SIGHUP)
     machine.until(lambda: "SIGHUP: nothing to reload" in command.err)
+    assert "no file of its own" in machine.run("dynamo", "reload").mistake()
     assert "hello" in machine.chat(url, "hello")
     assert {row["pid"] for row in machine.ps()} == before
 
