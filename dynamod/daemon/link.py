@@ -33,8 +33,10 @@ from dynamod.message.node import (
 )
 from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
 from dynamod.post.unix_impl import remove_stale
-from dynamod.registry.keys import exited_key
+from dynamod.registry.keys import exited_key, quarantine_key
 from dynamod.registry.memory_impl import MemoryRegistry
+
+from .distributed.heard import Ear
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -65,6 +67,7 @@ class LinkServer(Actor):
         self._graphs = graphs
         self._server: asyncio.Server | None = None
         self.ends: set[LinkEnd] = set()
+        self._ear = Ear(self._heard, self._value)
 
     async def started(self) -> None:
         """Begin to listen; only processes of the same user may connect."""
@@ -75,6 +78,7 @@ class LinkServer(Actor):
             self._server = await loop.create_unix_server(self._accept, str(self._path))
         finally:
             os.umask(old)
+        self.context.task(self._ear.listen(), "listen")
 
     async def stopping(self, reason: Reason) -> None:
         """Close everything: processes keep their view and look for a successor."""
@@ -105,7 +109,22 @@ class LinkServer(Actor):
         }
 
     def _accept(self) -> "LinkEnd":
-        return LinkEnd(self.registry, self._node, self.ends, self._changed, self.names, self._cluster, self._gone)
+        return LinkEnd(
+            self.registry, self._node, self.ends, self._changed, self.names, self._cluster, self._gone, self._ear
+        )
+
+    def _value(self, key: str) -> bytes | None:
+        found = self.registry.own(key)
+        return found[0] if found is not None else None
+
+    def _heard(self, pid: int, why: str) -> None:
+        """A process that is not our child is silent, or is heard again: ingress processes leave it alone meanwhile."""
+        key = quarantine_key(self._node, pid)
+        if why:
+            self.registry.put(key, why.encode(), self._lease)
+        else:
+            self.registry.delete(key, self._lease)
+        self._changed()
 
     def _gone(self, lease: int) -> None:
         """A process has closed its link: whoever waits for it need not wait for its lease to expire."""
@@ -128,7 +147,9 @@ class LinkEnd(asyncio.Protocol):
         taken: Callable[[], set[str]],
         cluster: dict[str, str],
         gone: Callable[[int], None],
+        ear: Ear,
     ) -> None:
+        self._ear = ear
         self._cluster, self._gone = cluster, gone
         self._registry, self._node, self._ends, self._changed = registry, node, ends, changed
         self._taken = taken
@@ -169,6 +190,7 @@ class LinkEnd(asyncio.Protocol):
             if not future.done():
                 future.set_exception(DynamodError("the process is gone"))
         if self.lease:
+            self._ear.gone(self.lease)
             self._gone(self.lease)
             self._registry.revoke(self.lease)
         self._changed()
@@ -177,7 +199,8 @@ class LinkEnd(asyncio.Protocol):
     def rows(self) -> tuple[dict[str, Any], ...]:
         """The guest's `ps`: what it has reported last, grown older since."""
         age = time.monotonic() - self._reported
-        return tuple({**row, "uptime": row["uptime"] + age} if row["uptime"] is not None else row for row in self._rows)
+        rows = [{**row, "uptime": row["uptime"] + age} if row["uptime"] is not None else row for row in self._rows]
+        return self._ear.rows(rows)
 
     def names(self) -> set[str]:
         """Names of the guest's graphs, also of those that it is about to start."""
@@ -229,7 +252,8 @@ class LinkEnd(asyncio.Protocol):
                 self._claimed.add(given)
                 self._say(Claimed(name, given))
             case Beat():
-                pass
+                if self.hello is not None:
+                    self._ear.beat(self.lease, self.hello)
             case _:
                 log.debug("unexpected word from %s", self.hello)
 

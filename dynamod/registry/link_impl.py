@@ -3,10 +3,17 @@
 When that daemon ends, nothing is lost here: the view stays, and once it (or its successor) is back, the process greets
 with the lease it had, puts its keys again and compares the new snapshot with what it knew. Keys that are missing get a
 time of grace, because their owners have to come back too.
+
+The daemon may be a process that serves, too (a user's own file). When it is stopped nobody else can say so: whoever
+does not hear from it for HEARTBEAT seconds takes it to be quarantined, until it is heard.
 """
 
 import asyncio
+import itertools
 import logging
+import os
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +24,19 @@ from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Snapshot
 from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
 
 from .base import Watcher
+from .keys import QUARANTINED, quarantine_key
 
 log = logging.getLogger("dynamod.registry")
 
 RETRY = 0.1
 GRACE = 3.0
+ECHO = "local/echo/"
+"""Keys that a process puts to hear them back from the daemon."""
+HEARTBEAT = 2.0
+"""Seconds without a word of the daemon, although it was asked."""
+ASK = 0.5
+"""Seconds between two questions."""
+_PEER = struct.Struct("3i")  # pid, uid, gid
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(FromNode)
 
@@ -50,6 +65,9 @@ class LinkRegistry(Actor):
         self._granted = asyncio.Event()
         self._writer: asyncio.StreamWriter | None = None
         self.node = ""
+        self._heard = 0.0
+        self._echo = ""
+        self._silent = ""  # key of the daemon's quarantine while it is not heard
 
     async def started(self) -> None:
         """Begin to keep the link; does not wait for it."""
@@ -124,12 +142,15 @@ class LinkRegistry(Actor):
                 await asyncio.sleep(RETRY)
                 continue
             silent = False
+            listening = self.context.task(self._listen(writer), "listen")
             try:
                 await self._talk(reader, writer)
             except (OSError, FrameError, msgspec.MsgspecError) as error:
                 log.warning("the link broke: %s", error)
             finally:
                 self._writer = None
+                listening.cancel()
+                self._tell_silent("")
                 writer.close()
                 if self._lost is not None:
                     self._lost()
@@ -140,8 +161,39 @@ class LinkRegistry(Actor):
         hello = msgspec.structs.replace(self._hello, lease=self._lease)
         writer.write(MAGIC + pack(_encoder.encode(hello)))
         while data := await reader.read(1 << 16):
+            self._heard = self.context.now()
             for payload in unframer.feed(data):
                 self._take(_decoder.decode(payload), writer)
+
+    async def _listen(self, writer: asyncio.StreamWriter) -> None:
+        """Ask the daemon for a word again and again. A late look says more about us than about it."""
+        pid = _peer(writer)
+        looked = self._heard = self.context.now()
+        for count in itertools.count():
+            await asyncio.sleep(ASK)
+            now = self.context.now()
+            if now - looked > ASK + 0.5:
+                self._heard = now
+            looked = now
+            if self._writer is writer and self.node and pid not in (0, os.getpid()):
+                self._ask(count)
+                silent = now - self._heard > HEARTBEAT
+                self._tell_silent(quarantine_key(self.node, pid) if silent else "")
+
+    def _ask(self, count: int) -> None:
+        key = f"{ECHO}{self._lease:x}"
+        if self._echo != key:
+            self._echo = key
+            self.watch(key, lambda _key, _value: None)
+        self.say(Put(key, b"%d" % count))
+
+    def _tell_silent(self, key: str) -> None:
+        before, self._silent = self._silent, key
+        if before != key:
+            log.warning("the daemon %s", "does not answer" if key else "answers again")
+            for prefix, watcher in list(self._watchers.values()):
+                if prefix == QUARANTINED:
+                    watcher(key or before, b"" if key else None)
 
     def _take(self, message: FromNode, writer: asyncio.StreamWriter) -> None:
         match message:
@@ -187,3 +239,13 @@ class LinkRegistry(Actor):
         else:
             view[key] = value
         self._watchers[number][1](key, value)
+
+
+def _peer(writer: asyncio.StreamWriter) -> int:
+    """Pid of the process that listens at the other end; 0 where the kernel does not tell."""
+    sock = writer.get_extra_info("socket")
+    try:
+        pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    except (OSError, AttributeError):
+        return 0
+    return int(pid)

@@ -89,7 +89,10 @@ asyncio.run(worker())
 
 COUNT = '''
 import asyncio
+import os
+import pathlib
 import sys
+import time
 
 from dynamo.llm import ModelType, register_llm
 from dynamo.runtime import dynamo_worker
@@ -249,6 +252,150 @@ async def worker(runtime):
         except Exception as error:
             await asyncio.sleep(0.02)
     raise error
+
+asyncio.run(worker())
+"""
+
+BLOCKS = """    for _ in range(left):
+        block = pathlib.Path(f"block.{os.getpid()}")
+        if block.exists():
+            block.unlink()
+            time.sleep(6)
+"""
+"""In place of COUNT's loop: the file can be asked to block its event loop, as an engine without a thread does."""
+
+CACHED = """
+import asyncio
+import json
+import os
+import pathlib
+import threading
+
+from dynamo.llm import (
+    ForwardPassMetrics, KvEventPublisher, KvStats, ModelType, WorkerMetricsPublisher, WorkerStats, register_llm
+)
+from dynamo.runtime import dynamo_worker
+
+
+def names(ids):
+    # any numbers of 64 bits, here with a sign: this engine's own names of its blocks
+    return [hash(tuple(ids[: end + 16])) for end in range(0, len(ids) // 16 * 16, 16)]
+
+
+def store(publisher, ids):
+    mine = names(ids)
+    publisher.publish_stored(1, ids, [16] * len(mine), mine, 0, None)
+
+
+@dynamo_worker()
+async def worker(runtime):
+    component = runtime.namespace("mine").component("cached")
+    endpoint = component.endpoint("generate")
+    await register_llm(ModelType.Backend, endpoint, "sample", kv_cache_block_size=16)
+    publisher = KvEventPublisher(component, endpoint.lease_id(), 16)
+    load = WorkerMetricsPublisher()
+    await load.create_endpoint(component)
+    load.publish(ForwardPassMetrics(
+        worker_stats=WorkerStats(request_active_slots=1, request_total_slots=8, num_requests_waiting=0),
+        kv_stats=KvStats(
+            kv_active_blocks=3, kv_total_blocks=777, gpu_cache_usage_perc=0.1, gpu_prefix_cache_hit_rate=0.5
+        ),
+    ))
+
+    seen = []
+
+    async def generate(request):
+        ids = request["token_ids"]
+        if ids not in seen:
+            seen.append(ids)
+            print("ids", json.dumps(ids), flush=True)
+            threading.Thread(target=store, args=(publisher, ids)).start()
+        for token in ids[:3]:
+            yield {"token_ids": [token]}
+
+    async def listen():  # does to the cache what the test says
+        file = pathlib.Path(f"cache.{os.getpid()}")
+        while True:
+            await asyncio.sleep(0.02)
+            if file.exists():
+                what, ids = json.loads(file.read_text())
+                if what == "store":
+                    store(publisher, ids)
+                else:
+                    publisher.publish_removed(2, names(ids))
+                file.unlink()
+
+    listening = asyncio.create_task(listen())
+    await endpoint.serve_endpoint(generate)
+    listening.cancel()
+
+
+asyncio.run(worker())
+"""
+"""An engine that tells of its KV cache."""
+
+LOGS = """
+import asyncio
+import logging
+import sys
+
+from dynamo.runtime import dynamo_worker
+
+log = logging.getLogger("mine.engine")
+
+
+async def generate(request, context):
+    log.info("told %s", request, extra={"beside": 1})
+    log.warning("warned of %d%%", 7)
+    try:
+        raise ValueError("no luck")
+    except ValueError:
+        log.exception("it failed")
+    logging.getLogger("dynamod.mine").warning("as one of ours")
+    yield request
+
+
+@dynamo_worker()
+async def worker(runtime):
+    endpoint = runtime.namespace("mine").component("logs").endpoint("generate")
+    if len(sys.argv) > 1:
+        logging.basicConfig(level="INFO", format="mine: %(message)s")  # it works although the node is joined
+    await endpoint.serve_endpoint(generate)
+
+
+@dynamo_worker()
+async def asks(runtime):
+    client = await runtime.namespace("mine").component("logs").endpoint("generate").client()
+    await client.wait_for_instances()
+    print([item async for item in client.random("hello", annotated=False)], flush=True)
+
+
+async def both():
+    await asyncio.gather(worker(), asks())
+
+asyncio.run(both())
+"""
+"""Serves and asks in one process, and logs in between."""
+
+SLOWLY = """for word in request.text.split():
+            yield {"word": word}
+            await asyncio.sleep(60)
+        for word in"""
+"""In SERVER: it takes its time between two words."""
+
+WAITS = """
+import asyncio
+from dynamo.runtime import dynamo_worker
+
+@dynamo_worker()
+async def worker(runtime):
+    client = await runtime.namespace("mine").component("words").endpoint("generate").client()
+    await client.wait_for_instances()
+    try:
+        async for item in await client.random({"text": "a b"}):
+            print(item.data(), flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
 
 asyncio.run(worker())
 """

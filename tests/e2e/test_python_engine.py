@@ -1,6 +1,9 @@
 """A user's own Python file as an engine or as a client, started with plain `python`, beside the real commands."""
 
+import http.client
+import itertools
 import json
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ import pytest
 from dynamod.daemon import infra
 
 from .nodes import Servers, models, on
-from .python_files import CHAT, CLIENT, COUNT, ECHO, HAMMER, OWN, SERVER, SHIPPED
+from .python_files import BLOCKS, CACHED, CHAT, CLIENT, COUNT, ECHO, HAMMER, LOGS, OWN, SERVER, SHIPPED, SLOWLY, WAITS
 
 
 def front(machine: Any) -> str:
@@ -255,3 +258,132 @@ def test_engines_and_clients_of_other_nodes(machine: Any, servers: Servers) -> N
     client = machine.script(ECHO, name="client", **on(machine, servers, "one"))
     assert client.wait().out == "['a', 'b']\n"
     assert fixed.end().code == 0
+
+
+@pytest.mark.parametrize("how", ["stopped", "holder stopped", "holder blocked"])
+def test_a_silent_engine_is_left_alone_until_it_is_heard_again(machine: Any, how: str) -> None:
+    """`holder`: it holds the node, because it came first."""
+    text = COUNT.replace("    for _ in range(left):\n", BLOCKS) if how == "holder blocked" else COUNT
+    url, engines = "", []
+    for name in ("ab", "front") if "holder" in how else ("front", "ab"):
+        if name == "front":
+            url = front(machine)
+        for letter in name if name == "ab" else "":
+            engines.append(machine.script(text, "graceful", name=f"engine_{letter}"))
+            machine.until(lambda: len(machine.ps("counter")) == len(engines))
+    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: [row["state"] for row in machine.ps("counter")] == ["Ready"] * 2)
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) >= 2)
+    victim, other = engines
+    assert (machine.raw_status() == victim.pid) == ("holder" in how)
+
+    whole = machine.chat(url, "count", max_tokens=100)
+    streams = [machine.stream(url, "count", max_tokens=100) for _ in range(4)]
+    machine.until(lambda: "100 to go" in victim.out)
+    began = time.monotonic()
+    if how == "holder blocked":
+        (machine.folder / f"block.{victim.pid}").touch()
+    else:
+        victim.send(signal.SIGSTOP)
+    for stream in streams:
+        stream.read()
+        assert (stream.finish, stream.error) == ("length", None)
+        assert stream.text == whole
+    assert time.monotonic() - began < 8
+    assert re.findall(r"begins behind \d+ ids, (?!100)\d+ to go", other.out), "they went on, and did not begin again"
+    before = victim.out.count("begins")
+    assert len({machine.chat(url, "count", max_tokens=5) for _ in range(4)}) == 1
+    assert victim.out.count("begins") == before, "nothing new goes there"
+    if how != "holder stopped":  # then nobody answers
+        (row,) = [row for row in machine.ps("counter") if row["pid"] == victim.pid]
+        assert (row["state"], row["last_error"]) == ("Silent", "silent for 2 s")
+
+    if how != "holder blocked":
+        victim.send(signal.SIGCONT)
+    machine.until(lambda: [row["state"] for row in machine.ps("counter")] == ["Ready"] * 2)
+
+    def serves_again() -> bool:
+        machine.chat(url, "count", max_tokens=2)
+        return bool(victim.out.count("begins") > before)
+
+    machine.until(serves_again)
+
+
+def test_a_call_of_a_silent_process_ends_with_an_error(machine: Any) -> None:
+    machine.start("dynamod")
+    machine.until(machine.raw_status)
+    server = machine.script(SERVER.replace("__STATIC__", "False").replace("for word in", SLOWLY), name="server")
+    client = machine.script(WAITS, name="client")
+    client.prints("'a'")
+    server.send(signal.SIGSTOP)
+    assert "its process does not answer any more" in client.wait(10).out
+    server.send(signal.SIGCONT)
+    machine.until(lambda: machine.row("words")["state"] == "Ready")
+
+
+def test_a_prompt_goes_where_an_engine_says_that_it_is_cached(machine: Any) -> None:
+    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0, "--router-mode", "kv").ready()
+    engines = {name: machine.script(CACHED, name=f"engine_{name}") for name in "ab"}
+    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: [row["state"] for row in machine.ps("cached")] == ["Ready"] * 2)
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) >= 2)
+    text, count = " ".join(f"word {n}" for n in range(60)), itertools.count()
+
+    def where(overlap: bool) -> str:
+        """Who gets the prompt once the router knows that it is cached, or that it is not."""
+
+        def asked() -> str:
+            request = f"request-{next(count)}"
+            body = {"model": "sample", "messages": [{"role": "user", "content": text}], "max_tokens": 3}
+            connection = http.client.HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]), timeout=20)
+            headers = {"Content-Type": "application/json", "x-request-id": request}
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+            assert connection.getresponse().read()
+            connection.close()
+            (decision,) = machine.raw("GET", f"/v1/requests/{request}/decision")[1]
+            found = {one["instance"]: one["process"] for one in decision["candidates"]}
+            assert sorted(name.rpartition("/")[2] for name in found.values()) == ["engine_a.0", "engine_b.0"]
+            return str(found[decision["chosen"]])[-3] if bool(decision["overlap"]) == overlap else ""
+
+        return str(machine.until(asked))
+
+    def cache(name: str, what: str) -> None:
+        """An engine's cache changes by itself."""
+        file = machine.folder / f"cache.{engines[name].pid}"
+        part = machine.folder / "part"
+        part.write_text(json.dumps([what, ids]))
+        part.rename(file)
+        machine.until(lambda: not file.exists())
+
+    first = where(overlap=False)
+    ids = json.loads(engines[first].prints(r"ids (.*)\n")[1])
+    assert {where(overlap=True) for _ in range(4)} == {first}
+
+    # counter-check: only what the engines say can tell that the other one has it now
+    other = "a" if first == "b" else "b"
+    cache(first, "remove")
+    cache(other, "store")
+    machine.until(lambda: where(overlap=True) == other)
+    assert {where(overlap=True) for _ in range(4)} == {other}
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_what_a_file_logs_is_in_dynamo_logs_and_its_terminal_is_as_it_was(machine: Any, configured: bool) -> None:
+    machine.start("dynamod")
+    machine.until(machine.raw_status)
+    file = machine.script(LOGS, *(["configured"] * configured), name="own")
+    file.prints("hello")
+    lines = machine.until(lambda: [one for one in [machine.run("dynamo", "logs", "own").out] if "one of ours" in one])[
+        0
+    ]
+    assert "WARN mine.engine: warned of 7% component=python/own.0\n" in lines
+    assert "ERROR mine.engine: it failed component=python/own.0\n  Traceback" in lines
+    assert "\n  ValueError: no luck\n" in lines
+    assert " WARN dynamod.mine: as one of ours" in lines
+    assert ("INFO mine.engine: told hello" in lines) == configured
+    assert machine.run("dynamo", "logs", "logs").out == lines, "the component is named, too"
+    err = file.end().err
+    first = "mine: " * configured
+    assert err.count("warned of 7%") == 1
+    assert [line for line in err.splitlines() if "warned" in line] == [f"{first}warned of 7%"]
+    assert (f"{first}told hello\n" in err) == configured

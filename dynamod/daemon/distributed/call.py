@@ -169,6 +169,7 @@ class CallOut:
         self._tried: set[int] = set()
         self._sink: _Sink | None = None
         self._outbound: Outbound | None = None
+        self.instance: Instance | None = None  # where it is now
         self._left = False
         self._loop = asyncio.get_running_loop()
 
@@ -176,16 +177,25 @@ class CallOut:
         """Send it to the next instance. Raises Overloaded when there is none, BadRequest when it cannot take it."""
         if self._sink is not None or self._left:
             return
-        instance = self._pick(self._tried)
+        instance = self.instance = self._pick(self._tried)
         self._tried.add(instance.instance_id)
         request = self._request(instance)
         sink = self._sink = _Sink(f"{instance.path} ({instance.process or instance.instance_id})")
         self._outbound = self._post.open(instance, request, sink)
         self._context.on_stop(self.leave)
 
+    def lost(self, why: str) -> None:
+        """The instance does not answer any more: nobody knows what it has done of the call."""
+        if self._sink is not None and not self._left:
+            self._sink.lost(why)
+            if self._outbound is not None:
+                self._outbound.cancel()
+                self._outbound = None
+
     def leave(self) -> None:
         """The reader has left."""
         self._left = True
+        self.instance = None
         self._context.forget(self.leave)
         if self._outbound is not None:
             self._outbound.cancel()

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Collection
 from typing import Any, Self
+from weakref import WeakSet
 
 import msgspec
 
@@ -35,6 +36,7 @@ class Client:
         self._static: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}
         self._turn = itertools.count()
+        self._calls: WeakSet[CallOut] = WeakSet()
 
     async def open(self) -> Self:
         """Look at the registry: what is there now is known when this returns."""
@@ -49,7 +51,7 @@ class Client:
 
             await around.caught_up(f"{STATIC}{place_of(self._address)}/", told)
         else:
-            around.view  # noqa: B018 - begins to watch
+            around.view.on_change(self._leave_quarantined)
             await around.caught_up(f"{CARDS}{place_of(self._address)}/", self._card)
         return self
 
@@ -132,7 +134,14 @@ class Client:
         def mail(instance: Instance) -> Request:
             return request_for(self._cards.get(card_key(instance)), context.id(), payload)
 
-        return Answers(CallOut(self._around.mail, mail, pick, context, again=again), annotated)
+        call = CallOut(self._around.mail, mail, pick, context, again=again)
+        self._calls.add(call)
+        return Answers(call, annotated)
+
+    def _leave_quarantined(self) -> None:
+        for call in list(self._calls):
+            if call.instance is not None and self._around.view.quarantined(call.instance):
+                call.lost("its process does not answer any more")
 
     def _card(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -10,20 +10,23 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from dynamod.actor import Actor, Supervisor, System
 from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode
+from dynamod.message.node import Beat, FromNode
 from dynamod.registry.keys import Address
 
 from ..paths import office_path
 from ..plan import HostPlan
 from ..site import Surroundings
+from ..stall import clocks_of
 from ..surround import leave, surround
+from .heard import BEAT, PATIENCE
+from .ledger import Ledger
 from .shown import Served
 from .signals import Signals
 from .thread import NodeThread
@@ -37,6 +40,9 @@ GRACE = 30.0
 """Seconds for open requests to finish when a process shuts down; the variable says otherwise."""
 IMPATIENT = 3.0
 """The same behind a Ctrl-C: somebody waits in front of the terminal."""
+
+PATIENCE_VARIABLE = "DYNAMOD_HEARTBEAT_TIMEOUT"
+"""Seconds that this process may be silent, whatever the node's own setting is."""
 
 OWN = ("registry", "root")
 """Actors of ours beside those of components."""
@@ -57,10 +63,12 @@ class Connection:
         self.ends: dict[Callable[[float], object], None] = {}  # what each runtime does to end, in order
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
         self.served: dict[str, None] = {}  # addresses
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self._ledgers: dict[tuple[str, str], Ledger] = {}
         self._shown: dict[Address, Served] = {}
-        self._opened: asyncio.Future[None] = self._loop.create_future()
+        self._opened: asyncio.Future[None] = self.loop.create_future()
         self._unused = asyncio.Event()
+        self._serves = asyncio.Event()
         self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())  # perhaps nobody asks
         self._thread: NodeThread | None = None
         self._life: concurrent.futures.Future[None]
@@ -70,7 +78,7 @@ class Connection:
 
         It can belong to none of the users: they come and go in any order.
         """
-        self._life = asyncio.run_coroutine_threadsafe(self._live(), self._loop)
+        self._life = asyncio.run_coroutine_threadsafe(self._live(), self.loop)
 
     async def ready(self) -> None:
         """Wait until it is open. Raises UserError when the node cannot be joined."""
@@ -92,6 +100,16 @@ class Connection:
         """Wait until nothing is left of it."""
         await asyncio.wait([asyncio.wrap_future(self._life)])
 
+    def ledger(self, namespace: str, component: str) -> Ledger:
+        """What the engine of a component tells of itself."""
+        return self._ledgers.setdefault((namespace, component), Ledger(f"{namespace}.{component}"))
+
+    def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
+        """Start a task that ends with the connection."""
+        cell = self.around.system.cell(self.around.system.ref("/root"))
+        assert cell is not None
+        return cell.actor.context.task(coro, name)
+
     async def supervisor(self, component: str) -> Supervisor:
         """The supervisor of a component's endpoints: `top` knows the actor by the component's name."""
         system, name = self.around.system, component.replace("/", "%2F")
@@ -107,6 +125,7 @@ class Connection:
         """What `ps` says of a component: that of its endpoints, Ready if all are. An empty state takes one away."""
         before = self._shown.pop(address, None)
         if state:
+            self._serves.set()
             self._shown[address] = Served(address.component, state, before.since if before else time.monotonic())
         rows: dict[str, Served] = {}
         for one in self._shown.values():
@@ -120,7 +139,7 @@ class Connection:
         try:
             async with contextlib.AsyncExitStack() as stack:
                 self.around = await self._open(stack)
-                stack.enter_context(Signals(self._loop, self._signalled, self._cut))
+                stack.enter_context(Signals(self.loop, self._signalled, self._cut))
                 self._opened.set_result(None)
                 await self._unused.wait()
         except Exception as error:
@@ -129,13 +148,14 @@ class Connection:
             else:
                 self._opened.set_exception(error)
         finally:
-            if _connections.get(self._loop) is self:
-                del _connections[self._loop]
+            if _connections.get(self.loop) is self:
+                del _connections[self.loop]
             if not self._opened.done():
                 self._opened.cancel()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Surroundings:
         grace_of(GRACE)  # a wrong one is told now, not at the end
+        patience = clocks_of(()).heartbeat if os.environ.get(PATIENCE_VARIABLE) else 0.0
         system = await stack.enter_async_context(System())
         self._thread = thread = NodeThread(script_name(), self._answer, self._ended)
         stack.push_async_callback(thread.stop)
@@ -162,7 +182,20 @@ class Connection:
             raise UserError(
                 f"the node at {place.link} gave no lease within {LEASED:g} s", "see dynamo status"
             ) from None
+        if patience:
+            around.registry.put(f"{PATIENCE}{os.getpid()}", f"{patience:g}".encode())
+        cell.actor.context.task(self._beat(around), "beat")
         return around
+
+    async def _beat(self, around: Surroundings) -> None:
+        """Signs of life of this loop, for the node's `heard.Ear`.
+
+        From the first endpoint on: whoever serves nothing may keep its loop busy, loading a model.
+        """
+        await self._serves.wait()
+        while True:
+            around.registry.say(Beat(self.loop.time()))
+            await asyncio.sleep(BEAT)
 
     async def _answer(self, verb: str) -> Any:
         if verb == "inspect":

@@ -5,12 +5,14 @@ from typing import ClassVar
 import msgspec
 
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
+from dynamod.message.cache import FeedItem, Load
 from dynamod.message.registry import EngineKind, ModelCard
 from dynamod.message.worker import Chat, Generate
 from dynamod.post.base import Reply
 
 from .answers import ChunkAnswer, TokenAnswer
 from .handler import Calls, Handler, Take
+from .ledger import Ledger
 from .requests import openai, preprocessed, room
 
 
@@ -20,9 +22,9 @@ class PythonEngine(Engine):
     name = "python"
     needs_model = False
 
-    def __init__(self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard) -> None:
+    def __init__(self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
         super().__init__(options, spawn)
-        self._handler, self._card = handler, card
+        self._handler, self._card, self._ledger = handler, card, ledger
         self.calls = Calls(handler, spawn)
         self._tokens = 0
 
@@ -36,6 +38,10 @@ class PythonEngine(Engine):
     def statistics(self) -> EngineStatistics:
         """See Engine. Steps are the handler's own: none is known."""
         return EngineStatistics(running=len(self.calls), tokens=self._tokens)
+
+    def load(self) -> Load:
+        """See Engine. What a WorkerMetricsPublisher said last, else what is seen from here."""
+        return self._ledger.load or super().load()
 
     async def close(self) -> None:
         """Tell the handlers; what is open is failed by the worker, and may go elsewhere."""
@@ -60,6 +66,24 @@ class TokenEngine(PythonEngine):
     """ModelType.Backend: PreprocessedRequest in, dicts with token_ids out."""
 
     kind: ClassVar[EngineKind] = "tokens"
+
+    async def start(self) -> None:
+        """See Engine. Raises UserError when what is published has blocks of another size than the card."""
+        self._ledger.serve(self._card.name, self._card.kv_cache_block_size, self.tell)
+
+    async def close(self) -> None:
+        """See Engine."""
+        self._ledger.leave(self.tell)
+        await super().close()
+
+    def snapshot(self) -> tuple[FeedItem, ...]:
+        """See Engine."""
+        return (*self._ledger.snapshot(), self.load())
+
+    def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
+        """See Engine."""
+        assert isinstance(request, Generate)
+        return self._ledger.footprint(request.token_ids + request.prior_output)
 
     def submit(self, request: Generate | Chat, reply: Reply) -> None:
         """See Engine."""

@@ -17,6 +17,7 @@ from ..site import Site
 from .answers import CallAnswer
 from .engine import TextEngine, TokenEngine
 from .handler import Calls, Handler
+from .ledger import Ledger
 
 log = logging.getLogger("dynamod.python")
 
@@ -137,12 +138,12 @@ class EndpointHost(Actor):
 class ModelHost(Worker):
     """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
 
-    def __init__(self, place: Place, handler: Handler, card: ModelCard) -> None:
+    def __init__(self, place: Place, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
         self._place, self._handler = place, handler
         engine = TokenEngine if card.kind == "tokens" else TextEngine
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine:
-            return engine(options, spawn, handler, card)
+            return engine(options, spawn, handler, card, ledger)
 
         super().__init__(make, EngineOptions(name=card.name), lambda _card: None, place.withdraw)
 

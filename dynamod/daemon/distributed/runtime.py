@@ -65,6 +65,12 @@ class DistributedRuntime:
                 self._connection.ends[self.end] = None
         return self._connection
 
+    def connection(self) -> Connection:
+        """The process's connection. Raises UserError before it has joined the node."""
+        if self._connection is None:
+            raise UserError("this process has no lease yet", "await component.create_service() before")
+        return self._connection
+
     async def close(self) -> None:
         """Leave the node, if no other runtime of the process is left."""
         self._task = None
@@ -132,16 +138,24 @@ class Component:
     """A group of processes that do the same."""
 
     def __init__(self, runtime: DistributedRuntime, namespace: str, name: str) -> None:
-        self._runtime, self._namespace, self.name = runtime, namespace, name
+        self._runtime, self.namespace, self.name = runtime, namespace, name
 
     async def create_service(self) -> None:
         """Join the node now rather than at the first endpoint; nothing else has to be created here."""
         await self._runtime.connect()
 
+    async def connected(self) -> Connection:
+        """The process's connection; joins the node. Raises UserError."""
+        return await self._runtime.connect()
+
+    def connection(self) -> Connection:
+        """The process's connection. Raises UserError before it has joined the node."""
+        return self._runtime.connection()
+
     def endpoint(self, name: str) -> "Endpoint":
         """An endpoint. Raises UserError for an illegal name."""
         _one_word("endpoint", name)
-        return Endpoint(self._runtime, Address(self._namespace, self.name, name))
+        return Endpoint(self._runtime, Address(self.namespace, self.name, name))
 
 
 class Endpoint:
@@ -183,10 +197,7 @@ class Endpoint:
 
     def lease_id(self) -> int:
         """The id of this process's instances. Raises UserError before the process has joined the node."""
-        connection = self._runtime._connection
-        if connection is None:
-            raise UserError("this process has no lease yet", "await component.create_service() before")
-        return connection.around.registry.lease
+        return self._runtime.connection().around.registry.lease
 
     def register(self, card: ModelCard) -> None:
         """Serve this model here (`register_llm`). Raises UserError when it is too late, or there is one."""

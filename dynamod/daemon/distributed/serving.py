@@ -55,7 +55,11 @@ async def serve(
         around, ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
     )
     place = Place(site, address.endpoint, card, static=runtime.is_static)
-    host: EndpointHost | ModelHost = EndpointHost(place, handler) if card is None else ModelHost(place, handler, card)
+    host: EndpointHost | ModelHost = (
+        EndpointHost(place, handler)
+        if card is None
+        else ModelHost(place, handler, card, connection.ledger(address.namespace, address.component))
+    )
     ready = False
 
     def published() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
+from dynamod.registry.keys import quarantine_key
 
 from ..process import Process, ProcessFacts
 from ..runner import GraphRunner, Row
@@ -59,6 +60,8 @@ class PythonGraph(GraphRunner):
         self.process = f"{name}/{script}.0"
         self.served: tuple[Served, ...] = ()  # replaced as a whole: the other thread may look at any time
         self.over = asyncio.Event()
+        self.unheard = ""  # why the process is left alone, empty when it is not
+        self._quarantine = quarantine_key(node.name, os.getpid())
         self._itself = cast(Process, _Itself(self, ask))
         self._shut_down = end
 
@@ -97,11 +100,28 @@ class PythonGraph(GraphRunner):
 
     def rows(self) -> list[Row]:
         """One row per component."""
-        now = time.monotonic()
+        now, why = time.monotonic(), self.unheard
         return [
-            Row(self.name, one.component, self.process, 0, one.state, os.getpid(), 0, now - one.since, "", [])
+            Row(
+                self.name,
+                one.component,
+                self.process,
+                0,
+                "Silent" if why else one.state,
+                os.getpid(),
+                0,
+                now - one.since,
+                why,
+                [],
+            )
             for one in self.served
         ]
+
+    def quarantined(self, key: str, value: bytes | None) -> None:
+        """News of who on the node is silent: this process holds the node, and its file keeps its loop busy."""
+        if key == self._quarantine:
+            self.unheard = "" if value is None else value.decode() or "silent"
+            self._changed()
 
     def changed(self) -> None:
         """Tell the node that the rows are others."""
@@ -152,5 +172,5 @@ class _Itself:
             detail="",
             beat_age=None,
             uptime=time.monotonic() - self._born,
-            silent="",
+            silent=self._graph.unheard,
         )

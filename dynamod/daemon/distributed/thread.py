@@ -19,9 +19,11 @@ from typing import Any
 
 from dynamod.actor import ActorUnreachable, System, Terminated
 from dynamod.message.errors import UserError
+from dynamod.registry.keys import QUARANTINED
 
 from ..node import Node
 from ..paths import choose_socket, link_path
+from .logs import Tap
 from .shown import GRAPH, PythonGraph, Served
 
 log = logging.getLogger("dynamod.python")
@@ -111,13 +113,15 @@ class NodeThread:
             except ActorUnreachable:
                 error = getattr(system.reason_of(ref), "error", None)
                 raise error if isinstance(error, UserError) else ActorUnreachable("the node cannot start") from error
-            # `dynamo logs` is for what the node starts; and a handler at the root would keep logging.basicConfig of
-            # the user's file from doing anything
+            # a handler at the root would keep logging.basicConfig of the user's file from doing anything; see logs.py
             logging.getLogger().removeHandler(node.recent)
             name = await node.claim(GRAPH, exact=False)
             graph = self._graph = PythonGraph(name, node, self._script, self._asked, lambda: self._told("dynamo stop"))
             node.graphs[name] = graph
+            node.watch(QUARANTINED, graph.quarantined)
             node.changed()
+            tap = Tap(node.recent, graph.process, self._loop)
+            tap.open()
             node.context.task(self._stopped(node), "stopped")
             system.watch(ref, self._lost)
             self._place.set_result(Place(name, graph.process, node.folder.path, link_path(node.socket)))
@@ -127,6 +131,8 @@ class NodeThread:
                 await graph.over.wait()
             finally:
                 graph.over.set()
+                tap.close()
+                await asyncio.sleep(0)  # what was logged last is written
                 await system.root.stop_child("node")
 
     async def _stopped(self, node: Node) -> None:

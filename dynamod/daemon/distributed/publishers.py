@@ -1,0 +1,187 @@
+"""Publishers: how an engine in Python tells routers what its KV cache holds and how busy it is."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynamod.kvcache.hashes import local_hashes
+from dynamod.message import tokens
+from dynamod.message.cache import Load
+from dynamod.message.errors import UserError
+
+if TYPE_CHECKING:
+    from .runtime import Component
+
+log = logging.getLogger("dynamod.python")
+
+MASK = (1 << 64) - 1
+
+
+class KvEventPublisher:
+    """Tells all routers which blocks the KV cache of this process's `component` holds. Made in the worker function;
+    its methods may be called from any thread, and return at once.
+
+    `worker_id`: `endpoint.lease_id()`, as nobody can tell for another process. `kv_block_size`: tokens, the same as in
+    `register_llm`. Raises UserError otherwise.
+    """
+
+    def __init__(self, component: "Component", worker_id: int, kv_block_size: int) -> None:
+        if isinstance(kv_block_size, bool) or not isinstance(kv_block_size, int) or kv_block_size < 1:
+            raise UserError(f"kv_block_size is {kv_block_size!r}", "give tokens per block, from 1 upwards")
+        connection = component.connection()
+        if worker_id != (lease := connection.around.registry.lease):
+            raise UserError(f"worker_id is {worker_id!r}, this process is {lease}", "give endpoint.lease_id()")
+        self._ledger, self._loop = connection.ledger(component.namespace, component.name), connection.loop
+        self._block_size = kv_block_size
+        self._skipped: set[str] = set()
+        self._ledger.publish(kv_block_size)
+
+    def publish_stored(
+        self,
+        event_id: int,
+        token_ids: Iterable[int],
+        num_block_tokens: Iterable[int],
+        block_hashes: Iterable[int],
+        lora_id: int | None = 0,
+        parent_hash: int | None = None,
+    ) -> None:
+        """Blocks that follow each other are in the cache, behind the block `parent_hash` (None: from a prompt's start).
+
+        `token_ids`: of all blocks, one after the other; `num_block_tokens`: how many each has; `block_hashes`: the
+        engine's own names, 64 bits with or without sign. From the first block on that is not full, and with another
+        parent than was told before, nothing is told, with a warning; so are blocks of adapters (`lora_id` above 0),
+        which routers cannot tell from others. `event_id` has no effect: feeds have numbers of their own.
+        Raises UserError for lists that do not fit together.
+        """
+        ids, sizes = _whole("token_ids", token_ids), _whole("num_block_tokens", num_block_tokens)
+        names = [name & MASK for name in _whole("block_hashes", block_hashes)]
+        if len(sizes) != len(names) or sum(sizes) > len(ids) or min(sizes, default=0) < 0:
+            raise UserError(
+                f"{len(names)} block_hashes and {len(sizes)} num_block_tokens (sum {sum(sizes)}) for {len(ids)} "
+                "token_ids",
+                "give one hash and one number per block, and the tokens of all blocks",
+            )
+        if lora_id:
+            self._skip("lora", "blocks of adapters are not told of (lora_id %s)", lora_id)
+            return
+        full = next((place for place, size in enumerate(sizes) if size != self._block_size), len(sizes))
+        if full < len(sizes):
+            self._skip("size", "a block of %d tokens is not told of, blocks have %d", sizes[full], self._block_size)
+        if not full:
+            return
+        try:
+            packed = tokens.pack(ids[: full * self._block_size])
+        except OverflowError:
+            raise UserError("a token id is no 32-bit number", "give ids of the model's vocabulary") from None
+        parent = None if parent_hash is None else parent_hash & MASK
+        local = local_hashes(packed, self._block_size)
+        self._call(lambda: self._ledger.stored(parent, names[:full], local))
+
+    def publish_removed(self, event_id: int, block_hashes: Iterable[int]) -> None:
+        """Blocks of these names are not in the cache any more. Raises UserError for what are no numbers."""
+        names = [name & MASK for name in _whole("block_hashes", block_hashes)]
+        self._call(lambda: self._ledger.removed(names))
+
+    def _skip(self, kind: str, text: str, *values: Any) -> None:
+        if kind not in self._skipped:
+            self._skipped.add(kind)
+            log.warning(text + "; this is said once", *values)
+
+    def _call(self, function: Callable[[], None]) -> None:
+        in_loop(self._loop, function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStats:
+    """Requests that run, that can run at once, and that wait."""
+
+    request_active_slots: int
+    request_total_slots: int
+    num_requests_waiting: int
+    data_parallel_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvStats:
+    """Blocks in use and in all, the share in use, the rate of prefix hits (both 0 to 1)."""
+
+    kv_active_blocks: int
+    kv_total_blocks: int
+    gpu_cache_usage_perc: float
+    gpu_prefix_cache_hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardPassMetrics:
+    """How busy an engine is. `spec_decode_stats` has no effect here."""
+
+    worker_stats: WorkerStats
+    kv_stats: KvStats
+    spec_decode_stats: Any = None
+
+
+class WorkerMetricsPublisher:
+    """Tells routers, and `dynamo top`, how busy an engine is. `publish` may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._told: Load | None = None
+        self._set: Callable[[Load], None] | None = None
+
+    async def create_endpoint(self, component: "Component", dp_rank: int = 0) -> None:
+        """Whose engine it is; what was published before counts. `dp_rank` has no effect. Raises UserError."""
+        connection = await component.connected()
+        ledger, loop = connection.ledger(component.namespace, component.name), connection.loop
+
+        def note(load: Load) -> None:
+            ledger.load = load
+
+        self._set = lambda load: in_loop(loop, lambda: note(load))
+        if self._told is not None:
+            self._set(self._told)
+
+    def publish(self, metrics: ForwardPassMetrics | int, *numbers: float) -> None:
+        """The load now: a ForwardPassMetrics, or the seven numbers of the first version (active slots, all slots,
+        active blocks, all blocks, requests that wait, share in use, hit rate). Raises UserError.
+        """
+        if isinstance(metrics, ForwardPassMetrics) and not numbers:
+            worker, kv = metrics.worker_stats, metrics.kv_stats
+            counts: list[Any] = [worker.request_active_slots, worker.num_requests_waiting]
+            counts += [kv.kv_active_blocks, kv.kv_total_blocks]
+            rate = kv.gpu_prefix_cache_hit_rate
+        elif isinstance(metrics, int) and len(numbers) == 6:
+            counts, rate = [metrics, *(numbers[place] for place in (3, 1, 2))], numbers[5]
+        else:
+            raise UserError("publish takes a ForwardPassMetrics", "or seven numbers, as in the first version")
+        try:
+            running, waiting, active, total = map(int, counts)
+            load = Load(running, waiting, active, total, float(rate))
+        except (TypeError, ValueError) as error:
+            raise UserError(f"a number of the metrics is none: {error}", "give whole numbers, and rates") from None
+        if min(running, waiting, active, total) < 0 or not 0 <= load.hit_rate <= 1:
+            raise UserError(f"impossible metrics: {load}", "numbers from 0 upwards, rates from 0 to 1")
+        self._told = load
+        if self._set is not None:
+            self._set(load)
+
+
+def in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    """Call it in the loop: now when it is the running one, else soon. A loop that is closed has no readers."""
+    try:
+        here = asyncio.get_running_loop() is loop
+    except RuntimeError:
+        here = False
+    if here:
+        function()
+        return
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function)
+
+
+def _whole(name: str, values: Iterable[int]) -> list[int]:
+    try:
+        return [value.__index__() for value in values]
+    except (TypeError, AttributeError):
+        raise UserError(f"{name} is no list of whole numbers: {values!r}"[:200], "give a list of int") from None
