@@ -14,15 +14,17 @@ class _Parser(argparse.ArgumentParser):
 
 def run(argv: Sequence[str]) -> int:
     """Run the front door."""
-    from .run import ingress_graph, joined, router_flags
+    from .run import RunArguments, ingress_graph, joined, router_flags
     from .serve import foreground
 
     p = _Parser(
         prog="python -m dynamo.frontend",
         description="An OpenAI server for all models that workers of this machine announce.",
-        epilog="example: python -m dynamo.frontend --http-port 8080",
+        epilog="examples: python -m dynamo.frontend --http-port 8080; python -m dynamo.frontend --interactive",
     )
     add = p.add_argument
+    add("-i", "--interactive", action="store_true", help="a chat in the terminal instead of a server")
+    add("--model-name", metavar="NAME", help="with --interactive: the model to talk to (default: the first found)")
     add("--http-port", type=int, default=8000, metavar="PORT", help="port (default 8000)")
     add("--http-host", default="0.0.0.0", metavar="HOST", help="address (default 0.0.0.0)")
     router_flags(add)
@@ -37,5 +39,14 @@ def run(argv: Sequence[str]) -> int:
         flags = p.parse_args(joined(argv))
     except SystemExit as end:
         return int(end.code or 0)
+    talk = None
+    if flags.interactive:
+        from .talk.start import start
+
+        flags.dry_run = False
+        arguments, talk = start(RunArguments("text", "auto", "", flags))
+        flags = arguments.flags
+    elif flags.model_name:
+        raise UserError("--model-name belongs to --interactive", "a server has all models that are found")
     graph = ingress_graph(flags)
-    return foreground(graph, title="dynamo.frontend", name="", socket=flags.socket, verbose=flags.verbose)
+    return foreground(graph, title="dynamo.frontend", name="", socket=flags.socket, verbose=flags.verbose, talk=talk)

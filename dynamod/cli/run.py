@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +13,17 @@ from dynamod.message.errors import UserError
 from dynamod.registry.keys import Address
 
 MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
-INPUTS = ("http", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
+INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
 _BOOLS = {"true": True, "false": False}
 HELP = """\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
 Runs one engine. Words and flags may come in any order.
 
-  in=http                       an OpenAI server (default)
+  in=text                       a chat in the terminal (default there)
+  in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
+  in=batch:FILE                 asks each line {"text": "..."} of FILE, writes output.jsonl beside it
+  in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that front doors of this machine find
   out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
   out=auto, out=dyn             the models of workers that are found (with in=http)
@@ -30,6 +34,9 @@ flags:
 """
 EPILOG = """
 examples:
+  dynamo-run sample
+  echo "What is the capital of France?" | dynamo-run sample
+  dynamo-run in=batch:prompts.jsonl out=mistralrs sample
   dynamo-run in=http out=mistralrs sample
   dynamo-run in=http out=echo_full --model-name my_model
   dynamo-run in=http out=echo_core --model-path sample -v
@@ -46,7 +53,7 @@ examples:
 class RunArguments:
     """What was typed, sorted."""
 
-    input: str = "http"
+    input: str = "text"
     output: str = ""
     model: str = ""
     flags: argparse.Namespace = field(default_factory=argparse.Namespace)
@@ -85,6 +92,9 @@ def parser() -> argparse.ArgumentParser:
     router_flags(add)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
+    add(
+        "--request-template", metavar="FILE", help="JSON with model, temperature, max_completion_tokens of each request"
+    )
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
@@ -129,7 +139,7 @@ def parse(argv: Sequence[str]) -> RunArguments:
     if len(models) > 1:
         raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
     model = models[0] if models else (flags.model_path or "")
-    return RunArguments(ways["in"] or "http", ways["out"], model, flags, rest)
+    return RunArguments(ways["in"] or ("text" if sys.stdin.isatty() else "stdin"), ways["out"], model, flags, rest)
 
 
 def joined(words: Sequence[str]) -> list[str]:
@@ -160,6 +170,11 @@ def run(argv: Sequence[str]) -> int:
         arguments = parse(argv)
     except SystemExit as end:  # argparse ends --help and --version this way
         return int(end.code or 0)
+    talk = None
+    if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
+        from .talk.start import start
+
+        arguments, talk = start(arguments)
     graph = build(arguments)
     if arguments.flags.dry_run:
         from dynamod.graph.config import dry_run_text
@@ -172,7 +187,8 @@ def run(argv: Sequence[str]) -> int:
     from .serve import foreground
 
     title = f"dynamo-run in={arguments.input} out={arguments.output or 'mistralrs'}"
-    return foreground(graph, title=title, name="", socket=arguments.flags.socket, verbose=arguments.flags.verbose)
+    flags = arguments.flags
+    return foreground(graph, title=title, name="", socket=flags.socket, verbose=flags.verbose, talk=talk)
 
 
 def build(arguments: RunArguments) -> Graph:
@@ -185,6 +201,8 @@ def build(arguments: RunArguments) -> Graph:
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
+    if flags.request_template:
+        raise UserError("--request-template belongs to in=text, in=stdin and in=batch:", "clients say what they want")
     if flags.static_worker:
         raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
     if discover or output.startswith("dyn://"):

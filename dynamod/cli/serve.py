@@ -3,11 +3,14 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynamod.message.errors import UserError
+
+if TYPE_CHECKING:
+    from dynamod.daemon.desk import Talk
 
 LEVELS = ("", "debug", "trace")
 
@@ -81,11 +84,18 @@ def _read(arguments: ServeArguments, folder: Path | None) -> Any:
 
 
 def foreground(
-    graph: Any, *, title: str, name: str, socket: str | None, verbose: int, again: Callable[[], Any] | None = None
+    graph: Any,
+    *,
+    title: str,
+    name: str,
+    socket: str | None,
+    verbose: int,
+    again: Callable[[], Any] | None = None,
+    talk: "Talk | None" = None,
 ) -> int:
     """Run a graph in this process tree: as the daemon of the machine, or as a guest of the one that runs.
 
-    `again` reads the graph anew, for SIGHUP.
+    `again` reads the graph anew, for SIGHUP. `talk` speaks to it instead of clients: nothing else is printed.
     """
     configure_logs(verbose)
     from dynamod.daemon.boot import Options, Wanted, run
@@ -93,7 +103,10 @@ def foreground(
     from dynamod.daemon.reload import rereader
 
     path = choose_socket(socket)
-    return run(Options(path, title, (Wanted(graph, name),), reload=rereader(again) if again is not None else None))
+    options = Options(path, title, (Wanted(graph, name),), reload=rereader(again) if again is not None else None)
+    if talk is not None:
+        options = replace(options, talk=talk, echo=lambda _text: None)
+    return run(options)
 
 
 def configure_logs(verbose: int) -> None:

@@ -16,6 +16,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from .components.served import ServedModel
+from .desk import Desk, Talk
 from .node import Node, Ping
 from .notify import Notifier
 from .reload import HANDED_OVER, Kept, Wanted
@@ -43,7 +44,8 @@ def say(text: str) -> None:
 class Options:
     """How a node runs. `must_hold`: refuse to join another daemon. `foreground`: print, and end with the graph.
 
-    `changed` is called whenever a graph has come or gone after the start, `reload` on SIGHUP.
+    `changed` is called whenever a graph has come or gone after the start, `reload` on SIGHUP. `talk` runs when the
+    graph is ready, and the command ends with it.
     """
 
     socket: Path
@@ -54,6 +56,7 @@ class Options:
     reload: Callable[[Node, float], Awaitable[None]] | None = None
     changed: Callable[[Node], None] | None = None
     echo: Callable[[str], None] = field(default=say)
+    talk: Talk | None = None
 
 
 def run(options: Options) -> int:
@@ -77,8 +80,9 @@ async def _live(options: Options) -> int:
             if isinstance(error, UserError):
                 raise error from None
             raise
-        hangup = _signals(node)
-        session = _Session(node, options)
+        desk = Desk()
+        hangup = _signals(node, desk)
+        session = _Session(node, options, desk)
         try:
             for wanted in options.wanted:
                 try:
@@ -108,8 +112,8 @@ async def _live(options: Options) -> int:
 class _Session:
     """What the person in front of the terminal sees."""
 
-    def __init__(self, node: Node, options: Options) -> None:
-        self._node, self._options = node, options
+    def __init__(self, node: Node, options: Options, desk: Desk) -> None:
+        self._node, self._options, self._desk = node, options, desk
         self.code = 0
         self._runners: list[GraphRunner] = []
         self._models = Models(node.watch, self._model_added, node.changed)
@@ -135,6 +139,19 @@ class _Session:
             return
         for runner in runners:
             self._print_ready(runner)
+        if self._options.talk is not None:
+            await self._talk(self._options.talk, runners[0].urls()[0])
+
+    async def _talk(self, talk: Talk, url: str) -> None:
+        try:
+            self.code = await talk(self._desk, url)
+        except UserError as error:
+            print(f"error: {error.line()}", file=sys.stderr)
+            self.code = 1
+        except Exception:
+            log.exception("the talk failed by a mistake of ours")
+            self.code = 1
+        self._node.stop()
 
     def _live(self) -> list[GraphRunner]:
         """Without those that have been stopped meanwhile."""
@@ -162,13 +179,15 @@ class _Session:
         return any(spec.actor.endswith(":ProcessorComponent") for spec in specs)
 
 
-def _signals(node: Node) -> asyncio.Event:
+def _signals(node: Node, desk: Desk) -> asyncio.Event:
     """Handle signals. The event is set by SIGHUP."""
     loop = asyncio.get_running_loop()
     asked = 0
 
     def end(name: str) -> None:
         nonlocal asked
+        if name == "SIGINT" and not asked and desk.interrupt():
+            return
         asked += 1
         if asked == 1:
             log.info("%s: stopping", name)

@@ -46,7 +46,7 @@ class Launcher:
 
         def factory() -> Process:
             return Process(
-                self._plan(running, index, child),  # with what the other components are told by now
+                self._plan(running, index, child, environ),  # with what the other components are told by now
                 output=self._output,
                 changed=self._changed,
                 silent=self._silent,
@@ -59,8 +59,11 @@ class Launcher:
 
         return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
 
-    def _plan(self, running: Running, index: int, child: str) -> HostPlan:
+    def _plan(self, running: Running, index: int, child: str, environ: Mapping[str, str]) -> HostPlan:
         listener, config = running.group.listener(), self._graph().config
+        env = {"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(config).decode()}
+        if "DYN_LOG" in environ:
+            env["DYN_LOG"] = environ["DYN_LOG"]  # a spare process was started before the command's flags were read
         services = []
         for spec in running.group.services:
             sockets = {}
@@ -75,7 +78,7 @@ class Launcher:
             link=str(self._link),
             office=str(office_path(self._folder, f"{self._name}.{child}")),
             config=config,
-            env={"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(config).decode()},
+            env=env,
         )
 
     @staticmethod

@@ -31,7 +31,6 @@ class HostPlan(msgspec.Struct, frozen=True):
     link: str
     office: str
     config: dict[str, Any] = {}
-    log_level: str = ""
     env: dict[str, str] = {}
 
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from .test_talk import piped
+
 ROOT = Path(__file__).parents[2]
 FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"
 TESTS = "uv run pytest"
@@ -180,8 +182,18 @@ def test_the_test_command_has_what_it_needs() -> None:
 @pytest.mark.engine
 def test_one_engine_without_a_graph_file(shell: Callable[[Path], Shell]) -> None:
     pytest.importorskip("mistralrs")
-    echo, ask, front, worker, ask_sample = commands("One engine without a graph file")
+    prompt, batch, echo, ask, front, worker, ask_sample = commands("One engine without a graph file")
     here = shell(ROOT)
+    folder = here.machine.folder
+    (folder / "prompts.jsonl").write_text('{"text": "What is the capital of Spain?"}\n')
+    said, _, command = prompt.partition(" | ")
+    for line, stdin in ((command, said.removeprefix("echo ").strip('"')), (batch, "")):
+        done = piped(here.machine, stdin, *shlex.split(line)[1:])
+        assert done.returncode == 0, done.stderr
+        if stdin:
+            assert done.stdout == "The capital of France is Paris.\n"
+    assert json.loads((folder / "output.jsonl").read_text())["response"] == "The capital of Spain is Madrid."
+
     here.run(echo)
     assert content(here.run(ask)) == "Hello, world"
     here.last.end()

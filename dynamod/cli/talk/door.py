@@ -1,0 +1,141 @@
+"""The client of the front door that the same command runs."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from dynamod.message.errors import DynamodError
+
+if TYPE_CHECKING:
+    import aiohttp
+
+SILENCE = 620.0
+"""Seconds without a byte after which an answer has failed; the server's own clocks end it before."""
+CONNECT = 10.0
+
+
+class Refused(DynamodError):
+    """The server's own words. `retry_after`: seconds, when it says that it will have room."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+@dataclass(slots=True)
+class Answer:
+    """What is known at the end of a stream: text, token counts by the server, why it ended, seconds it took."""
+
+    pieces: list[str] = field(default_factory=list[str])
+    tokens_in: int = 0
+    tokens_out: int = 0
+    finish: str = ""
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All that came."""
+        return "".join(self.pieces)
+
+
+class Door:
+    """An open session with the front door at `url`. `fields` go with every request."""
+
+    def __init__(self, url: str, key: str, fields: Mapping[str, Any]) -> None:
+        self._url, self._key, self._fields = url, key, dict(fields)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        import aiohttp
+
+        self._session = aiohttp.ClientSession(
+            base_url=self._url,
+            headers={"Authorization": f"Bearer {self._key}"},
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
+            connector=aiohttp.TCPConnector(limit=0),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    async def models(self) -> list[str]:
+        """Names of the models that can be asked now."""
+        assert self._session is not None
+        async with self._session.get("/v1/models") as response:
+            return [model["id"] for model in (await response.json())["data"]]
+
+    async def model(self, wanted: str, seconds: float | None = None) -> str:
+        """The model called `wanted`, or the first that comes. Raises TimeoutError when none does within `seconds`."""
+        async with asyncio.timeout(seconds):
+            while True:
+                names = await self.models()
+                if wanted in names or (names and not wanted):
+                    return wanted or names[0]
+                await asyncio.sleep(0.1)
+
+    async def ask(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> AsyncIterator[str]:
+        """Stream one chat answer; `answer` is filled meanwhile. Raises Refused, also in mid-answer."""
+        import aiohttp
+
+        assert self._session is not None
+        body = {**self._fields, "model": model, "messages": list(messages), "stream": True}
+        body["stream_options"] = {"include_usage": True}
+        began = time.monotonic()
+        try:
+            async with self._session.post("/v1/chat/completions", json=body) as response:
+                if response.status != 200:
+                    raise _refusal(await response.text(), response.headers.get("Retry-After"))
+                async for data in _events(response.content):
+                    if data == "[DONE]":
+                        return
+                    for piece in _take(json.loads(data), answer):
+                        yield piece
+            raise Refused("the answer ended before its end")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Refused(f"the front door is gone: {error or type(error).__name__}") from None
+        finally:
+            answer.seconds = time.monotonic() - began
+
+
+async def _events(content: "aiohttp.StreamReader") -> AsyncIterator[str]:
+    """The data of each event, whose frames our own server writes as one line."""
+    async for line in content:
+        if line.startswith(b"data: "):
+            yield line[6:].decode().rstrip("\n")
+
+
+def _take(event: dict[str, Any], answer: Answer) -> list[str]:
+    if "error" in event:
+        error = event["error"]
+        raise Refused(str(error.get("message", error)) if isinstance(error, dict) else str(error))
+    usage = event.get("usage")
+    if usage:
+        answer.tokens_in, answer.tokens_out = usage["prompt_tokens"], usage["completion_tokens"]
+    pieces = []
+    for choice in event.get("choices", ()):
+        piece = choice["delta"].get("content")
+        if piece:
+            pieces.append(piece)
+        answer.finish = choice.get("finish_reason") or answer.finish
+    answer.pieces += pieces
+    return pieces
+
+
+def _refusal(text: str, retry_after: str | None) -> Refused:
+    try:
+        message = json.loads(text)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        message = text.strip() or "refused without a reason"
+    try:
+        seconds = float(retry_after) if retry_after is not None else None
+    except ValueError:
+        seconds = None
+    return Refused(str(message), seconds)

@@ -1,0 +1,40 @@
+"""Where somebody sits and types: a foreground command that talks to its own front door, and what Ctrl-C means there."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+Talk = Callable[["Desk", str], Awaitable[int]]
+"""Runs when the graph is ready, with the URL of its front door; its result is the exit code of the command."""
+
+
+class Desk:
+    """Tells Ctrl-C that ends an answer from Ctrl-C that ends the command."""
+
+    class Interrupted(Exception):
+        """The user has had enough of this."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[object] | None = None
+        self._asked = False
+
+    @asynccontextmanager
+    async def interruptible(self) -> AsyncIterator[None]:
+        """While the body runs, the first Ctrl-C ends it with Interrupted and nothing else."""
+        self._task, self._asked = asyncio.current_task(), False
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._asked or self._task is None or self._task.uncancel() > 0:
+                raise
+            raise Desk.Interrupted from None
+        finally:
+            self._task = None
+
+    def interrupt(self) -> bool:
+        """Ctrl-C; True when there was something to interrupt."""
+        if self._task is None or self._asked:
+            return False
+        self._asked = True
+        self._task.cancel()
+        return True

@@ -1,0 +1,180 @@
+"""`dynamo-run` without a server: a chat in a terminal, one prompt from stdin, a file of prompts."""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+pytest.importorskip("prompt_toolkit")
+
+ENTRY = "from dynamod.cli.main import dynamo_run; dynamo_run()"
+FRONTEND = "from dynamod.cli.main import frontend; frontend()"
+
+
+def piped(machine: Any, text: str, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", ENTRY, *map(str, words)]
+    environ = {**machine.environ(), **env}
+    return subprocess.run(
+        command, input=text, env=environ, cwd=machine.folder, capture_output=True, text=True, timeout=60
+    )
+
+
+class Terminal:
+    """A command in a terminal of its own."""
+
+    def __init__(self, machine: Any, *words: object, entry: str = ENTRY) -> None:
+        environ = {**machine.environ(), "TERM": "dumb", "HOME": str(machine.folder)}
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(machine.folder)
+            os.execve(sys.executable, [sys.executable, "-c", entry, *map(str, words)], environ)
+        self.text = ""
+        self._read_to = 0
+
+    def until(self, pattern: str, seconds: float = 30) -> str:
+        """Read until the pattern stands behind what was waited for before; returns what it matched."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.text[self._read_to :], re.DOTALL)):
+            assert time.monotonic() < end, f"{pattern!r} not in {self.text[self._read_to :]!r}"
+            self._more(0.1)
+        self._read_to += found.end()
+        return found[0]
+
+    def _more(self, seconds: float) -> bool:
+        if not select.select([self._fd], [], [], seconds)[0]:
+            return True
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:
+            return False
+        self.text += data.decode(errors="replace")
+        return bool(data)
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def end(self, key: str = "", seconds: float = 8) -> int:
+        """Its exit code; it must end by itself, or by a key (typed again: what comes before the prompt is lost)."""
+        deadline = time.monotonic() + seconds
+        while self._more(0.3):
+            if key:
+                with contextlib.suppress(OSError):
+                    self.type(key)
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                raise AssertionError(f"it did not end: {self.text[-500:]!r}")
+        os.close(self._fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_one_prompt_from_stdin(machine: Any) -> None:
+    done = piped(machine, "hello there\n", "out=echo_full", "--model-name", "mine", DYN_TOKEN_ECHO_DELAY_MS="0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello there\n", "")
+    empty = piped(machine, " \n", "out=echo_full")
+    assert (empty.returncode, empty.stdout) == (2, "")
+    assert "stdin is empty" in empty.stderr
+    text = piped(machine, "x", "in=text", "out=echo_full")
+    assert "needs a terminal" in text.stderr
+    key = piped(machine, "x", "in=stdin", "out=echo_full", "--api-key", "k")
+    assert "belong to in=http" in key.stderr
+
+
+def test_a_file_of_prompts(machine: Any) -> None:
+    folder = machine.folder / "work"
+    folder.mkdir()
+    texts = [f"number {index} of many" for index in range(150)]
+    lines = [json.dumps({"text": text}) for text in texts]
+    (folder / "p.jsonl").write_text("\n\n".join(lines) + "\n")
+    (machine.folder / "mocker.json").write_text('{"speedup_ratio": 100}')
+    (machine.folder / "t.json").write_text('{"max_completion_tokens": 7}')
+    words = ("in=batch:work/p.jsonl", "out=mocker", "sample", "--extra-engine-args", "mocker.json")
+    done = piped(machine, "", *words, "--request-template", "t.json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
+    assert sorted(row["text"] for row in rows) == sorted(texts)
+    for row in rows:
+        assert list(row) == ["text", "response", "tokens_in", "tokens_out", "elapsed_ms", "finish_reason"]
+        assert (row["tokens_out"], row["finish_reason"]) == (7, "length")
+        assert 3 < row["tokens_in"] < 12, "the tokens of the text, without the template"
+    assert "150 prompts in" in done.stdout
+    assert "0 failed" in done.stdout
+    (machine.folder / "t.json").write_text('{"max_tokens": 7}')
+    wrong = piped(machine, "", *words, "--request-template", "t.json")
+    assert "unknown key max_tokens" in wrong.stderr
+    assert f"tokens out: {7 * 150} (" in done.stdout
+
+
+def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
+    long = "word " * 9000
+    (machine.folder / "p.jsonl").write_text(json.dumps({"text": long}) + '\n{"text": "short"}\n')
+    words = ("in=batch:p.jsonl", "out=echo_core", "sample")
+    done = piped(machine, "", *words, DYN_TOKEN_ECHO_DELAY_MS="0")
+    assert done.returncode == 1, done.stderr
+    rows = {row["text"]: row for row in map(json.loads, (machine.folder / "output.jsonl").read_text().splitlines())}
+    assert "context" in rows[long]["error"]
+    assert "short" in rows["short"]["response"]
+    assert "2 prompts in" in done.stdout
+    assert "1 failed" in done.stdout
+    (machine.folder / "p.jsonl").write_text('{"text": "good"}\n{bad\n')
+    refused = piped(machine, "", *words)
+    assert refused.returncode == 2
+    assert "p.jsonl:2: no JSON" in refused.stderr
+
+
+def test_a_conversation(machine: Any) -> None:
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", "-v")
+    chat.until("Talking to mine")
+    chat.until("User: ")
+    chat.type("hello you\r")
+    chat.until(r"\nhello you\r\n")
+    chat.until(r"\d+ tokens in, \d+ out")
+    chat.until("User: ")
+    chat.type("/model other\r")
+    chat.until("models: mine; none is called other")
+    chat.until("User: ")
+    chat.type("/help\r")
+    chat.until("/clear")
+    chat.until("User: ")
+    chat.type("/clear\r")
+    chat.until("forgotten")
+    chat.until("User: ")
+    assert chat.end("\x04") == 0
+    assert "hello you" in (machine.folder / ".local/state/dynamod/history").read_text()
+
+
+def test_ctrl_c_ends_the_answer_then_the_command(machine: Any) -> None:
+    worker = machine.start("dynamo-run", "in=dyn://test", "out=mocker", "sample")
+    worker.prints("ready")
+    chat = Terminal(machine, "--interactive", entry=FRONTEND)
+    chat.until("Talking to sample")
+    chat.until("User: ")
+    chat.type("go on\r")
+    chat.until(r"go on\r\n.{40}")  # some of the answer, which would take a minute
+    os.kill(chat.pid, signal.SIGINT)
+    chat.until(r"\.\.\.\r\n")
+    chat.until("User: ")
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type("\x03")
+    assert chat.end() == 0
+    worker.end()
+
+
+def test_ctrl_c_in_a_batch_keeps_what_is_there(machine: Any) -> None:
+    (machine.folder / "p.jsonl").write_text("".join(json.dumps({"text": f"{n} " + "x" * n}) + "\n" for n in (1, 400)))
+    chat = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
+    output = machine.folder / "output.jsonl"
+    machine.until(lambda: output.exists() and output.read_text().count("\n") == 1)
+    os.kill(chat.pid, signal.SIGINT)
+    chat.until("interrupted: 1 of 2 answers are saved")
+    assert chat.end() == 130
+    assert json.loads(output.read_text())["response"].startswith("1 x")
