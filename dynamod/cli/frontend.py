@@ -39,14 +39,14 @@ def run(argv: Sequence[str]) -> int:
         flags = p.parse_args(joined(argv))
     except SystemExit as end:
         return int(end.code or 0)
-    talk = None
+    make = None
     if flags.interactive:
         from .talk.start import start
 
-        flags.dry_run = False
-        arguments, talk = start(RunArguments("text", "auto", "", flags))
+        arguments, make = start(RunArguments("text", "auto", "", flags))
         flags = arguments.flags
     elif flags.model_name:
         raise UserError("--model-name belongs to --interactive", "a server has all models that are found")
     graph = ingress_graph(flags)
+    talk = make() if make is not None else None
     return foreground(graph, title="dynamo.frontend", name="", socket=flags.socket, verbose=flags.verbose, talk=talk)

@@ -5,12 +5,15 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
 from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 from dynamod.registry.keys import Address
+
+if TYPE_CHECKING:
+    from dynamod.daemon.desk import Talk
 
 MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
@@ -170,11 +173,11 @@ def run(argv: Sequence[str]) -> int:
         arguments = parse(argv)
     except SystemExit as end:  # argparse ends --help and --version this way
         return int(end.code or 0)
-    talk = None
+    make: Callable[[], Talk] | None = None
     if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
         from .talk.start import start
 
-        arguments, talk = start(arguments)
+        arguments, make = start(arguments)
     graph = build(arguments)
     if arguments.flags.dry_run:
         from dynamod.graph.config import dry_run_text
@@ -188,6 +191,7 @@ def run(argv: Sequence[str]) -> int:
 
     title = f"dynamo-run in={arguments.input} out={arguments.output or 'mistralrs'}"
     flags = arguments.flags
+    talk = make() if make is not None else None
     return foreground(graph, title=title, name="", socket=flags.socket, verbose=flags.verbose, talk=talk)
 
 

@@ -24,8 +24,10 @@ FIELDS: dict[str, type | tuple[type, ...]] = {"model": str, "temperature": (int,
 TEMPLATE = 'for example {"temperature": 0.7, "max_completion_tokens": 8192}'
 
 
-def start(arguments: "RunArguments") -> "tuple[RunArguments, Talk]":
-    """Arguments for a graph whose front door only we can enter, and what talks to it. Raises UserError.
+def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]":
+    """Arguments for a graph whose front door only we can enter, and what makes what talks to it. Raises UserError.
+
+    The latter reads stdin, or the files, and may raise UserError too: it is called when the graph is known to be good.
 
     Every request asks for 8,192 tokens at most and temperature 0.7; echo_core also gets `ignore_eos`, since the
     template that it repeats contains stop tokens (all as the original does).
@@ -47,10 +49,15 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Talk]":
         fields["nvext"] = {"ignore_eos": True}
     if not flags.verbose:
         os.environ.setdefault("DYN_LOG", "warn")
-    run = _way(arguments, lambda url: Door(url, key, fields), wanted)
+    if arguments.input == "text" and not sys.stdin.isatty():
+        raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
     changed = copy.copy(arguments)
     changed.input, changed.flags = "http", flags
-    return changed, _waiting(arguments, run)
+
+    def make() -> "Talk":
+        return _waiting(arguments, _way(arguments, lambda url: Door(url, key, fields), wanted))
+
+    return changed, make
 
 
 def template(file: str) -> dict[str, Any]:
@@ -74,8 +81,6 @@ def template(file: str) -> dict[str, Any]:
 
 def _way(arguments: "RunArguments", door: Callable[[str], Door], wanted: str) -> "Talk":
     if arguments.input == "text":
-        if not sys.stdin.isatty():
-            raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
         from .text import Chat, reader
 
         stats = bool(arguments.flags.verbose)
@@ -110,7 +115,7 @@ def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
 
 def _waiting(arguments: "RunArguments", run: "Talk") -> "Talk":
     """Says what is waited for, on a terminal, until the talk begins."""
-    if not sys.stderr.isatty() or arguments.flags.dry_run:
+    if not sys.stderr.isatty():
         return run
     what = (
         "waiting for a worker" if arguments.output in ("auto", "dyn") else f"loading {arguments.model or 'the model'}"
