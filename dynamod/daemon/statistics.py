@@ -73,9 +73,13 @@ def _process_rows(around: "Surroundings") -> Iterator[Row]:
     if remote.post is not None:
         for subject, inbox in remote.post.statistics().items():
             yield f"{PREFIX}inbox", {"peer": subject}, inbox
+        for link in remote.post.links():
+            yield f"{PREFIX}link", {"peer": link.peer}, link
     for subject, office in remote.offices.items():
         for number, outbox in enumerate(office.statistics()):
             yield f"{PREFIX}outbox", {"connection": f"{subject}.{number}"}, outbox
+        for number, link in enumerate(office.links()):
+            yield f"{PREFIX}link", {"connection": f"{subject}.{number}"}, link
 
 
 def system_rows(system: System) -> Iterator[Row]:

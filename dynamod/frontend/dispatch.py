@@ -39,8 +39,8 @@ class Route:
         return self._dispatch.pick(self._model, self._router, self, tried)
 
     def others(self, tried: Collection[int]) -> bool:
-        """Whether an instance is ready that has not been tried."""
-        return self._dispatch.available(self._model, tried)
+        """Whether an instance is ready that has not been tried, and may be: who asks for one by its id has no other."""
+        return self.prompt.instance not in tried and self._dispatch.available(self._model, tried)
 
     def computed(self) -> None:
         """The first token has come."""

@@ -132,6 +132,7 @@ class _FeedSink(Sink):
                     self._news(cache.unpack(item), anew)
                     anew = False
             except (StreamGap, msgspec.MsgspecError, TypeError, ValueError) as error:
+                log.warning("a worker's feed lost news, and is opened again: %s", error)
                 self._end(str(error), True)
                 return
             self._received += len(delta.items) - skip

@@ -16,6 +16,7 @@ COUNTERS = frozenset(
         "accepted",
         "cancelled",
         "deltas",
+        "doubled",
         "dropped",
         "duplicates",
         "evictions",
