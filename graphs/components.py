@@ -30,6 +30,7 @@ class FrontendSettings(Settings):
     overload_status: int = Field(503, ge=400, le=599, description="HTTP status when no worker can take a request")
     tls_cert_path: str | None = None
     tls_key_path: str | None = None
+    client_timeout: float | None = Field(None, ge=0, description="seconds a client may take nothing (300, 0: for ever)")
     keep_alive: float | None = Field(None, ge=0, description="seconds between SSE comments on a silent stream")
     request_timeout: float | None = Field(None, gt=0, description="seconds for a whole request")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import Any, cast
 
 from aiohttp import web
 
@@ -13,9 +14,52 @@ log = logging.getLogger("dynamod.frontend")
 
 
 class Connection(web.RequestHandler):
-    """One client connection."""
+    """One client connection. It is closed when its client takes no byte for `patience` seconds (0: never)."""
 
-    __slots__ = ()
+    __slots__ = ("_clock", "_left", "_patience")
+
+    def __init__(self, *arguments: Any, patience: float, **words: Any) -> None:
+        super().__init__(*arguments, **words)
+        self._patience = patience
+        self._clock: asyncio.TimerHandle | None = None
+        self._left = 0  # bytes that waited when the clock was set
+
+    def pause_writing(self) -> None:
+        """The socket is full (called by the transport)."""
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        """The client has taken some (called by the transport)."""
+        self._unwatch()
+        super().resume_writing()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client has left (called by the transport)."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        transport = self.transport
+        if self._patience and transport is not None:
+            self._left = _waiting(transport)
+            self._clock = asyncio.get_running_loop().call_later(self._patience, self._stalled)
+
+    def _unwatch(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _stalled(self) -> None:
+        self._clock = None
+        transport = self.transport
+        if transport is None:
+            return
+        if _waiting(transport) < self._left:
+            self._watch()
+            return
+        log.info("a client has taken nothing for %g s, although %d bytes wait: closed", self._patience, self._left)
+        transport.abort()
 
     def handle_error(
         self,
@@ -37,9 +81,16 @@ class Connection(web.RequestHandler):
         return response
 
 
+def _waiting(transport: asyncio.BaseTransport) -> int:
+    return int(cast("asyncio.WriteTransport", transport).get_write_buffer_size())
+
+
 class HttpServer(web.Server):
     """Makes a `Connection` per client; a handler whose client leaves is cancelled."""
 
+    patience = 0.0
+
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""
-        return Connection(self, loop=asyncio.get_running_loop(), access_log=None)  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        return Connection(self, loop=loop, access_log=None, patience=self.patience)

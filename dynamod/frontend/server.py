@@ -62,6 +62,7 @@ class Server:
         tls = self._tls()
         self._stopping = False
         self._http = HttpServer(self._handle, handler_cancellation=True)
+        self._http.patience = self.settings.client_timeout
         loop = asyncio.get_running_loop()
         host, port, backlog = self.settings.host, self.settings.port, self.settings.backlog
         try:

@@ -26,6 +26,7 @@ class FrontendSettings:
     tls_key: str = ""
     keep_alive: float = 0.0  # interval of SSE comments that keep proxies from closing a silent stream
     total_timeout: float | None = None
+    client_timeout: float = 300.0  # a client that takes no byte of what waits for it for so long is left
     metrics_prefix: str = METRICS_PREFIX
     force_include_usage: bool = False
     backlog: int = 4096
@@ -41,7 +42,11 @@ class FrontendSettings:
             raise UserError(f"overload status {self.overload_status} is no HTTP error", "use 503, 529 or 429")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("TLS needs a certificate and a key", "give both files")
-        if self.keep_alive < 0 or (self.total_timeout is not None and self.total_timeout < 0):
+        if (
+            self.keep_alive < 0
+            or self.client_timeout < 0
+            or (self.total_timeout is not None and self.total_timeout < 0)
+        ):
             raise UserError("a time of the front door is negative")
 
     @property

@@ -117,6 +117,43 @@ async def test_a_reader_that_stalls_is_cut_off_by_the_total_clock(serve, backend
     await until(lambda: not server.inflight)
 
 
+BIG = 8_000_000
+
+
+async def big(job, outlet) -> None:
+    outlet.started(1, 1, {})
+    outlet.text(0, "x" * BIG, 1)
+    outlet.finish(0, "stop", 1)
+
+
+@pytest.mark.parametrize("body", [CHAT, UNARY])
+async def test_a_reader_that_takes_nothing_is_left(serve, backend, connect, until, body) -> None:
+    backend.play = big
+    server = await serve(client_timeout=0.2)
+    client = await connect(server, 4096)
+    client.post(PATH, body)
+    await until(lambda: backend.runs)
+    await until(lambda: not server.inflight)
+
+
+async def test_a_slow_reader_is_not_left(serve, backend, connect) -> None:
+    backend.play = big
+    client = await connect(await serve(client_timeout=0.1), 4096)
+    client.post(PATH, CHAT)
+    await client.head()
+    got = 0
+    while got < BIG // 2:  # for longer than the clock, a part at a time
+        got += len(await client.reader.read(400_000))
+        await asyncio.sleep(0.02)
+    rest = b""
+    while b"[DONE]" not in rest:
+        data = await client.reader.read(1 << 20)
+        assert data, "it was left"
+        got += len(data)
+        rest = rest[-100:] + data
+    assert got > BIG
+
+
 async def test_stop_lets_streams_finish(serve, backend, connect) -> None:
     go = asyncio.Event()
 

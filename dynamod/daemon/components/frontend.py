@@ -78,5 +78,6 @@ def settings_of(config: Mapping[str, Any]) -> FrontendSettings:
         tls_cert=keys.get("tls_cert_path"),
         tls_key=keys.get("tls_key_path"),
         keep_alive=keys.get("keep_alive"),
+        client_timeout=keys.get("client_timeout"),
         total_timeout=keys.get("request_timeout"),
     )
