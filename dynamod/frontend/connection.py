@@ -1,7 +1,11 @@
 """aiohttp's connections, with our answer to requests that are no HTTP."""
 
+import array
 import asyncio
+import fcntl
 import logging
+import sys
+import termios
 from typing import Any, cast
 
 from aiohttp import web
@@ -82,7 +86,17 @@ class Connection(web.RequestHandler):
 
 
 def _waiting(transport: asyncio.BaseTransport) -> int:
-    return int(cast("asyncio.WriteTransport", transport).get_write_buffer_size())
+    """Bytes that the client has not taken: ours, and those in the kernel's hands, which may be megabytes."""
+    ours = int(cast("asyncio.WriteTransport", transport).get_write_buffer_size())
+    sock = transport.get_extra_info("socket")
+    if sock is None or not sys.platform.startswith("linux"):
+        return ours
+    queued = array.array("i", [0])
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, queued)
+    except OSError:
+        return ours
+    return ours + queued[0]
 
 
 class HttpServer(web.Server):
