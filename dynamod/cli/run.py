@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
@@ -29,6 +30,8 @@ Runs one engine. Words and flags may come in any order.
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that front doors of this machine find
   out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
+  out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
+  out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
   model                         folder, GGUF file, Hugging Face repository, or `sample`
@@ -44,6 +47,7 @@ examples:
   dynamo-run in=http out=echo_full --model-name my_model
   dynamo-run in=http out=echo_core --model-path sample -v
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
+  dynamo-run in=http out=pystr:my_engine.py --model-name mine -- --size 7
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
   dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5
@@ -92,6 +96,9 @@ def parser() -> argparse.ArgumentParser:
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
+    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine; those that are here run on 1")
+    add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
+    add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
     router_flags(add)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
@@ -220,7 +227,7 @@ def build(arguments: RunArguments) -> Graph:
     services = {**worker.services, **ingress.services}
     processor = services["Processor"]
     services["Processor"] = _with_depends(processor, {"worker": services["Worker"]})
-    name = f"run-{worker.services['Worker'].config['engine']}"
+    name = worker.target
     return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"), ("Processor", "Worker")), name)
 
 
@@ -278,12 +285,19 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
 
 def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     """One worker at an address."""
-    from dynamod.engine.names import canonical
+    from dynamod.engine.names import canonical, file_of
 
     flags = arguments.flags
     engine = canonical(arguments.output or "mistralrs")
+    if flags.num_nodes != 1 or flags.node_rank != 0 or flags.leader_addr:
+        raise UserError(
+            f"--num-nodes, --node-rank and --leader-addr: {engine} runs on one node", "start a worker on each node"
+        )
+    file = file_of(arguments.output)
+    if arguments.rest and not file:
+        raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     config = {
-        "engine": engine,
+        "engine": f"{engine}:{Path(file).expanduser().absolute()}" if file else engine,
         "model": arguments.model or None,
         "served_model_name": flags.model_name,
         "model_config": flags.model_config,
@@ -294,12 +308,31 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         "base_gpu_id": flags.base_gpu_id,
         "static": flags.static_worker or None,
         "endpoint": address.endpoint,
-        "engine_args": _engine_args(flags.extra_engine_args),
+        "engine_args": {"argv": _argv(arguments)} if file else _engine_args(flags.extra_engine_args),
     }
     spec = _spec("Worker", "worker:WorkerComponent", config, address.namespace, address.component, "own")
     endpoint = {address.endpoint: EndpointInfo(address.endpoint, "generate")}
     spec = ServiceSpec(**{**_fields(spec), "endpoints": endpoint})
     return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")
+
+
+def _argv(arguments: RunArguments) -> list[str]:
+    """What a user's file finds in sys.argv, in the original's order: flags of ours, then what stands behind `--`."""
+    flags = arguments.flags
+    words = {
+        "--model-path": arguments.model or None,
+        "--model-name": flags.model_name,
+        "--http-port": flags.http_port,
+        "--tensor-parallel-size": flags.tensor_parallel_size,
+        "--base-gpu-id": flags.base_gpu_id,
+        "--num-nodes": flags.num_nodes,
+        "--node-rank": flags.node_rank,
+        "--model-config": flags.model_config,
+        "--leader-addr": flags.leader_addr or None,
+        "--extra-engine-args": flags.extra_engine_args,
+    }
+    said = [word for name, value in words.items() if value is not None for word in (name, str(value))]
+    return [*said, *arguments.rest]
 
 
 def _engine_args(file: str | None) -> dict[str, Any]:

@@ -6,10 +6,9 @@ import uuid
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-import msgspec
-
 from dynamod.actor import Stream
-from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, UserError
+from dynamod.engine.python.plain import plain
+from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
@@ -96,13 +95,3 @@ class ServiceClient:
     def __getitem__(self, name: str) -> EndpointClient:
         """An endpoint whose name is no identifier, such as `chat/completions`."""
         return self.__getattr__(name)
-
-
-def plain(value: Any) -> Any:
-    """A request as JSON-like data: pydantic models and structs become dicts, the rest stays."""
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    try:
-        return msgspec.to_builtins(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"cannot send {type(value).__name__} to another service: {error}") from None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dynamod.engine.names import canonical, check_arguments, engine_class
+from dynamod.engine.names import ENGINES, arguments_with, canonical, check_arguments, engine_class
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
@@ -17,11 +17,13 @@ def check(graph: Graph) -> None:
         if not spec.actor.endswith(":WorkerComponent"):
             continue
         config = {key.replace("-", "_"): value for key, value in spec.config.items()}
-        name = canonical(str(config.get("engine") or "mistralrs"))
+        typed = str(config.get("engine") or "mistralrs")
+        name = canonical(typed)
         engine_class_missing(name)
-        check_arguments(name, config.get("engine_args") or {}, config.get("kv_cache_block_size"))
+        arguments = arguments_with(typed, config.get("engine_args") or {})
+        check_arguments(name, arguments, config.get("kv_cache_block_size"))
         model = str(config.get("model") or config.get("model_path") or "")
-        if name == "echo_full":
+        if not ENGINES[name].model:
             continue
         if not model:
             raise UserError(
@@ -36,8 +38,6 @@ def check(graph: Graph) -> None:
 def engine_class_missing(name: str) -> None:
     """Raise UserError when the package behind an engine is not installed, without importing the engine."""
     import importlib.util
-
-    from dynamod.engine.names import ENGINES
 
     known = ENGINES[name]
     if known.needs and importlib.util.find_spec(known.needs) is None:

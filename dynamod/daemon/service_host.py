@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynamod.actor import Actor, Reason
+from dynamod.engine.python.plain import plain
 from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
 from dynamod.graph.graph import ServiceSpec
 from dynamod.graph.hooks import hooks
@@ -19,7 +20,7 @@ from dynamod.message.worker import Call, Request
 from dynamod.observe.logs import adopt_structlog
 from dynamod.post.base import Reply
 
-from .client import ServiceClient, plain
+from .client import ServiceClient
 from .site import Site
 
 log = logging.getLogger("dynamod.service")

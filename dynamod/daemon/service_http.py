@@ -7,10 +7,10 @@ from typing import Any
 
 from aiohttp import web
 
+from dynamod.engine.python.plain import plain
 from dynamod.graph.endpoint import EndpointSpec
 from dynamod.message.errors import RequestError
 
-from .client import plain
 from .site import Site
 
 

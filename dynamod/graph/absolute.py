@@ -22,6 +22,7 @@ def absolute(graph: Graph, folder: Path) -> Graph:
 
 
 def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    settings = {key: _engine(value, folder) if key == "engine" else value for key, value in settings.items()}
     return {
         key: str(folder / value)
         if key.replace("-", "_") in PATHS
@@ -32,3 +33,9 @@ def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         else value
         for key, value in settings.items()
     }
+
+
+def _engine(value: Any, folder: Path) -> Any:
+    """`pystr:my_engine.py`: an engine that is a file."""
+    name, _, file = value.partition(":") if isinstance(value, str) else ("", "", "")
+    return f"{name}:{folder / file}" if file and (folder / file).exists() else value

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dynamod.actor import Actor, System
-from dynamod.daemon.distributed.answers import CallAnswer
-from dynamod.daemon.distributed.handler import Calls, Handler
+from dynamod.engine.python.answers import CallAnswer
+from dynamod.engine.python.handler import Calls, Handler
 from dynamod.post.outbox import StreamReply
 
 

@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 from dynamod.actor.testing import virtual
-from dynamod.daemon.distributed.context import Context
 from dynamod.daemon.distributed.decorators import dynamo_endpoint, dynamo_worker
-from dynamod.daemon.distributed.handler import GRACE, Handler
 from dynamod.daemon.distributed.signals import Signals
+from dynamod.engine.python.context import Context
+from dynamod.engine.python.handler import GRACE, Handler
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.ingress import Failed, Items

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 
 from dynamod.actor import StreamGap
 from dynamod.actor.testing import virtual
-from dynamod.daemon.distributed.answers import ChunkAnswer, TokenAnswer
-from dynamod.daemon.distributed.requests import openai, preprocessed, room
 from dynamod.daemon.distributed.shipped import Answer, request_for
+from dynamod.engine.python.answers import ChunkAnswer, TokenAnswer
+from dynamod.engine.python.requests import openai, preprocessed, room
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens

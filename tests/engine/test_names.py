@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
-from dynamod.engine.names import ALIASES, ENGINES, canonical, engine_class
+from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, engine_class
 from dynamod.message.errors import UserError
 
 
@@ -15,8 +15,18 @@ from dynamod.message.errors import UserError
 def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
     found = engine_class(name)
     assert issubclass(found, Engine)
-    assert found.name == canonical(name)
+    file = name in ENGINES and ENGINES[name].file
+    assert found.name == canonical(f"{name}:my_engine.py" if file else name)
+    assert found.needs_model == ENGINES[found.name].model
     assert found.kind in ("tokens", "text")
+
+
+def test_files() -> None:
+    assert canonical("pystr:/a/b:c.py") == "pystr"
+    assert arguments_with("pystr:/a/b:c.py", {"argv": []}) == {"argv": [], "file": "/a/b:c.py"}
+    for name in ("pytok", "pytok:", "echo:x.py"):
+        with pytest.raises(UserError, match="file"):
+            canonical(name)
 
 
 def test_the_echo_engines() -> None:

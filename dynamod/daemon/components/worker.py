@@ -9,7 +9,7 @@ from typing import Any
 
 from dynamod.actor import Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, Spawn
-from dynamod.engine.names import canonical, engine_class
+from dynamod.engine.names import ENGINES, arguments_with, canonical, engine_class
 from dynamod.engine.worker import Worker
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
@@ -107,10 +107,11 @@ def _make(config: Mapping[str, Any]) -> Any:
 def options_of(config: Mapping[str, Any]) -> EngineOptions:
     """The engine's options from the component's configuration (keys with `-` or `_`). Raises UserError."""
     get = {key.replace("-", "_"): value for key, value in config.items()}.get
-    name = canonical(str(get("engine", "mistralrs")))
+    typed = str(get("engine", "mistralrs"))
+    name = canonical(typed)
     model = get("model") or get("model_path") or ""
     path: Path | None = None
-    if model and name != "echo_full":
+    if model and ENGINES[name].model:
         from dynamod.preprocess.locate import locate
 
         path = locate(str(model))
@@ -119,14 +120,14 @@ def options_of(config: Mapping[str, Any]) -> EngineOptions:
         from dynamod.preprocess.locate import model_name
 
         served = model_name(str(model), path) if path is not None else ""
-    if path is None and name != "echo_full":
+    if path is None and ENGINES[name].model:
         raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
     config_path = get("model_config")
     if config_path:
         from dynamod.preprocess.locate import locate
 
         config_path = locate(str(config_path))
-    arguments = get("engine_args") or {}
+    arguments = arguments_with(typed, get("engine_args") or {})
     return EngineOptions(
         name=str(served),
         path=path,
@@ -136,5 +137,5 @@ def options_of(config: Mapping[str, Any]) -> EngineOptions:
         migration_limit=int(get("migration_limit", 3)),
         tensor_parallel_size=int(get("tensor_parallel_size") or 1),
         base_gpu_id=int(get("base_gpu_id") or 0),
-        arguments=dict(arguments),
+        arguments=arguments,
     )

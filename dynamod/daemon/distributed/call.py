@@ -6,13 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection,
 from typing import Any, Self
 
 from dynamod.actor import Stream, StreamGap
+from dynamod.engine.python.context import Context
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError, TimedOut
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
 from dynamod.post.base import Outbound, Post, Sink
 
-from .context import Context
 from .shipped import Answer
 
 log = logging.getLogger("dynamod.python")

@@ -8,15 +8,15 @@ from weakref import WeakSet
 
 import msgspec
 
+from dynamod.engine.python.context import Context
+from dynamod.engine.python.plain import plain
 from dynamod.message.errors import Overloaded
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
 from dynamod.registry.keys import CARDS, STATIC, Address, card_key, place_of
 
-from ..client import plain
 from ..site import Surroundings
 from .call import Annotated, Answers, CallOut, Pick
-from .context import Context
 from .shipped import request_for
 
 __all__ = ["Annotated", "Client"]

@@ -7,6 +7,8 @@ from typing import Any
 
 from dynamod.actor import Actor, Reason, Ref, handle
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.engine.python.answers import CallAnswer
+from dynamod.engine.python.handler import Calls, Handler
 from dynamod.engine.worker import Worker
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call
@@ -14,9 +16,7 @@ from dynamod.post.base import Reply
 from dynamod.registry.keys import static_key
 
 from ..site import Site
-from .answers import CallAnswer
-from .engine import TextEngine, TokenEngine
-from .handler import Calls, Handler
+from .engine import ServedText, ServedTokens
 from .ledger import Ledger
 
 log = logging.getLogger("dynamod.python")
@@ -140,7 +140,7 @@ class ModelHost(Worker):
 
     def __init__(self, place: Place, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
         self._place, self._handler = place, handler
-        engine = TokenEngine if card.kind == "tokens" else TextEngine
+        engine = ServedTokens if card.kind == "tokens" else ServedText
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine:
             return engine(options, spawn, handler, card, ledger)

@@ -7,10 +7,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynamod.engine.python.plain import plain
 from dynamod.message.errors import UserError
 from dynamod.message.registry import Capabilities, ModelCard
-
-from ..client import plain
 
 if TYPE_CHECKING:
     from .runtime import Endpoint

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import ActorUnreachable, Crashed, Reason, Supervisor
+from dynamod.engine.python.handler import Handler
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.registry.keys import Address
@@ -13,7 +14,6 @@ from dynamod.registry.keys import Address
 from ..plan import ServicePlan
 from ..site import Site
 from .connection import Connection
-from .handler import Handler
 from .host import EndpointHost, ModelHost, Place
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from dynamod.daemon.distributed.bindings import missing
 from dynamod.daemon.distributed.client import Annotated as Annotated
 from dynamod.daemon.distributed.client import Client as Client
-from dynamod.daemon.distributed.context import Context as Context
 from dynamod.daemon.distributed.decorators import dynamo_endpoint as dynamo_endpoint
 from dynamod.daemon.distributed.decorators import dynamo_worker as dynamo_worker
 from dynamod.daemon.distributed.runtime import Component as Component
 from dynamod.daemon.distributed.runtime import DistributedRuntime as DistributedRuntime
 from dynamod.daemon.distributed.runtime import Endpoint as Endpoint
 from dynamod.daemon.distributed.runtime import Namespace as Namespace
+from dynamod.engine.python.context import Context as Context
 from dynamod.message.errors import BadRequest as InvalidArgument
 from dynamod.message.errors import Cancelled as Cancelled
 from dynamod.message.errors import DynamodError as DynamoException

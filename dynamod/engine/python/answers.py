@@ -9,7 +9,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import EngineFailed, UserError
 from dynamod.post.base import Reply
 
-from ..client import plain
+from .plain import plain
 
 _encode = msgspec.msgpack.Encoder().encode
 
