@@ -8,7 +8,7 @@ from typing import Any
 
 from dynamod.actor import Stream
 from dynamod.engine.python.plain import plain
-from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded
+from dynamod.message.errors import EngineFailed, Overloaded
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
@@ -68,8 +68,8 @@ class _Sink(Sink):
                 self.stream.push(offset, items)
                 if finish is not None:
                     self.stream.end(finish)
-            case Failed(_, error, message, param, _, code):
-                self.stream.fail(REQUEST_ERRORS.get(error, EngineFailed)(message, param=param, code=code))
+            case Failed():
+                self.stream.fail(delta.exception())
             case _:
                 pass
 

@@ -183,7 +183,7 @@ class ServiceHost(Actor):
                     reply.items((plain(item),))
             reply.items((), "stop")
         except RequestError as error:
-            reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
+            reply.raised(error)
         except Exception as error:  # the user's code: the caller gets the error, the log the traceback
             log.exception("%s.%s failed", self._site.name, endpoint.name)
             reply.failed("EngineFailed", f"{self._site.name}.{endpoint.name}: {type(error).__name__}: {error}")

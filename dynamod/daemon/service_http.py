@@ -8,6 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from dynamod.engine.python.plain import plain
+from dynamod.frontend.errors import error_response
 from dynamod.graph.endpoint import EndpointSpec
 from dynamod.message.errors import RequestError
 
@@ -53,9 +54,7 @@ class ServiceHttp:
                         await response.write(_text(item).encode())
             except RequestError as error:
                 if response is None:
-                    return web.json_response(
-                        {"error": {"message": str(error), "param": error.param}}, status=error.status
-                    )
+                    return error_response(error, error.status)
                 raise
             if response is None:
                 return web.Response(status=204)

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from .errors import REQUEST_ERRORS, EngineFailed, RequestError
+
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
     """The actor behind the endpoint took the request (it is in its hands, not only in a queue)."""
@@ -62,6 +64,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The stream ends with an error: a class name of `message.errors.REQUEST_ERRORS` and its message.
 
     `retry`: nothing was done for the request, another instance may take it. `code`: OpenAI's, None for the class's own.
+    `retry_after`: seconds after which it may be asked again.
     """
 
     stream: int
@@ -70,6 +73,18 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     param: str | None = None
     retry: bool = False
     code: str | None = None
+    retry_after: float | None = None
+
+    @classmethod
+    def of(cls, stream: int, error: RequestError, *, retry: bool = False) -> "Failed":
+        """The end of a stream with this error."""
+        name = type(error).__name__
+        return cls(stream, name, str(error), error.param, retry, error.code, error.retry_after)
+
+    def exception(self) -> RequestError:
+        """The error as an exception; what no class here knows is an engine's failure."""
+        kind = REQUEST_ERRORS.get(self.error, EngineFailed)
+        return kind(self.message, param=self.param, code=self.code, retry_after=self.retry_after)
 
 
 Delta = Accepted | Tokens | Text | Items | Logprobs | Failed

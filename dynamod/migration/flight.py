@@ -339,7 +339,7 @@ class Flight:
             self._break(delta.message, retry=True)
         else:
             self._outbound = None
-            self._fail(REQUEST_ERRORS.get(delta.error, EngineFailed)(delta.message, param=delta.param, code=delta.code))
+            self._fail(delta.exception())
 
     def _break(self, why: str, *, retry: bool) -> None:
         outbound, self._outbound = self._outbound, None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dynamod.message import tokens
+from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Delta, Failed, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
@@ -91,6 +92,9 @@ class Reply(Protocol):
         self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
     ) -> None:
         """End the stream with an error (a class name of message.errors)."""
+
+    def raised(self, error: RequestError) -> None:
+        """End the stream with this error."""
 
 
 Receive = Callable[[str, Request, Reply], None]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dynamod.message import tokens
+from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Logprobs, Step, Text, Tokens
 
 _encoder = msgspec.msgpack.Encoder()
@@ -242,6 +243,10 @@ class StreamReply:
     ) -> None:
         """See base.Reply."""
         self._add(Failed(self._stream, error, message, param, retry, code), "error")
+
+    def raised(self, error: RequestError) -> None:
+        """See base.Reply."""
+        self._add(Failed.of(self._stream, error), "error")
 
     def _add(self, delta: Delta, finish: str | None) -> None:
         if self.ended or self.cancelled:

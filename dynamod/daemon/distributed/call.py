@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dynamod.actor import Stream, StreamGap
 from dynamod.engine.python.context import Context
-from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError, TimedOut
+from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
@@ -123,9 +123,9 @@ class _Sink(Sink):
                     self._count += item is not None
             case Logprobs():
                 pass
-            case Failed(_, name, message, param, retry, code):
-                error = REQUEST_ERRORS.get(name, EngineFailed)(message, param=param, code=code)
-                self.stream.fail(_Refused(error) if retry else error)
+            case Failed():
+                error = delta.exception()
+                self.stream.fail(_Refused(error) if delta.retry else error)
         self._taken.set()
 
     def _push(self, offset: int, items: Sequence[Any], finish: str | None) -> None:

@@ -95,7 +95,7 @@ class MistralRs(Engine):
         try:
             prepared = prepare(self._model, request)
         except RequestError as error:
-            reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
+            reply.raised(error)
             return
         stream = _Stream(reply)
         self._streams.add(stream)
@@ -152,7 +152,7 @@ class MistralRs(Engine):
 
     def _failed(self, stream: _Stream, error: RequestError) -> None:
         self._ended(stream)
-        stream.reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
+        stream.reply.raised(error)
 
     def _ended(self, stream: _Stream) -> None:
         self._streams.discard(stream)

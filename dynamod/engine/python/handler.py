@@ -131,7 +131,7 @@ class Calls:
             end()
         except RequestError as error:
             log.warning("request %s: %s", context.id(), error)
-            reply.failed(type(error).__name__, str(error), param=error.param, code=error.code)
+            reply.raised(error)
         except Exception as error:  # the user's code: the caller gets the error, the log the traceback
             log.exception("%s failed (request %s)", name, context.id())
             reply.failed("EngineFailed", f"{name}: {type(error).__name__}: {error}")
