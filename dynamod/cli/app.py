@@ -270,6 +270,10 @@ def reload(
     name: Annotated[
         str, typer.Option("--name", help="running graph to change (default: of the same name, or the only one)")
     ] = "",
+    service_name: Annotated[
+        str | None,
+        typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="the only service, when serve was told so"),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
     timeout: Finish = 600.0,
     socket: Socket = None,
@@ -277,8 +281,8 @@ def reload(
 ) -> None:
     """Change a running graph to new settings: only what differs restarts, and streams finish or move first.
 
-    What was given behind `dynamo serve` (like --Frontend.port) is to be given again. Without graph and file the daemon
-    reads its own file again, as on SIGHUP.
+    What was given behind `dynamo serve` (like --Frontend.port or --service-name) is to be given again. Without graph
+    and file the daemon reads its own file again, as on SIGHUP.
     """
     from .reload import reload_graph
 
@@ -287,7 +291,15 @@ def reload(
         extra.insert(0, graph)
         graph = None
     code = reload_graph(
-        graph, config_file, extra, name=name, dry_run=dry_run, timeout=timeout, socket=socket, form=output
+        graph,
+        config_file,
+        extra,
+        name=name,
+        service_name=service_name,
+        dry_run=dry_run,
+        timeout=timeout,
+        socket=socket,
+        form=output,
     )
     raise typer.Exit(code)
 

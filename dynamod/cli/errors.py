@@ -18,6 +18,10 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made, in an import
+            return 130
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         return 0

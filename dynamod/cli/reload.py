@@ -17,6 +17,7 @@ def reload_graph(
     extra: Sequence[str],
     *,
     name: str,
+    service_name: str | None,
     dry_run: bool,
     timeout: float,
     socket: str | None,
@@ -34,7 +35,7 @@ def reload_graph(
     from dynamod.graph.absolute import absolute
     from dynamod.graph.load import load_graph
 
-    graph = load_graph(target, config_file, overrides=list(extra))
+    graph = load_graph(target, config_file, overrides=list(extra), service_name=service_name)
     check(graph)
     value = control.post(
         "reload",

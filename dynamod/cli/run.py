@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
 _BOOLS = {"true": True, "false": False}
+MOVES = 1023
+"""The largest --migration-limit, as in the original."""
 HELP = """\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
@@ -28,7 +30,7 @@ Runs one engine. Words and flags may come in any order.
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
   in=batch:FILE                 asks each line {"text": "..."} of FILE, writes output.jsonl beside it
   in=http                       an OpenAI server
-  in=dyn://ns.component.endpoint  a worker that front doors of this machine find
+  in=dyn://ns.component.endpoint  a worker that front doors find, here and on other nodes
   out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
@@ -122,7 +124,7 @@ def router_flags(add: Callable[..., object]) -> None:
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
-    add("--migration-limit", type=int, metavar="N", help="moves of a request to another worker (default 3)")
+    add("--migration-limit", type=_moves, metavar="N", help="moves of a request to another worker (default 3)")
 
 
 def parse(argv: Sequence[str]) -> RunArguments:
@@ -163,6 +165,12 @@ def joined(words: Sequence[str]) -> list[str]:
             word = f"{word}={value}"
         joined.append(word)
     return joined
+
+
+def _moves(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MOVES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOVES}")
+    return int(text)
 
 
 def _bool(text: str) -> bool:

@@ -7,9 +7,9 @@ import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,11 +19,15 @@ from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.post.framing import MAGIC, Unframer, pack
-from dynamod.registry.etcd_settings import EtcdSettings
-from dynamod.registry.keys import CARDS, INSTANCES
+from dynamod.registry.etcd_settings import Endpoint, EtcdSettings
+from dynamod.registry.keys import CARDS, INSTANCES, SHARED
+from dynamod.registry.view import disagree
 
 from .cluster import Cluster, cluster_of
 from .paths import choose_socket, link_path, socket_candidates
+
+if TYPE_CHECKING:
+    from dynamod.post.nats_settings import NatsSettings
 
 State = Literal["ok", "warn", "fail"]
 FILES = 4096
@@ -127,22 +131,43 @@ async def brokers(cluster: Cluster) -> AsyncIterator[Finding]:
         yield Finding("cluster", "ok", "this node is alone (no ETCD_ENDPOINTS, no NATS_SERVER, none found here)")
         return
     if cluster.etcd is not None:
-        for endpoint in cluster.etcd.endpoints:
-            yield await _etcd(str(endpoint), cluster.etcd)
+        for finding in together([await _etcd(endpoint, cluster.etcd) for endpoint in cluster.etcd.endpoints]):
+            yield finding
+        if not cluster.nats:
+            found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
+            yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
     if cluster.nats:
-        yield await _nats(cluster.nats)
+        from dynamod.post.nats_settings import NatsSettings
+
+        settings = NatsSettings.from_environment(cluster.nats)
+        assert settings is not None
+        for finding in together([await _nats(server, settings) for server in settings.servers]):
+            yield finding
 
 
-async def _etcd(endpoint: str, settings: EtcdSettings) -> Finding:
+def together(findings: Sequence[Finding]) -> list[Finding]:
+    """Of several servers one that answers will do: then what is wrong with others is only to be looked at."""
+    if all(finding.state == "fail" for finding in findings):
+        return list(findings)
+    return [msgspec.structs.replace(one, state="warn") if one.state == "fail" else one for one in findings]
+
+
+async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
     from dynamod.registry.etcd_probe import probe
 
-    told = await probe(endpoint, 2.0, settings)
+    told = await probe(str(endpoint), 2.0, settings)
     if told is None:
-        mend = "start it (dynamo infra up, or your cluster's), or correct ETCD_ENDPOINTS and ETCD_AUTH_CA"
-        return Finding("etcd", "fail", f"{endpoint} does not answer as etcd", mend)
+        why = await _refusal(endpoint, settings)
+        files = "ETCD_AUTH_CA, ETCD_AUTH_CLIENT_CERT and ETCD_AUTH_CLIENT_KEY" if endpoint.tls else "ETCD_AUTH_CA"
+        mend = f"start it (dynamo infra up, or your cluster's), or correct ETCD_ENDPOINTS and {files}"
+        return Finding("etcd", "fail", f"{endpoint} does not answer as etcd{f' ({why})' if why else ''}", mend)
     text = f"{endpoint} is etcd {told['version']}, answered in {told['seconds'] * 1000:.0f} ms"
     if not told["healthy"]:
         return Finding("etcd", "fail", f"{text}, and is not healthy", "see etcdctl endpoint health; has it a leader?")
+    if why := await _refusal(endpoint, settings):
+        user = "the user of ETCD_AUTH_USERNAME" if settings.username else "a node without ETCD_AUTH_USERNAME"
+        mend = f"correct ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD; the user has to read and write keys under {SHARED}"
+        return Finding("etcd", "fail", f"{endpoint} refuses {user}: {why}", mend)
     skew = told.get("skew")
     if skew is not None and abs(skew) > SKEW:
         mend = "set the clocks by NTP: leases do not depend on them, but times in logs and answers do"
@@ -150,34 +175,39 @@ async def _etcd(endpoint: str, settings: EtcdSettings) -> Finding:
     return Finding("etcd", "ok", text)
 
 
-async def _nats(variables: Mapping[str, str]) -> Finding:
-    import nats
+async def _refusal(endpoint: Endpoint, settings: EtcdSettings) -> str:
+    """Why a node could not do there what it has to, empty when it can: the probe needs no user."""
+    from dynamod.registry.etcd_client import connect
+    from dynamod.registry.etcd_errors import EtcdError
 
-    from dynamod.post.nats_settings import NatsSettings
+    try:
+        async with connect(endpoint, settings) as client:
+            await client.ping(SHARED)
+            await client.delete(f"{SHARED}doctor", 1)  # nothing hangs on lease 1, but the right to write is asked for
+    except EtcdError as error:
+        return str(error)
+    except UserError as error:
+        return error.line()
+    return ""
 
-    settings = NatsSettings.from_environment(variables)
-    assert settings is not None
-    servers = ", ".join(settings.servers)
-    problems: list[str] = []
+
+async def _nats(server: str, settings: "NatsSettings") -> Finding:
+    from dynamod.post import nats_client
+
+    problems: list[Exception] = []
 
     async def hear(error: Exception) -> None:
-        problems.append(str(error) or type(error).__name__)
+        problems.append(error)
 
-    options: dict[str, Any] = {
-        "user": settings.username or None,
-        "password": settings.password or None,
-        "token": settings.token or None,
-        "nkeys_seed_str": settings.nkey or None,
-        "user_credentials": str(settings.credentials_file) if settings.credentials_file else None,
-        "tls": settings.tls_context() if settings.tls else None,
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    client = nats_client.new_client()
     try:
+        options = nats_client.options(replace(settings, servers=(server,)), client, "doctor")
         async with asyncio.timeout(5.0):
-            client = await nats.connect(
-                list(settings.servers), allow_reconnect=False, connect_timeout=2, error_cb=hear, **given
-            )
             try:
+                once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": hear}
+                await client.connect(**{**options, **once})
+                if settings.tls and not nats_client.offers_tls(client):
+                    raise ConnectionRefusedError("the server offers no TLS")
                 begun = time.monotonic()
                 await client.flush(2)
                 took = (time.monotonic() - begun) * 1000
@@ -185,10 +215,14 @@ async def _nats(variables: Mapping[str, str]) -> Finding:
             finally:
                 await client.close()
     except Exception as error:
-        why = problems[0] if problems else str(error) or type(error).__name__
-        mend = "start it (dynamo infra up, or your cluster's), or correct NATS_SERVER and NATS_AUTH_*"
-        return Finding("nats", "fail", f"{servers}: {why.removeprefix('nats: ')}", mend)
-    return Finding("nats", "ok", f"{servers} answered in {took:.1f} ms, takes messages of {size // 1024} KiB")
+        why = next(filter(nats_client.distrusts, problems), problems[0] if problems else error)
+        if nats_client.refuses_credentials(why):
+            of = settings.credentials
+            text = f"refuses the credentials of {of}" if of else "wants credentials"
+            return Finding("nats", "fail", f"{server} {text}", "set NATS_AUTH_USERNAME and others to what it knows")
+        mend = "start it (dynamo infra up, or your cluster's), or correct NATS_SERVER and NATS_TLS_*"
+        return Finding("nats", "fail", f"{server}: {nats_client.plain(why)}", mend)
+    return Finding("nats", "ok", f"{server} answered in {took:.1f} ms, takes messages of {size // 1024} KiB")
 
 
 async def workers(known: Known) -> AsyncIterator[Finding]:
@@ -209,14 +243,21 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
         try:
             if remote.connection is not None:
                 await remote.connection.ready(2.0)
+            first: dict[str, tuple[str, ModelCard]] = {}
             for place, card in sorted(known.cards.items()):
                 instance = known.instances.get(place)
                 if instance is None:
                     continue
                 who = f"{instance.process or place} on {instance.node} ({card.name})"
+                other, known_card = first.setdefault(card.name, (who, card))
+                if disagree(card, known_card):
+                    text = f"{who} and {other} differ in tokenizer, template or context length: requests go to one kind"
+                    yield Finding("workers", "fail", text, "give both the same files and settings, or one another name")
                 begun = time.monotonic()
                 if await describe(mail, instance) is None:
                     mend = f"see dynamo ps and dynamo logs on {instance.node}"
+                    if instance.node != known.node and remote.connection is None:
+                        mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
                     yield Finding("workers", "fail", f"{who} does not answer", mend)
                     continue
                 yield Finding("workers", "ok", f"{who} answers in {(time.monotonic() - begun) * 1000:.1f} ms")

@@ -4,8 +4,10 @@ The binaries come with the extra `infra`. What runs is written down in a file of
 their birth times, so that nothing else is ever ended by mistake.
 """
 
+import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -183,10 +185,12 @@ def _require_free(host: str, port: int, name: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
+    """One that no client is given while the server is down, as the kernel's own choice might be."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as sock:
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 def _start(name: str, binary: str, arguments: Sequence[str], url: str, folder: Path) -> Server:

@@ -135,6 +135,8 @@ class Process(Actor):
 
     async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
         """Ask the child something. Raises TimeoutError, or DynamodError with the child's own message."""
+        if self._ended.is_set():
+            raise DynamodError("the process has ended")
         self._next_ask += 1
         number = self._next_ask
         future = self._asks[number] = asyncio.get_running_loop().create_future()

@@ -32,6 +32,8 @@ log = logging.getLogger("dynamod.daemon")
 CAUGHT_UP = "local/caught-up/"
 """Keys that a process puts to see how far the news has come."""
 CATCH_UP = 5.0
+MADE_UP = "run-"
+"""So begin the names that `dynamo-run` gives to its graphs."""
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
@@ -229,17 +231,23 @@ class Site:
     async def require_agreement(self, card: ModelCard) -> None:
         """A model has one tokenizer wherever it is served. Raises UserError when another worker says otherwise.
 
-        Workers of our own graph may: they are about to be replaced by such as us.
+        Workers of our own graph may: they are about to be replaced by such as us. On other nodes a graph of the same
+        name is ours too, unless `dynamo-run` has made up that name, which it does in the same way everywhere.
         """
         around, cards, graph = self.around, dict[str, ModelCard](), f"{self.around.plan.graph}/"
         view = around.view  # watches from here on
         await around.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
-        processes = {card_key(instance): instance.process for instance in view.all_instances()}
+        instances = {card_key(instance): instance for instance in view.all_instances()}
         for key, other in cards.items():
-            if disagree(card, other) and not processes.get(key, "").startswith(graph):
-                what = f"as {other.kind}" if other.kind != card.kind else "with another tokenizer or template"
+            there = instances.get(key)
+            ours = there is not None and there.process.startswith(graph)
+            if ours and there is not None and there.node != around.registry.node:
+                ours = not graph.startswith(MADE_UP)
+            if disagree(card, other) and not ours:
+                who = "another worker" if there is None or not there.process else there.process
+                where = f" on {there.node}" if there is not None and there.node != around.registry.node else ""
                 raise UserError(
-                    f"the model name {card.name!r} is taken: {processes.get(key) or 'another worker'} serves it {what}",
+                    f"the model name {card.name!r} is taken: {who}{where} serves it {_difference(card, other)}",
                     "give this one another name: --model-name or served_model_name",
                 )
 
@@ -247,12 +255,13 @@ class Site:
         """Serve at a fixed address, known to this node only. Raises UserError when somebody does already."""
         around = self.around
         address = Address(self.namespace, self.component, endpoint)
-        await self._require_no_other(address)
-        if around.remote.connection is not None:
-            around.subject = await around.remote.serve(static_subject(self.namespace, self.component, endpoint))
-        instance = self._instance(endpoint)
         known: set[str] = set()
         await around.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
+        if not known:
+            await self._require_no_other(address)
+            if around.remote.connection is not None:
+                around.subject = await around.remote.serve(static_subject(self.namespace, self.component, endpoint))
+        instance = self._instance(endpoint)
         if known - {static_key(instance)}:
             raise UserError(
                 f"a static worker serves dyn://{address} already", "a static address is for one worker: choose another"
@@ -282,6 +291,16 @@ class Site:
     def neighbour(self, name: str) -> Ref | None:
         """Another component of this process."""
         return self.around.components.get(name)
+
+
+def _difference(card: ModelCard, other: ModelCard) -> str:
+    """How the other one serves it."""
+    if other.kind != card.kind:
+        return f"as {other.kind}"
+    if other.context_length != card.context_length:
+        lengths = f"{other.context_length} tokens, here {card.context_length}"
+        return f"with another tokenizer or template, or another context length ({lengths})"
+    return "with another tokenizer or template"
 
 
 def _keep(cards: dict[str, ModelCard], key: str, value: bytes | None) -> None:

@@ -14,6 +14,7 @@ from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Describe
 from dynamod.post.base import Post, Sink
+from dynamod.preprocess.ship import is_here
 from dynamod.registry.view import View
 
 log = logging.getLogger("dynamod.frontend")
@@ -87,26 +88,33 @@ class StaticWorkers:
         for instance, card in zip(instances.values(), cards, strict=True):
             number = instance.instance_id
             if card is not None:
-                self._offer(instance, card)
+                new = number not in self._there
+                self._there[number] = (instance, 0)
+                if new:
+                    await self._compare(instance, card)
+                    self._offer(instance, card)
             elif number in self._there:
                 missed = self._there[number][1] + 1
                 self._there[number] = (instance, missed)
                 if missed >= PATIENCE:
                     self._gone(number)
 
-    def _offer(self, instance: Instance, card: ModelCard) -> None:
+    async def _compare(self, instance: Instance, card: ModelCard) -> None:
+        """Warn when it has other files than we. A shorter context is no difference: the shorter one counts."""
         here = self._card
-        new = instance.instance_id not in self._there
-        self._there[instance.instance_id] = (instance, 0)
-        if not new:
+        if card.kind != "tokens" or card.mdc_sum == here.mdc_sum:
             return
-        log.info("found the static worker at dyn://%s (engine %s)", instance.path, card.engine)
-        if card.kind == "tokens" and card.mdc_sum != here.mdc_sum:
+        as_there = msgspec.structs.replace(card, path=here.path, config_path=here.config_path)
+        if not await asyncio.to_thread(is_here, as_there):
             log.warning(
                 "the model files of %s are not those that the worker at dyn://%s has: tokenizer and template must be "
                 "the same, or its answers make no sense",
                 *(here.path, instance.path),
             )
+
+    def _offer(self, instance: Instance, card: ModelCard) -> None:
+        here = self._card
+        log.info("found the static worker at dyn://%s (engine %s)", instance.path, card.engine)
         self._view.place(instance, True)
         self._view.offer(
             instance,

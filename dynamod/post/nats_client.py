@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import importlib
 import math
+import ssl
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -96,6 +98,17 @@ def refuses_credentials(error: BaseException) -> bool:
     """Whether a server has refused who we say we are."""
     text = str(error).lower()
     return "authorization violation" in text or "authentication" in text or "authorization failed" in text
+
+
+def distrusts(error: BaseException) -> bool:
+    """Whether we do not take the server's certificate, or it does not take ours."""
+    return isinstance(error, ssl.SSLError) and "certificate" in str(error).lower()
+
+
+def cut_off(error: BaseException) -> bool:
+    """Whether the other end has just closed the connection."""
+    lost = isinstance(error, ConnectionError) and str(error) == "Connection lost"  # asyncio's words, without a number
+    return lost or (isinstance(error, ConnectionError) and error.errno in (errno.ECONNRESET, errno.EPIPE))
 
 
 def plain(error: BaseException) -> str:

@@ -1,7 +1,6 @@
 """Keeps a process connected to NATS: one client of nats-py at a time, its subscriptions, and what the log says."""
 
 import asyncio
-import errno
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -209,11 +208,16 @@ class Keeper:
             of = self.settings.credentials
             what = f"refuses the credentials of {of}" if of else "wants credentials: set NATS_AUTH_USERNAME and others"
             self._say(f"NATS at {self.servers} {what}", logging.ERROR)
+        elif nats_client.distrusts(error):
+            self._refused = True
+            client.options["reconnect_time_wait"] = nats_client.REFUSED_WAIT
+            check = "check NATS_TLS_CA, NATS_TLS_CERT and NATS_TLS_KEY"
+            self._say(f"NATS at {self.servers} cannot be reached: {nats_client.plain(error)}; {check}", logging.ERROR)
         elif self.up.is_set():
             if not isinstance(error, (OSError, TimeoutError)):  # those are followed by a disconnect
                 self._say(f"NATS at {self.servers}: {nats_client.plain(error)}", logging.WARNING)
-        elif not (self._refused and isinstance(error, ConnectionError) and error.errno == errno.ECONNRESET):
-            self._refused = False  # a server that has refused us resets the connection, which says nothing new
+        elif not (self._refused and nats_client.cut_off(error)):
+            self._refused = False  # a server that has refused us cuts the connection, which says nothing new
             client.options["reconnect_time_wait"] = nats_client.RECONNECT_WAIT
             self._say(f"NATS at {self.servers} cannot be reached: {nats_client.plain(error)}; trying on")
 

@@ -104,7 +104,9 @@ class LinkEnd:
         self._connection.release(self.address)
         self._receiver.drop()
         if self.streams:
-            log.warning("mail link with %s: %s; %d streams are lost", self.peer, why, self.streams)
+            # a place where nobody was ever heard may just have been asked whether somebody is there
+            level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG
+            log.log(level, "mail link with %s: %s; %d streams are lost", self.peer, why, self.streams)
         self.ended(why)
 
     def tick(self) -> None:

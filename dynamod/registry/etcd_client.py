@@ -6,6 +6,7 @@ Every call has a deadline and raises an EtcdError.
 
 import asyncio
 import importlib
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Change(NamedTuple):
 
 def library() -> tuple[Any, Any]:
     """The modules `grpc` and `aetcd.rpc`. Raises UserError when they are not installed."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # else it writes of handshakes beside our own lines
     try:
         importlib.import_module("grpc.aio")
         return importlib.import_module("grpc"), importlib.import_module("aetcd.rpc")

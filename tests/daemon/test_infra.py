@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import socket
 from collections.abc import Iterator
@@ -13,16 +12,7 @@ import pytest
 from dynamod.daemon import infra
 from dynamod.message.errors import UserError
 
-
-def port() -> int:
-    for number in random.sample(range(15_000, 30_000), 200):
-        with socket.socket() as plain:
-            try:
-                plain.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return number
-    raise AssertionError("no port is free")
+from ..ports import free_port
 
 
 @pytest.fixture
@@ -32,7 +22,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_up_is_healthy_and_down_leaves_nothing(folder: Path) -> None:
-    ports = {"nats_port": port(), "etcd_port": port()}
+    ports = {"nats_port": free_port(), "etcd_port": free_port()}
     servers = infra.up(folder, **ports)
     assert [server.name for server in servers] == ["nats-server", "etcd"]
     assert all(infra.healthy(server) for server in servers)
@@ -62,7 +52,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_runs(folder: Path) -> None:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         with pytest.raises(UserError, match="for etcd: Address already in use") as caught:
-            infra.up(folder, nats_port=port(), etcd_port=sock.getsockname()[1])
+            infra.up(folder, nats_port=free_port(), etcd_port=sock.getsockname()[1])
         assert "--etcd-port" in caught.value.line()
     assert infra.running(folder) == []
 
@@ -71,7 +61,7 @@ def test_a_server_that_cannot_start_is_explained(folder: Path) -> None:
     folder.mkdir()
     (folder / "etcd").write_text("no folder")
     with pytest.raises(UserError, match="etcd ended at once"):
-        infra.up(folder, nats_port=port(), etcd_port=port())
+        infra.up(folder, nats_port=free_port(), etcd_port=free_port())
     assert infra.running(folder) == []
     assert not (folder / infra.RECORD).exists()
 

@@ -9,7 +9,6 @@ import functools
 import http.client
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,7 +27,11 @@ import pytest
 
 from dynamod.cli.client import _Unix
 
+from ..ports import free_port
 from .asking import Begun, Streaming, chat_body, request_of
+from .nodes import Servers
+from .together import play
+from .warm import warm
 
 ROOT = Path(__file__).parents[2]
 ENTRY = {
@@ -40,43 +43,6 @@ ENTRY = {
 AGG = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
 SLOW = 20.0
 """Seconds for what has no promised bound: machines of continuous integration may be busy."""
-
-BATCH = """
-import json, os, signal, sys, tempfile
-import dynamod.cli.app, dynamod.cli.run, dynamod.cli.serve, dynamod.cli.service, dynamod.cli.frontend
-import dynamod.graph.load, dynamod.graph.config, dynamod.daemon.preflight, dynamod.preprocess.locate, dynamod.cli.client
-from dynamod.cli import main
-
-devnull = os.open(os.devnull, os.O_WRONLY)
-stdout = os.dup(1)
-os.dup2(devnull, 1)
-dynamod.cli.app.run(["serve", "--help"])
-dynamod.graph.load.load_graph(None, "configs/agg.yaml")
-sys.stdout.flush()
-os.dup2(stdout, 1)
-cases = json.load(sys.stdin)
-entries = {
-    "dynamo": main.dynamo, "dynamod": main.dynamod, "dynamo-run": main.dynamo_run, "dynamo.frontend": main.frontend
-}
-results = []
-for command, *argv in cases:
-    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()
-    pid = os.fork()
-    if not pid:
-        signal.alarm(20)
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        sys.argv = [command, *argv]
-        entries[command]()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    texts = []
-    for file in (out, err):
-        file.seek(0)
-        texts.append(file.read().decode())
-    results.append([code, *texts])
-json.dump(results, sys.stdout)
-"""
-"""Runs commands, one fork for each; what a user would wait for is imported before."""
 
 T = TypeVar("T")
 
@@ -294,29 +260,30 @@ class Machine:
 
     def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
         """Run a command to its end."""
-        words = [sys.executable, *ENTRY[command], *map(str, argv)]
+        words, environ, folder = [command, *map(str, argv)], self.environ(**env), cwd or self.folder
+        forks = warm(self.environ())
+        if forks.knows(words, environ):
+            return Result(*forks.run(words, environ, folder, seconds))
         done = subprocess.run(
-            words,
+            [sys.executable, *ENTRY[command], *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=self.environ(**env),
-            cwd=cwd or self.folder,
+            env=environ,
+            cwd=folder,
             timeout=seconds,
         )
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def batch(self, cases: Sequence[tuple[str, Sequence[str]]]) -> list[Result]:
-        """Run many commands that end at once, each in a fork of one process that has imported everything."""
-        done = subprocess.run(
-            [sys.executable, "-c", BATCH],
-            input=json.dumps([[command, *argv] for command, argv in cases]).encode(),
-            capture_output=True,
-            env=self.environ(),
-            cwd=self.folder,
-            timeout=120,
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        return [Result(*one) for one in json.loads(done.stdout)]
+        """Run many commands that end at once, some at the same time; each has a control socket of its own."""
+        forks = warm(self.environ())
+
+        def one(number: int, command: str, argv: Sequence[str]) -> Result:
+            environ = self.environ(DYNAMOD_SOCKET=str(self.folder / f"{number}.sock"))
+            return Result(*forks.run([command, *argv], environ, self.folder, SLOW))
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return [done.result() for done in [pool.submit(one, n, *case) for n, case in enumerate(cases)]]
 
     def agg(self, *argv: object, deaf: bool = False, **env: str) -> Command:
         """Start `dynamo serve` of the shipped graph with the echo engine on a free port."""
@@ -420,14 +387,7 @@ class Machine:
 
     def port(self) -> int:
         """A port that was free a moment ago, and that no client is given as its own."""
-        for number in random.sample(range(15_000, 30_000), 200):
-            with socket.socket() as sock:
-                try:
-                    sock.bind(("127.0.0.1", number))
-                except OSError:
-                    continue
-                return number
-        raise AssertionError("no port is free")
+        return free_port()
 
     def _connect(self, url: str, seconds: float) -> http.client.HTTPConnection:
         port = int(url.rpartition(":")[2])
@@ -463,3 +423,25 @@ def _machine() -> Iterator[Machine]:
 
 machine = pytest.fixture(_machine, name="machine")
 shared = pytest.fixture(_machine, name="shared", scope="module")
+
+
+@pytest.fixture(scope="module")
+def played(request: pytest.FixtureRequest) -> dict[str, "Future[None]"]:
+    """What came of the tests of the module that are played `together`."""
+    return play(request, Machine)
+
+
+@pytest.fixture
+def servers(machine: Machine) -> Iterator[Servers]:
+    """A NATS and an etcd of its own."""
+    started = Servers(machine)
+    yield started
+    started.down()
+
+
+@pytest.fixture(scope="module")
+def shared_servers(shared: Machine) -> Iterator[Servers]:
+    """A NATS and an etcd for all tests of a module."""
+    started = Servers(shared)
+    yield started
+    started.down()

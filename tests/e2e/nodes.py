@@ -30,6 +30,10 @@ class Servers:
         while self.servers[name].lives:
             time.sleep(0.005)
 
+    def down(self) -> None:
+        """End both, in good order."""
+        infra.down(self.folder)
+
     @property
     def env(self) -> dict[str, str]:
         return infra.environment(list(self.servers.values()))

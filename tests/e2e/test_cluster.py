@@ -4,25 +4,18 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
 from dynamod.preprocess.locate import locate
 
 from .nodes import Servers, front, models, on, worker
+from .together import together
 
 
-@pytest.fixture
-def servers(machine: Any) -> Iterator[Servers]:
-    started = Servers(machine)
-    yield started
-    infra.down(started.folder)
-
-
+@together
 def test_a_model_comes_and_goes_with_its_node(machine: Any, servers: Servers) -> None:
     _, url = front(machine, servers)
     assert models(machine, url) == []
@@ -37,6 +30,7 @@ def test_a_model_comes_and_goes_with_its_node(machine: Any, servers: Servers) ->
 
 
 @pytest.mark.parametrize("mode", ["random", "round-robin", "kv"])
+@together
 def test_router_modes_across_nodes(machine: Any, servers: Servers, mode: str) -> None:
     _, url = front(machine, servers, "--router-mode", mode)
     for node in ("two", "three"):
@@ -63,7 +57,7 @@ def test_kill_of_a_remote_worker_is_noticed_at_once(machine: Any, servers: Serve
     for node in ("two", "three"):
         worker(machine, servers, node)
     machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
-    fields = {"max_tokens": 300, "ignore_eos": True}
+    fields = {"max_tokens": 200, "ignore_eos": True}
     whole = machine.chats(url, [f"topic {number}" for number in range(4)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(4)]
     rows = machine.raw("GET", "/v1/ps", socket_path=machine.folder / "two/d.sock")[1]
@@ -93,6 +87,7 @@ def test_a_stopped_remote_worker_is_left_and_its_node_says_so(machine: Any, serv
         os.kill(pid, signal.SIGCONT)
 
 
+@together
 def test_a_graph_spread_by_service_names(machine: Any, servers: Servers) -> None:
     words = ("serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0")
     door = machine.start("dynamo", *words, "--service-name", "Frontend", **on(machine, servers, "one"))
@@ -116,6 +111,7 @@ Worker:
 """
 
 
+@together
 def test_a_graph_spread_by_its_config(machine: Any, servers: Servers) -> None:
     """The same command on each node."""
     (machine.folder / "spread.yaml").write_text(SPREAD)
@@ -154,6 +150,7 @@ def test_static_workers_need_only_nats(machine: Any, servers: Servers) -> None:
         machine.until(lambda: models(machine, url) == [])
 
 
+@together
 def test_a_front_door_without_the_models_files_fetches_them(machine: Any, servers: Servers) -> None:
     """The same path is the worker's folder there, and nothing here."""
     two = on(machine, servers, "two")

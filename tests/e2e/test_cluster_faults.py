@@ -5,23 +5,17 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
-
 from .nodes import Servers, fast, front, instances, long_model, models, on, worker
+from .together import together
 from .ways import Way
 
 
-@pytest.fixture
-def servers(machine: Any) -> Iterator[Servers]:
-    started = Servers(machine)
-    yield started
-    infra.down(started.folder)
-
-
+@together
 def test_etcd_stops_and_comes_back(machine: Any, servers: Servers) -> None:
     """Nothing that runs notices; what comes meanwhile is known when etcd is back."""
     _, url = front(machine, servers)
@@ -41,6 +35,7 @@ def test_etcd_stops_and_comes_back(machine: Any, servers: Servers) -> None:
     machine.until(lambda: models(machine, url) == ["sample"])
 
 
+@together
 def test_etcd_loses_its_data(machine: Any, servers: Servers) -> None:
     _, url = front(machine, servers)
     worker(machine, servers, "two")
@@ -56,6 +51,7 @@ def test_etcd_loses_its_data(machine: Any, servers: Servers) -> None:
     machine.until(lambda: models(machine, url) == ["new", "sample"])
 
 
+@together
 def test_nats_stops_in_mid_stream_and_comes_back(machine: Any, servers: Servers) -> None:
     """What cannot go on anywhere ends with an error within its bound, not before a moment of patience."""
     _, url = front(machine, servers)
@@ -84,6 +80,7 @@ def test_nats_stops_in_mid_stream_and_comes_back(machine: Any, servers: Servers)
     local.end()
 
 
+@together
 def test_nats_restarts_under_streams(machine: Any, servers: Servers) -> None:
     """With another worker to go to, or a quick restart, no text is lost."""
     _, url = front(machine, servers)
@@ -98,6 +95,7 @@ def test_nats_restarts_under_streams(machine: Any, servers: Servers) -> None:
     assert [stream.read().text for stream in streams] == whole
 
 
+@together
 def test_brokers_late_at_start(machine: Any, servers: Servers) -> None:
     for name in ("nats-server", "etcd"):
         servers.kill(name)
@@ -125,6 +123,7 @@ def test_brokers_late_at_start(machine: Any, servers: Servers) -> None:
     )
 
 
+@together
 def test_the_front_door_restarts_and_workers_free_its_streams(machine: Any, servers: Servers) -> None:
     door, url = front(machine, servers)
     worker(machine, servers, "two")
@@ -144,6 +143,7 @@ def test_the_front_door_restarts_and_workers_free_its_streams(machine: Any, serv
     assert machine.chat(url, "hello", max_tokens=3)
 
 
+@together
 def test_a_prompt_above_the_brokers_limit(machine: Any, servers: Servers) -> None:
     """The server takes 1 MB; the prompt's ids alone are more."""
     _, url = front(machine, servers)
@@ -160,12 +160,20 @@ def test_a_prompt_above_the_brokers_limit(machine: Any, servers: Servers) -> Non
     assert json.loads(text)["usage"]["prompt_tokens"] == 300_000
 
 
+@contextmanager
+def open_ways() -> Iterator[list[Way]]:
+    made: list[Way] = []
+    try:
+        yield made
+    finally:
+        for way in made:
+            way.close()
+
+
 @pytest.fixture
 def ways() -> Iterator[list[Way]]:
-    made: list[Way] = []
-    yield made
-    for way in made:
-        way.close()
+    with open_ways() as made:
+        yield made
 
 
 def through(ways: list[Way], url: str) -> tuple[Way, str]:
@@ -175,22 +183,24 @@ def through(ways: list[Way], url: str) -> tuple[Way, str]:
     return ways[-1], f"{head}:{ways[-1].port}"
 
 
-def test_the_lease_is_lost_and_the_mail_is_not(machine: Any, servers: Servers, ways: list[Way]) -> None:
+@together
+def test_the_lease_is_lost_and_the_mail_is_not(machine: Any, servers: Servers) -> None:
     """A node that etcd does not hear leaves the list, its streams go on; it comes back under the same id."""
-    _, url = front(machine, servers)
-    way, endpoint = through(ways, servers.env["ETCD_ENDPOINTS"])
-    worker(machine, servers, "two", env={"ETCD_ENDPOINTS": endpoint, "ETCD_LEASE_TTL": "2"})
-    machine.until(lambda: models(machine, url) == ["sample"])
-    before = json.loads(machine.ask(url, "/health")[1])["instances"][0]["instance_id"]
-    stream = machine.stream(url, "hello", max_tokens=900, ignore_eos=True)
-    way.cut()
-    machine.until(lambda: models(machine, url) == [], 15)
-    stream.more(20)
-    way.heal()
-    machine.until(lambda: models(machine, url) == ["sample"])
-    assert json.loads(machine.ask(url, "/health")[1])["instances"][0]["instance_id"] == before
-    stream.read()
-    assert (stream.finish, stream.done, stream.error) == ("length", True, None)
+    with open_ways() as ways:
+        _, url = front(machine, servers)
+        way, endpoint = through(ways, servers.env["ETCD_ENDPOINTS"])
+        worker(machine, servers, "two", env={"ETCD_ENDPOINTS": endpoint, "ETCD_LEASE_TTL": "2"})
+        machine.until(lambda: models(machine, url) == ["sample"])
+        before = json.loads(machine.ask(url, "/health")[1])["instances"][0]["instance_id"]
+        stream = machine.stream(url, "hello", max_tokens=900, ignore_eos=True)
+        way.cut()
+        machine.until(lambda: models(machine, url) == [], 15)
+        stream.more(20)
+        way.heal()
+        machine.until(lambda: models(machine, url) == ["sample"])
+        assert json.loads(machine.ask(url, "/health")[1])["instances"][0]["instance_id"] == before
+        stream.read()
+        assert (stream.finish, stream.done, stream.error) == ("length", True, None)
 
 
 @pytest.mark.slow
@@ -229,6 +239,7 @@ def test_the_daemon_of_a_node_is_killed(machine: Any, servers: Servers) -> None:
     machine.until(lambda: instances(machine, url) == ["three"], 15)
 
 
+@together
 def test_status_tells_of_the_cluster(machine: Any, servers: Servers) -> None:
     front(machine, servers)
     env = on(machine, servers, "one")

@@ -10,6 +10,8 @@ from typing import Any
 
 from dynamod.preprocess.locate import locate
 
+from .together import together
+
 
 def findings(machine: Any, *words: Any, **env: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """Exit code, and findings by check."""
@@ -20,6 +22,7 @@ def findings(machine: Any, *words: Any, **env: str) -> tuple[int, dict[str, list
     return done.code, found
 
 
+@together
 def test_a_healthy_machine(machine: Any) -> None:
     code, found = findings(machine)
     assert code == 0
@@ -29,6 +32,7 @@ def test_a_healthy_machine(machine: Any) -> None:
     assert "0 failed" in text.splitlines()[-1]
 
 
+@together
 def test_workers_and_tokenizers(machine: Any) -> None:
     folder = Path(machine.folder) / "model"
     shutil.copytree(locate("sample"), folder)
@@ -63,6 +67,7 @@ def test_workers_and_tokenizers(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_what_is_wrong_is_named_with_a_remedy(machine: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

@@ -6,10 +6,13 @@ import signal
 import time
 from typing import Any
 
+from .together import together
+
 MOCKERS = (
     *("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Frontend.port=0", "--Worker.engine=mocker"),
     *("--Worker.model=sample", "--Worker.ServiceArgs.workers=4", "--Worker.engine_args.speedup_ratio=1"),
 )
+BOTH_AGAIN = [("Ready", 0), ("Ready", 1)]
 
 
 def serving(machine: Any, request: str) -> tuple[int, str]:
@@ -21,7 +24,10 @@ def serving(machine: Any, request: str) -> tuple[int, str]:
 
 
 def kill(machine: Any, process: str) -> None:
-    os.kill(next(row["pid"] for row in machine.ps("Worker") if row["process"] == process), signal.SIGKILL)
+    """Until the daemon knows: what it asks of a process that has just died is waited for."""
+    pid = next(row["pid"] for row in machine.ps("Worker") if row["process"] == process)
+    os.kill(pid, signal.SIGKILL)
+    machine.until(lambda: pid not in {row["pid"] for row in machine.ps("Worker")})
 
 
 def metric(machine: Any, url: str, name: str) -> float:
@@ -53,10 +59,11 @@ def test_three_kills_in_one_answer(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_kill_and_stop_at_once_under_eight_streams(machine: Any) -> None:
-    command = machine.start("dynamo", *MOCKERS)
+    command = machine.start("dynamo", *MOCKERS, DYNAMOD_HEARTBEAT_TIMEOUT="1")
     url = command.ready()
-    fields = {"max_tokens": 500, "ignore_eos": True}
+    fields = {"max_tokens": 300, "ignore_eos": True}
     whole = machine.chats(url, [f"topic {number}" for number in range(8)], **fields)
     streams = [machine.stream(url, f"topic {number}", **fields) for number in range(8)]
     pids = [row["pid"] for row in machine.ps("Worker")]
@@ -65,12 +72,13 @@ def test_kill_and_stop_at_once_under_eight_streams(machine: Any) -> None:
     try:
         begun = time.monotonic()
         assert [stream.read().text for stream in streams] == whole
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 9, "the heartbeat has told of it, not the stall clock of 10 s"
     finally:
         os.kill(pids[1], signal.SIGCONT)
     command.end()
 
 
+@together
 def test_with_limit_zero_a_kill_is_a_clean_error(machine: Any) -> None:
     command = machine.start("dynamo", *MOCKERS, "--Worker.migration_limit=0")
     url = command.ready()
@@ -86,6 +94,7 @@ def test_with_limit_zero_a_kill_is_a_clean_error(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_a_text_engine_is_sent_again_before_its_first_text_and_not_behind_it(machine: Any) -> None:
     command = machine.start(
         *("dynamo", "serve", "-f", "configs/agg.yaml", "--Frontend.port=0", "--Worker.engine=echo_full"),
@@ -100,7 +109,8 @@ def test_a_text_engine_is_sent_again_before_its_first_text_and_not_behind_it(mac
     assert stream.error is not None
     assert "cannot continue an answer that has been sent in part" in stream.error["error"]["message"]
     assert "abcdefgh".startswith(stream.text)
-    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    # its death may be known here before the daemon has seen it: both may still be told to be ready
+    machine.until(lambda: sorted((row["state"], row["restarts"]) for row in machine.ps("Worker")) == BOTH_AGAIN)
     machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
     headers = machine.begin(url, "xyz", request="early")
     machine.until(lambda: machine.raw("GET", "/v1/requests/early/decision")[0] == 200)
@@ -119,12 +129,12 @@ def test_an_endless_step_is_left_and_a_long_one_is_not(machine: Any) -> None:
     front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
     url = front.ready()
     words = ("in=dyn://test", "out=mocker", "sample", "--extra-engine-args")
-    stuck = machine.start("dynamo-run", *words, slow, DYNAMOD_STALL_TIMEOUT="1", DYNAMOD_STALL_PER_TOKEN="0.001")
+    stuck = machine.start("dynamo-run", *words, slow, DYNAMOD_STALL_TIMEOUT="2", DYNAMOD_STALL_PER_TOKEN="0.001")
     stuck.prints("ready")
     machine.until(lambda: machine.serves(url))
+    other = machine.start("dynamo-run", *words, fast)  # too late for the request, and there when the stall is noticed
     asked = machine.begin(url, "hello there", request="stuck", max_tokens=20, ignore_eos=True)
     machine.until(lambda: machine.raw("GET", "/v1/requests/stuck/decision")[0] == 200)
-    other = machine.start("dynamo-run", *words, fast)
     other.prints("ready")
     assert asked.answer()["usage"]["completion_tokens"] == 20
     [row] = [row for row in machine.ps("Worker") if row["state"] == "Silent"]

@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from .together import together
+
 
 def visible(pid: int) -> str:
     words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -12,6 +14,7 @@ def visible(pid: int) -> str:
     return found
 
 
+@together
 def test_each_worker_has_its_own_and_keeps_it(machine: Any) -> None:
     machine.env["DYNAMOD_GPUS"] = "3,5"
     gpus = ("--Worker.ServiceArgs.resources.gpu=1", "--Worker.ServiceArgs.workers=2")
@@ -40,12 +43,14 @@ def test_each_worker_has_its_own_and_keeps_it(machine: Any) -> None:
     assert machine.serves(url)
 
 
+@together
 def test_too_few_are_one_line(machine: Any) -> None:
     line = machine.agg("--Worker.ServiceArgs.resources.gpu=2", DYNAMOD_GPUS="7").wait(20).mistake()
     assert "asks for 2 GPUs, 1 of 1 are free" in line
     assert "DYNAMOD_GPUS" in line
 
 
+@together
 def test_a_reload_moves_them_or_changes_nothing(machine: Any) -> None:
     machine.env["DYNAMOD_GPUS"] = "3,5"
 

@@ -9,6 +9,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from .together import together
+
 WORDS = ["north", "east", "river", "stone", "lamp", "seven", "bridge", "window", "paper"]
 GRAPH = ("serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0")
 
@@ -72,12 +74,13 @@ def test_two_ingress_processes_find_as_much_as_one_and_do_not_herd(machine: Any)
     assert rates[2] > rates[1] - 0.05, rates
 
 
+@together
 def test_full_workers_refuse_with_a_time_to_come_back_and_recover(machine: Any) -> None:
     command = machine.start(
         "dynamo",
         *GRAPH,
         "--Worker.ServiceArgs.workers=2",
-        *("--Worker.engine_args.num_gpu_blocks=64", "--Worker.engine_args.speedup_ratio=2"),
+        *("--Worker.engine_args.num_gpu_blocks=64", "--Worker.engine_args.speedup_ratio=4"),
         *("--Processor.active_decode_blocks_threshold=0.4", "--Processor.router_queue_size=4"),
     )
     url = command.ready()
@@ -105,6 +108,7 @@ def test_full_workers_refuse_with_a_time_to_come_back_and_recover(machine: Any) 
     command.end()
 
 
+@together
 def test_a_request_whose_worker_dies_over_its_prompt_is_computed_elsewhere(machine: Any) -> None:
     command = machine.start(
         "dynamo", *GRAPH, "--Worker.engine_args.speedup_ratio=0.02", "--Processor.router_mode=random"

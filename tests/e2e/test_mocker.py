@@ -6,7 +6,10 @@ import re
 import signal
 from typing import Any
 
+from .together import together
 
+
+@together
 def test_dynamo_run_with_a_mocker(machine: Any) -> None:
     arguments = machine.folder / "mocker.json"
     arguments.write_text(json.dumps({"speedup_ratio": 100, "num_gpu_blocks": 40, "block_size": 16}))
@@ -43,6 +46,7 @@ def test_dynamo_run_with_a_mocker(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_answers_of_a_killed_mocker_go_on_at_the_other(machine: Any) -> None:
     command = machine.start(
         *("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=mocker", "--Frontend.port=0"),
@@ -63,6 +67,7 @@ def test_answers_of_a_killed_mocker_go_on_at_the_other(machine: Any) -> None:
     assert [stream.read().text for stream in again] == [stream.text for stream in streams]
 
 
+@together
 def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
     arguments = machine.folder / "wrong.yaml"
     arguments.write_text("num_gpu_blcoks: 4\n")
@@ -96,6 +101,7 @@ Monitor.link(Worker)
 """
 
 
+@together
 def test_a_worker_tells_its_load_beside_generate(machine: Any) -> None:
     (machine.folder / "monitor.py").write_text(MONITOR)
     command = machine.start(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from .together import together
+
 HELLO = """
 import os
 import subprocess
@@ -82,6 +84,7 @@ class Frontend:
 
 
 @pytest.mark.parametrize("placement", ["own", "ingress"])
+@together
 def test_hello(machine: Any, placement: str) -> None:
     folder: Path = machine.folder / "project"
     folder.mkdir()
@@ -143,6 +146,7 @@ def test_hello(machine: Any, placement: str) -> None:
     assert (folder / "frontend.ended").read_text() == "yes"
 
 
+@together
 def test_a_client_that_leaves_ends_the_call(machine: Any) -> None:
     import http.client
 
@@ -231,6 +235,7 @@ class Frontend:
 """
 
 
+@together
 def test_hooks_say_whether_it_lives_and_can_work(machine: Any) -> None:
     folder: Path = machine.folder
     (folder / "careful.py").write_text(CAREFUL)

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
-
 from .nodes import Servers, front, instances, models, worker
 
 
@@ -65,7 +63,7 @@ def cable() -> Iterator[Cable]:
 def servers(machine: Any, cable: Cable) -> Iterator[Servers]:
     started = Servers(machine, cable.address)
     yield started
-    infra.down(started.folder)
+    started.down()
 
 
 @pytest.mark.slow

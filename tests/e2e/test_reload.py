@@ -5,6 +5,8 @@ import threading
 import time
 from typing import Any
 
+from .together import together
+
 CONFIG = """\
 graph: graphs.agg:Frontend
 Frontend:
@@ -17,6 +19,7 @@ Worker:
 """
 
 
+@together
 def test_dry_run_then_a_rolling_change_under_load(machine: Any) -> None:
     port = machine.port()
 
@@ -76,6 +79,7 @@ def test_dry_run_then_a_rolling_change_under_load(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_mistakes_are_told_and_nothing_is_touched(machine: Any) -> None:
     command = machine.agg()
     command.ready()

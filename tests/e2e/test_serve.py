@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from .together import together
+
 WORDS = " ".join(f"word{n}" for n in range(150))
 
 
@@ -119,6 +121,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@together
 def test_a_component_that_blocks_its_loop_ends_too(machine: Any, number: int) -> None:
     (machine.folder / "busy.py").write_text(BUSY)
     command = machine.start("dynamo", "serve", "busy:Busy", BLOCK="1")

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .together import together
+
 ECHO = ("-f", "configs/agg.yaml", "--Worker.engine=echo_core")
 
 
@@ -18,6 +20,7 @@ def names(machine: Any) -> list[str]:
     return [graph["name"] for graph in machine.raw("GET", "/v1/status")[1]["graphs"]]
 
 
+@together
 def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     state = machine.folder / "state"
     (machine.folder / "d.yaml").write_text(
@@ -105,6 +108,7 @@ def test_graphs_are_handed_over_and_come_back(machine: Any) -> None:
     daemon.tree()
 
 
+@together
 def test_a_second_command_joins_and_its_graph_is_its_own(machine: Any) -> None:
     daemon = machine.start("dynamod")
     machine.until(lambda: machine.raw_status() == daemon.pid)
@@ -190,6 +194,7 @@ def test_systemd_is_told(machine: Any) -> None:
         manager.close()
 
 
+@together
 def test_a_reload_changes_only_what_changed(machine: Any) -> None:
     configure(machine, same="100", other="100", gone="100")
     daemon = machine.start("dynamod", "-c", "d.yaml")
@@ -254,6 +259,7 @@ def test_a_reload_changes_only_what_changed(machine: Any) -> None:
     assert pids(machine) == {name: again[name] for name in ("same", "handed")}
 
 
+@together
 def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
     ports = [machine.port(), machine.port()]
 
@@ -265,10 +271,13 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
     def running() -> dict[str, int]:
         return {row["process"]: row["pid"] for row in machine.ps() if row["state"] == "Ready"}
 
-    def reloaded() -> dict[str, int]:
-        count = daemon.err.count("reload: graph agg changes")
+    def reloaded(replaced: str, processes: int) -> dict[str, int]:
+        """Reload; what is told first is told before anything has changed, so wait for the change itself."""
+        count, old = daemon.err.count("reload: graph agg changes"), running().get(replaced)
         daemon.send(signal.SIGHUP)
         machine.until(lambda: daemon.err.count("reload: graph agg changes") > count)
+        machine.until(lambda: running().get(replaced, old) != old)
+        machine.until(lambda: len(running()) == processes)
         machine.until(lambda: machine.ps() and all(row["state"] == "Ready" for row in machine.ps()))
         daemon.tree()
         return running()
@@ -282,7 +291,7 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
 
     # more workers: nobody ends
     write("Worker.ServiceArgs.workers=2")
-    second = reloaded()
+    second = reloaded("agg/Worker.1", 3)
     assert second == {**first, "agg/Worker.1": second["agg/Worker.1"]}
     machine.until(lambda: len(json.loads(machine.ask(urls[0], "/health")[1])["instances"]) == 2)
 
@@ -303,7 +312,7 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
 
     # other settings of the door: it keeps its socket, and so nobody is refused
     write("Worker.context-length=1000", "Frontend.body-limit-mb=1")
-    fourth = reloaded()
+    fourth = reloaded("agg/ingress.0", 2)
     assert fourth.keys() == {"agg/Worker.0", "agg/ingress.0"}
     assert fourth["agg/Worker.0"] == third["agg/Worker.0"]
     assert fourth["agg/ingress.0"] != third["agg/ingress.0"]
@@ -311,7 +320,7 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
 
     # another port
     write("Worker.context-length=1000", port=ports[1])
-    fifth = reloaded()
+    fifth = reloaded("agg/ingress.0", 2)
     assert fifth["agg/Worker.0"] == third["agg/Worker.0"]
     assert machine.free(urls[0])
     assert "hello" in machine.chat(urls[1], "hello")
@@ -319,6 +328,7 @@ def test_a_reload_restarts_only_the_processes_that_differ(machine: Any) -> None:
     assert [row["last_error"] for row in machine.ps()] == [""] * 3
 
 
+@together
 def test_a_foreground_command_reads_its_file_again(machine: Any) -> None:
     config = machine.folder / "mine.yaml"
 
@@ -353,6 +363,7 @@ def test_a_foreground_command_reads_its_file_again(machine: Any) -> None:
     command.tree()
 
 
+@together
 def test_a_command_without_a_file_has_nothing_to_reload(machine: Any) -> None:
     command = machine.start("dynamo-run", "in=http", "out=echo_core", "sample", "--http-port", 0)
     url = command.ready()
@@ -364,94 +375,7 @@ def test_a_command_without_a_file_has_nothing_to_reload(machine: Any) -> None:
     assert {row["pid"] for row in machine.ps()} == before
 
 
-PICKY = """
-from dynamo.sdk import endpoint, service
-from dynamo.sdk.lib.config import ServiceConfig
-
-@service(dynamo={"namespace": "picky"}, placement="own", workers=2)
-class Back:
-    def __init__(self):
-        self.mood = ServiceConfig.get_instance().get("Back", {}).get("mood", "good")
-        if self.mood == "bad":
-            raise ValueError("in a bad mood")
-
-    @endpoint()
-    async def generate(self, request):
-        yield self.mood
-"""
-
-
-def test_new_settings_that_do_not_work_reach_one_replica_only(machine: Any) -> None:
-    def write(mood: str) -> None:
-        text = f"graphs:\n  - {{target: 'picky:Back', overrides: ['--Back.mood={mood}']}}\n"
-        (machine.folder / "d.yaml").write_text(text)
-
-    def states() -> dict[str, str]:
-        return {row["process"]: row["state"] for row in machine.ps()}
-
-    (machine.folder / "picky.py").write_text(PICKY)
-    write("good")
-    daemon = machine.start("dynamod", "-c", "d.yaml")
-    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
-    before = {row["process"]: row["pid"] for row in machine.ps()}
-    write("bad")
-    daemon.send(signal.SIGHUP)
-    machine.until(lambda: "picky/Back.0 fails with its new settings, the others keep the old" in daemon.err)
-    machine.until(lambda: states()["picky/Back.0"] == "Fatal", 60)
-    daemon.tree()
-    (row,) = [row for row in machine.ps() if row["process"] == "picky/Back.1"]
-    assert (row["state"], row["pid"]) == ("Ready", before["picky/Back.1"])
-    write("fair")
-    daemon.send(signal.SIGHUP)
-    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
-    daemon.tree()
-    machine.until(lambda: before["picky/Back.1"] not in {row["pid"] for row in machine.ps()})
-    machine.until(lambda: states() == {"picky/Back.0": "Ready", "picky/Back.1": "Ready"})
-    daemon.tree()
-
-
-MINE = """
-from dynamo.sdk import api, service
-from words import greeting
-
-@service(dynamo={"namespace": "mine"})
-class Front:
-    @api()
-    async def generate(self, request):
-        yield greeting
-"""
-
-
-def test_a_graph_of_the_callers_folder_is_handed_over_and_comes_back(machine: Any) -> None:
-    caller, elsewhere, state = (machine.folder / name for name in ("caller", "elsewhere", "state"))
-    (caller / "sub").mkdir(parents=True)
-    elsewhere.mkdir()
-    (caller / "sub/mine.py").write_text(MINE)
-    (caller / "sub/words.py").write_text("greeting = 'from the folder of the caller'\n")
-    (caller / "sub/mine.yaml").write_text(f"Front:\n  port: {machine.port()}\n")
-    words = ("--socket", machine.socket, "--state-dir", state)
-    daemon = machine.start("dynamod", *words, cwd=elsewhere)
-    machine.until(lambda: machine.raw_status() == daemon.pid)
-    target = ("mine:Front", "-f", "mine.yaml", "--working-dir", "sub")
-    handed = machine.run("dynamo", "serve", *target, "--detach", cwd=caller)
-    assert handed.code == 0, handed.err
-    url = handed.out.split()[-1]
-    for _ in range(2):
-        machine.until(all_ready(machine, "mine"))
-        daemon.tree()
-        assert machine.ask(url, "/generate", {}) == (200, "from the folder of the caller")
-        daemon.end(signal.SIGTERM)
-        daemon = machine.start("dynamod", *words, cwd=elsewhere)
-        machine.until(machine.raw_status)
-    daemon.end(signal.SIGTERM)
-    shutil.rmtree(caller)  # what it was made of is gone: it is not forgotten, and says why it does not run
-    daemon = machine.start("dynamod", *words, cwd=elsewhere)
-    machine.until(lambda: machine.raw_status() == daemon.pid)
-    row = machine.until(lambda: [row for row in machine.ps("Front") if row["state"] == "Fatal"])[0]
-    assert "mine" in row["last_error"]
-    assert [entry["name"] for entry in json.loads((state / "graphs.json").read_text())] == ["mine"]
-
-
+@together
 def test_paths_of_a_handed_over_graph_are_the_callers(machine: Any) -> None:
     from dynamod.preprocess.locate import locate
 
@@ -483,6 +407,7 @@ def test_the_control_socket_is_for_the_group(machine: Any) -> None:
     assert stat.S_IMODE(machine.socket.stat().st_mode) == 0o660
 
 
+@together
 def test_logs_in_the_folder_of_the_service_outlive_it(machine: Any) -> None:
     configure(machine, one="100")
     folder = machine.folder / "logs"

@@ -3,11 +3,14 @@
 import json
 from typing import Any
 
+from .together import together
+
 
 def models(machine: Any, url: str) -> list[str]:
     return sorted(model["id"] for model in json.loads(machine.ask(url, "/v1/models")[1])["data"])
 
 
+@together
 def test_a_static_worker_comes_and_goes(machine: Any) -> None:
     words = ("out=dyn://dynamo.backend.generate", "--model-name", "mine", "--model-path", "sample", "--http-port", 0)
     front = machine.start("dynamo-run", "in=http", *words)
@@ -27,6 +30,7 @@ def test_a_static_worker_comes_and_goes(machine: Any) -> None:
     front.end()
 
 
+@together
 def test_out_dyn_with_an_address_finds_only_what_is_there(machine: Any) -> None:
     front = machine.start("dynamo-run", "in=http", "out=dyn://here", "--http-port", 0)
     url = front.ready()
@@ -41,6 +45,7 @@ def test_out_dyn_with_an_address_finds_only_what_is_there(machine: Any) -> None:
     assert models(machine, everything.ready()) == ["here", "there"]
 
 
+@together
 def test_a_model_name_is_one_model(machine: Any) -> None:
     first = machine.start("dynamo-run", "in=dyn://a", "out=echo_core", "sample")
     first.prints("ready")

@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from .together import together
+
 AGG = ("graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
 WORKER = ("in=dyn://llama.backend.generate", "out=echo_core", "sample")
 
 
 @pytest.mark.parametrize("first", ["frontend", "worker"])
+@together
 def test_two_terminals_each_restarted_once(machine: Any, first: str) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
     port = machine.port()
@@ -61,6 +64,7 @@ def test_two_terminals_each_restarted_once(machine: Any, first: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@together
 def test_a_stream_survives_the_end_of_the_holder(machine: Any, number: int) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "10"
     holder = machine.start("dynamod")
@@ -83,6 +87,7 @@ def test_a_stream_survives_the_end_of_the_holder(machine: Any, number: int) -> N
     assert {row["restarts"] for row in machine.ps()} == {0}
 
 
+@together
 def test_verbs_reach_a_guest(machine: Any) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
     front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
@@ -125,6 +130,7 @@ def test_verbs_reach_a_guest(machine: Any) -> None:
     assert "no component 'Wroker'" in unknown.mistake()
 
 
+@together
 def test_terminals_with_the_same_words_have_names_of_their_own(machine: Any) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
     front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)

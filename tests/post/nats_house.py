@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import shutil
 import signal
 import socket
@@ -24,6 +23,8 @@ from dynamod.post.base import Outbound, Receive, Reply, Sink
 from dynamod.post.nats_connection import NatsConnection
 from dynamod.post.nats_impl import NatsOffice, NatsPost, instance_subject
 from dynamod.post.nats_settings import NatsSettings
+
+from ..ports import free_port
 
 QUICK = {"alive": 0.2, "silence": 0.8, "patience": 0.3}
 """Clocks of tests that wait for them."""
@@ -76,18 +77,6 @@ async def main():
 asyncio.run(main())
 """
 """An ingress process with three open streams."""
-
-
-def free_port() -> int:
-    """One that no client is given as its own: the server may be down for a while."""
-    for number in random.sample(range(15_000, 30_000), 200):
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return number
-    raise AssertionError("no port is free")
 
 
 class Server:

@@ -276,7 +276,7 @@ async def test_doubled_messages_are_dropped_on_both_sides(server: Server) -> Non
 async def test_what_is_wrong_on_a_link_fails_it_on_both_sides_and_the_next_one_works(
     server: Server, message: bytes, why: str, at_worker: bool
 ) -> None:
-    async with House(server.url, Engine()) as house:
+    async with House(server.url, Engine(), alive=0.2) as house:
         sink, engine = await forge(house, [message], at_worker=at_worker)
         await sink.wait()
         if at_worker and message == nats_wire.end("go away"):

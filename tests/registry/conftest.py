@@ -19,6 +19,8 @@ from dynamod.registry.etcd_probe import probe
 from dynamod.registry.etcd_settings import EtcdSettings
 from dynamod.registry.memory_impl import MemoryRegistry
 
+from ..ports import free_port
+
 
 async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     """Wait until `condition` holds."""
@@ -26,18 +28,6 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < end, "it did not come true in time"
         await asyncio.sleep(0.01)
-
-
-def free_port() -> int:
-    """One that no client is given as its own: others may connect somewhere before the server starts."""
-    for number in random.sample(range(15_000, 30_000), 200):
-        with socket.socket() as plain:
-            try:
-                plain.bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return number
-    raise AssertionError("no port is free")
 
 
 class Etcd:
@@ -123,6 +113,16 @@ def unstarted(tmp_path: Path) -> Iterator[Etcd]:
 @pytest.fixture
 async def etcd(unstarted: Etcd) -> Etcd:
     return await unstarted.start()
+
+
+@pytest.fixture(scope="module")
+def shared_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """For tests that leave it as it was: every lease of theirs is revoked, or expires, before they end."""
+    server = Etcd(tmp_path_factory.mktemp("etcd"))
+    try:
+        yield asyncio.run(server.start())
+    finally:
+        server.end(signal.SIGKILL)
 
 
 class Node:

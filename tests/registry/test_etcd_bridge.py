@@ -20,6 +20,15 @@ Until = Callable[..., Any]
 
 
 @pytest.fixture
+async def etcd(shared_etcd: Any) -> AsyncIterator[Any]:
+    """One for all; nothing of a test is in it when the next begins."""
+    yield shared_etcd
+    settings = shared_etcd.settings()
+    async with connect(settings.endpoints[0], settings) as client:
+        assert (await client.snapshot("v1/"))[0] == {}
+
+
+@pytest.fixture
 async def raw(etcd: Any) -> AsyncIterator[EtcdClient]:
     """A stranger at the same etcd."""
     settings = etcd.settings()

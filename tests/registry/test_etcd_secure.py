@@ -67,11 +67,11 @@ async def test_others_are_told_so(
     login: dict[str, str],
     reason: str,
 ) -> None:
-    monkeypatch.setattr(etcd_impl, "REFUSED", 0.2)
+    monkeypatch.setattr(etcd_impl, "REFUSED", 0.1)
     one = nodes(locked.settings(**login))
     one.put("v1/a")
     await eventually(lambda: "refuses this node" in caplog.text)
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.5)  # it has tried some times more
     (line,) = [text for text in caplog.messages if "refuses this node" in text]
     assert reason in line
     assert "ETCD_AUTH_" in line

@@ -1,7 +1,9 @@
 """The client of the front door that the same command runs."""
 
 import asyncio
+import contextlib
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 SILENCE = 620.0
 """Seconds without a byte after which an answer has failed; the server's own clocks end it before."""
 CONNECT = 10.0
+SAY_EVERY = 5.0
+"""Seconds between two lines that say what is waited for."""
 
 
 class Refused(DynamodError):
@@ -73,12 +77,23 @@ class Door:
             return [model["id"] for model in (await response.json())["data"]]
 
     async def model(self, wanted: str, seconds: float | None = None) -> str:
-        """The model called `wanted`, or the first that comes. Raises TimeoutError when none does within `seconds`."""
+        """The model called `wanted`, or the first that comes. Raises TimeoutError when none does within `seconds`.
+
+        Says every few seconds that it waits.
+        """
+        import aiohttp
+
+        said = time.monotonic()
         async with asyncio.timeout(seconds):
             while True:
-                names = await self.models()
-                if wanted in names or (names and not wanted):
-                    return wanted or names[0]
+                with contextlib.suppress(aiohttp.ClientError):  # it is being replaced; or all ends, and we with it
+                    names = await self.models()
+                    if wanted in names or (names and not wanted):
+                        return wanted or names[0]
+                if time.monotonic() - said >= SAY_EVERY:
+                    said = time.monotonic()
+                    what = f"serves {wanted}" if wanted else "serves a model"
+                    print(f"waiting for a worker that {what} (Ctrl-C to leave)", file=sys.stderr, flush=True)
                 await asyncio.sleep(0.1)
 
     async def ask(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> AsyncIterator[str]:

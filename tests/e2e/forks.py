@@ -1,0 +1,104 @@
+"""Runs commands, each in a fork of this process, which has imported what they would all wait for.
+
+Not imported by tests but run, by `python -c` with a socket's path: so `sys.path` begins as that of a real command. One
+connection per command: it brings the request as JSON and stdout and stderr as file descriptors, and is answered with a
+line with the process id and a line with the exit code. Ends when its stdin is closed.
+"""
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from typing import Any
+
+ENTRIES = {"dynamo": "dynamo", "dynamod": "dynamod", "dynamo-run": "dynamo_run", "dynamo.frontend": "frontend"}
+
+
+def warm() -> None:
+    """Import everything, and build what is built at the first use."""
+    import dynamod.cli.app
+    import dynamod.cli.client
+    import dynamod.cli.frontend
+    import dynamod.cli.main
+    import dynamod.cli.reload
+    import dynamod.cli.run
+    import dynamod.cli.serve
+    import dynamod.cli.service
+    import dynamod.cli.show
+    import dynamod.daemon.preflight
+    import dynamod.graph.config
+    import dynamod.graph.load
+    import dynamod.preprocess.locate
+
+    stdout = os.dup(1)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    dynamod.cli.app.run(["serve", "--help"])
+    dynamod.graph.load.load_graph(None, "configs/agg.yaml")
+    sys.stdout.flush()
+    os.dup2(stdout, 1)
+    os.close(stdout)
+    os.close(devnull)
+
+
+def keep(connection: socket.socket) -> None:
+    """Run one command in a fork of its own, and tell how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    text, (out, err), _, _ = socket.recv_fds(connection, 1 << 20, 2)
+    while more := connection.recv(1 << 20):
+        text += more
+    request = json.loads(text)
+    pid = os.fork()
+    if not pid:
+        connection.close()
+        command(request, out, err)
+        sys.exit()
+    with contextlib.suppress(OSError):  # nobody waits any more: it took too long
+        connection.sendall(f"{pid}\n".encode())
+        connection.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+    os._exit(0)
+
+
+def command(request: dict[str, Any], out: int, err: int) -> None:
+    """Be the command."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, mine in enumerate((null, out, err)):
+        os.dup2(mine, number)
+        os.close(mine)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    name, *argv = request["words"]
+    sys.argv = ["-c", *argv]
+
+    from dynamod.cli import main
+
+    getattr(main, ENTRIES[name])()
+
+
+def serve(path: str) -> None:
+    warm()
+    gc.collect()
+    gc.freeze()  # or each fork would look through it all at its end, and copy it by that
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that keep a command
+    with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+        listener.bind(path)
+        listener.listen(64)
+        print("ready", flush=True)
+        selector.register(listener, selectors.EVENT_READ)
+        selector.register(0, selectors.EVENT_READ)
+        while all(key.fileobj is listener for key, _ in selector.select()):
+            connection, _ = listener.accept()
+            if not os.fork():
+                selector.close()
+                listener.close()
+                keep(connection)
+            connection.close()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

@@ -1,0 +1,20 @@
+"""Ports for what tests start. Not a test: the tests of every room share it (`from ..ports import free_port`)."""
+
+import random
+import socket
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """One that can be bound now, and that the kernel gives no client as its own.
+
+    Clients get theirs from 32768 on: a server that is down for a while, or a test that connects before its server
+    starts, would lose such a port to one of them.
+    """
+    for number in random.sample(range(15_000, 30_000), 200):
+        with socket.socket() as sock:
+            try:
+                sock.bind((host, number))
+            except OSError:
+                continue
+            return number
+    raise AssertionError("no port is free")
