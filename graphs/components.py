@@ -61,6 +61,9 @@ class ProcessorSettings(Settings):
     router_queue_size: int = Field(0, ge=0, description="requests that wait when all are busy; more are refused")
     shadow_router_mode: str | None = Field(None, description="another mode, scored and counted, never acted on")
     migration_limit: int | None = Field(None, ge=0, le=1023, description="moves of a request to another instance")
+    migration_max_seq_len: int | None = Field(
+        None, ge=1, description="tokens of prompt and answer above which an answer is not continued elsewhere"
+    )
     only_endpoint: str | None = Field(None, description="dyn://ns.component.endpoint: serve only what is found there")
     static_model: str | None = Field(
         None, description="with only_endpoint: model of a static worker, for its tokenizer"

@@ -125,6 +125,7 @@ def router_flags(add: Callable[..., object]) -> None:
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
     add("--migration-limit", type=_moves, metavar="N", help="moves of a request to another worker (default 3)")
+    add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
 
 
 def parse(argv: Sequence[str]) -> RunArguments:
@@ -217,6 +218,13 @@ def build(arguments: RunArguments) -> Graph:
     if arguments.input.startswith("dyn://"):
         if discover or output.startswith("dyn://"):
             raise UserError("cannot use endpoints for both in and out", "a worker needs an engine: out=mistralrs")
+        for flag in ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len"):
+            if getattr(flags, flag) is not None:
+                name = "--" + flag.replace("_", "-")
+                raise UserError(
+                    f"{name} belongs to the front door, not to in={arguments.input}", "give it with in=http"
+                )
+        check_mode(flags.router_mode)
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
@@ -225,7 +233,7 @@ def build(arguments: RunArguments) -> Graph:
     if flags.static_worker:
         raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
     if discover or output.startswith("dyn://"):
-        for flag in ("context_length", "kv_cache_block_size"):
+        for flag in ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args"):
             if getattr(flags, flag) is not None:
                 name = "--" + flag.replace("_", "-")
                 raise UserError(f"{name} belongs to the worker, not to out={output}", "give it where the engine runs")
@@ -257,6 +265,13 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
     return Address.parse(output), model
 
 
+def check_mode(mode: str) -> None:
+    """Raises UserError for a router mode that is none."""
+    from dynamod.router.policy import mode_of
+
+    mode_of(mode)
+
+
 def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
     """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     frontend = {
@@ -273,15 +288,14 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
         "router_temperature": flags.router_temperature,
         "use_kv_events": flags.use_kv_events,
         "migration_limit": flags.migration_limit,
+        "migration_max_seq_len": flags.migration_max_seq_len,
         "only_endpoint": f"dyn://{only}" if only is not None else None,
         "static_model": static_model or None,
         "static_model_name": flags.model_name if static_model else None,
     }
     if not 0 <= flags.http_port <= 65535:
         raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
-    from dynamod.router.policy import mode_of
-
-    mode_of(flags.router_mode)
+    check_mode(flags.router_mode)
     specs = [
         _spec("Processor", "processor:ProcessorComponent", processor, "dynamo", "Processor"),
         _spec("Frontend", "frontend:FrontendComponent", frontend, "dynamo", "Frontend"),

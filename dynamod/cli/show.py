@@ -78,6 +78,8 @@ def status(value: dict[str, Any]) -> str:
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
+        if cluster.get("namesakes"):
+            lines.append("  another machine has the name of this node: set DYNAMOD_NODE")
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from .cluster import Cluster, cluster_of
 from .door import Door
 from .gpus import Gpus, devices
 from .link import LinkServer
+from .names import node_name, watch_namesakes
 from .paths import RunFolder, link_path, logs_folder
 from .recent import Recent
 from .reload import HANDED_OVER, Kept
@@ -62,7 +62,7 @@ class Node(Actor):
         self.socket = path
         self.title = title
         self.must_hold = must_hold
-        self.name = os.environ.get("DYNAMOD_NODE") or socket.gethostname()
+        self.name = node_name()
         self.cluster = Cluster()
         self.role = "seeking"
         self.born = time.monotonic()
@@ -88,6 +88,7 @@ class Node(Actor):
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
         self._watches: list[tuple[str, Watcher]] = []
+        self._namesakes: set[str] = set()  # other machines of our name
 
     async def started(self) -> None:
         """Take the seat, or become a guest."""
@@ -229,6 +230,7 @@ class Node(Actor):
             "error": str(etcd.get("last_error", "")) if not etcd.get("connected") else "",
             "nats": cluster.nats.get("NATS_SERVER", "").rpartition("@")[2],
             "foreign_keys": self.registry.statistics().foreign,
+            "namesakes": len(self._namesakes),
         }
 
     def guests(self) -> "list[LinkEnd]":
@@ -303,6 +305,7 @@ class Node(Actor):
         where = "found at the usual ports of this machine" if self.cluster.found else "as told"
         endpoints = ", ".join(map(str, etcd.endpoints))
         log.info("this node is %s in the cluster of etcd at %s (%s)", self.name, endpoints, where)
+        self._namesakes = watch_namesakes(self.registry, self.name, self._lease)
         self._seat_supervisor.start_child(Spec("etcd", lambda: EtcdBridge(self.registry, etcd), backoff=Backoff()))
 
     async def _join(self) -> None:

@@ -44,10 +44,10 @@ class Overhead:
 class Moves:
     """Requests that moved to another instance, before their first token and behind it, and how long that took."""
 
-    __slots__ = ("failed", "new", "ongoing", "taken")
+    __slots__ = ("failed", "long", "new", "ongoing", "taken")
 
     def __init__(self) -> None:
-        self.new = self.ongoing = 0
+        self.new = self.ongoing = self.long = 0
         self.taken, self.failed = Histogram(DURATION), Histogram(DURATION)
 
     def broke(self, ongoing: bool) -> None:
@@ -56,6 +56,10 @@ class Moves:
             self.ongoing += 1
         else:
             self.new += 1
+
+    def too_long(self) -> None:
+        """See migration.flight.Moves."""
+        self.long += 1
 
     def settled(self, seconds: float, ok: bool) -> None:
         """See migration.flight.Moves."""

@@ -78,11 +78,13 @@ class Processor(Actor):
         routing: RouterSettings = RouterSettings(),
         limits: Limits = Limits(),
         migration_limit: int | None = None,
+        migration_max_seq_len: int | None = None,
         announce: Announce = lambda _name, _card: None,
         node: Callable[[], str] = lambda: "",
     ) -> None:
         self._view, self._post = view, post
         self._routing, self._limits, self._migration_limit = routing, limits, migration_limit
+        self._longest_move = migration_max_seq_len
         self._announce = announce
         self._node = node
         self._files: ModelFiles | None = None
@@ -244,6 +246,7 @@ class Processor(Actor):
                     landed=self._landed,
                     logprobs=_logprobs_of(model, outlet) if model is not None else None,
                     moves=self.dispatch.moves(card.name),
+                    longest=self._longest_move,
                 )
             )
         run.flights = flights

@@ -53,6 +53,12 @@ class MovesRow(msgspec.Struct, frozen=True):
     migration_total: int
 
 
+class LongRow(msgspec.Struct, frozen=True):
+    """Answers that could not move because they were too long."""
+
+    migration_max_seq_len_exceeded_total: int
+
+
 class MovingRow(msgspec.Struct, frozen=True):
     """Seconds from the break of a stream until another instance had taken the request, or none had."""
 
@@ -95,6 +101,7 @@ def rows(dispatch: Dispatch, view: View, prefix: str, limit: int | None = None) 
         moves, name = dispatch.moves(model), f"{prefix}_model"
         yield name, {**labels, "migration_type": "new_request"}, MovesRow(moves.new)
         yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(moves.ongoing)
+        yield name, labels, LongRow(moves.long)
         yield name, {**labels, "outcome": "success"}, MovingRow(_buckets(moves.taken))
         yield name, {**labels, "outcome": "failure"}, MovingRow(_buckets(moves.failed))
         card = view.card(model)

@@ -10,7 +10,8 @@ class Broken:
 
     `retry`: the instance says that it did nothing for the request. `received`: tokens (or characters) of the answer
     that arrived. `exact`: the engine continues behind given tokens exactly. `sends`: how often the request was sent.
-    `limit`: how often it may move to another instance. `others`: whether an untried instance is ready.
+    `limit`: how often it may move to another instance. `others`: whether an untried instance is ready. `long`: prompt
+    and answer are longer than what may move.
     """
 
     why: str
@@ -20,6 +21,7 @@ class Broken:
     sends: int
     limit: int
     others: bool
+    long: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def decide(broken: Broken) -> Verdict:
         return Verdict(
             False, "EngineFailed", f"{broken.why}; this engine cannot continue an answer that has been sent in part"
         )
+    if broken.received and broken.long:
+        return Verdict(False, "EngineFailed", f"{broken.why}; prompt and answer are longer than migration_max_seq_len")
     if not broken.others:
         return Verdict(False, "Overloaded", f"{broken.why}; no other instance is ready")
     return Verdict(True)

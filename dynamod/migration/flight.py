@@ -103,12 +103,17 @@ class Moves(Protocol):
     def broke(self, ongoing: bool) -> None:
         """A request is sent again; `ongoing`: part of its answer had come."""
 
+    def too_long(self) -> None:
+        """An answer could not move because of its length."""
+
     def settled(self, seconds: float, ok: bool) -> None:
         """Another instance has taken it (or none has) that long after the stream broke."""
 
 
 class _Uncounted:
     def broke(self, ongoing: bool) -> None: ...
+
+    def too_long(self) -> None: ...
 
     def settled(self, seconds: float, ok: bool) -> None: ...
 
@@ -124,7 +129,10 @@ class Limits:
 
 
 class Flight:
-    """One choice. `landed(flight)` is called once when it is over, whatever way."""
+    """One choice. `landed(flight)` is called once when it is over, whatever way.
+
+    `longest`: tokens of prompt and answer above which an answer is not continued elsewhere; None: there is no bound.
+    """
 
     def __init__(
         self,
@@ -141,6 +149,7 @@ class Flight:
         landed: Callable[["Flight"], None],
         logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
         moves: Moves = _Uncounted(),
+        longest: int | None = None,
     ) -> None:
         self.request = request
         self.index = index
@@ -149,7 +158,7 @@ class Flight:
         self._output = output
         self._listener = listener
         self._post, self._route = post, route
-        self._exact, self._limit = exact, limit
+        self._exact, self._limit, self._longest = exact, limit, longest
         self._now, self._landed = now, landed
         self._logprobs = logprobs
         self._moves = moves
@@ -346,10 +355,10 @@ class Flight:
         if outbound is not None:
             outbound.cancel()
         self._route.end()
-        broken = Broken(
-            why, retry, self._received, self._exact, self._sends, self._limit, self._route.others(self._tried)
-        )
-        verdict = decide(broken)
+        long, others = self._too_long(), self._route.others(self._tried)
+        verdict = decide(Broken(why, retry, self._received, self._exact, self._sends, self._limit, others, long))
+        if long and self._received:
+            self._moves.too_long()
         if verdict.again:
             if self._broke_at is None:
                 self._broke_at = self._now()
@@ -364,6 +373,12 @@ class Flight:
         if isinstance(error, REQUEST_ERRORS["Overloaded"]):
             error.retry_after = 1.0
         self._fail(error)
+
+    def _too_long(self) -> bool:
+        request = self.request
+        if self._longest is None or not isinstance(request, Generate):
+            return False
+        return tokens.count(request.token_ids) + self._received > self._longest
 
     def _fail(self, error: RequestError) -> None:
         if not self.over:

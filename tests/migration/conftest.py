@@ -151,7 +151,9 @@ class Air:
         columns: bool = False,
         busy: Collection[int] = (),
         patient: bool = False,
+        longest: int | None = None,
     ) -> None:
+        self.too_longs = 0
         self._columns = columns
         self.busy = set(busy)  # ready, and nothing may be sent to them now
         self.patient, self.waiting = patient, 0
@@ -182,6 +184,7 @@ class Air:
             route=self,
             exact=exact and not text,
             limit=limit,
+            longest=longest,
             now=asyncio.get_running_loop().time,
             landed=self._landed,
             logprobs=logprobs,
@@ -215,6 +218,9 @@ class Air:
 
     def broke(self, ongoing: bool) -> None:
         self.broken.append(ongoing)
+
+    def too_long(self) -> None:
+        self.too_longs += 1
 
     def settled(self, seconds: float, ok: bool) -> None:
         self.settlings.append((seconds, ok))

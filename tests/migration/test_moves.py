@@ -70,3 +70,22 @@ async def test_without_a_place_to_wait_it_is_an_overload(words: Any) -> None:
     air.start().lose()
     assert air.error.retry_after
     assert air.settlings == [(0, False)]
+
+
+@virtual
+async def test_what_is_too_long_does_not_move(words: Any) -> None:
+    short = words.Air(longest=4)  # the prompt has two tokens
+    first = short.start()
+    first.accept()
+    first.tokens(1, 2)
+    first.lose()
+    assert (len(short.sends), short.too_longs) == (2, 0)
+    short.last.accept()
+    short.last.tokens(3)
+    short.last.lose()
+    assert (len(short.sends), short.too_longs) == (2, 1)
+    assert "longer than migration_max_seq_len" in str(short.error)
+    assert short.client.answer == "abc"
+    unsent = words.Air(longest=1)
+    unsent.start().lose()  # nothing of it has come: it is simply sent again
+    assert (len(unsent.sends), unsent.too_longs) == (2, 0)

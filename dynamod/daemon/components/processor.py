@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -32,6 +34,23 @@ CATCH_UP = 5.0
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 
 
+def _number(config: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
+    """A whole number from the configuration, else from the original's variable (DYN_MIGRATION_LIMIT for example)."""
+    value, where = config.get(name), name
+    if value is None:
+        where = f"DYN_{name.upper()}"
+        value = os.environ.get(where) or None
+    if value is None:
+        return None
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        raise UserError(f"{where} is {value!r}", f"give a whole number from {least} to {most}")
+    return number
+
+
 class ProcessorComponent(Processor):
     """Serves the models of the whole registry, or only those at `only_endpoint`; there static workers too."""
 
@@ -55,7 +74,8 @@ class ProcessorComponent(Processor):
             site.around.mail,
             routing=settings_of(config),
             limits=limits,
-            migration_limit=config.get("migration_limit"),
+            migration_limit=_number(config, "migration_limit", 0, 1023),
+            migration_max_seq_len=_number(config, "migration_max_seq_len", 1, 2**31),
             announce=self._announced,
             node=lambda: site.around.registry.node,
         )

@@ -1,0 +1,56 @@
+"""The name of this node, and whether another machine has it too: placement and silence are told by names."""
+
+import hashlib
+import logging
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+from dynamod.registry.memory_impl import MemoryRegistry
+
+log = logging.getLogger("dynamod.daemon")
+
+NODES = "v1/nodes/"
+"""What each daemon of a cluster says of itself: `v1/nodes/{node}/{machine}/{lease in hex}`."""
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """DYNAMOD_NODE, else the host's name. Raises UserError for one that cannot stand in a key."""
+    given = environ.get("DYNAMOD_NODE", "")
+    if given and not re.fullmatch(r"[A-Za-z0-9._-]{1,128}", given):
+        raise UserError(f"DYNAMOD_NODE is {given!r}", "use letters, digits, dots, hyphens and underscores")
+    return given or socket.gethostname() or "node"
+
+
+def machine() -> str:
+    """What tells machines apart, and containers whose process ids mean something else; the same for all who share."""
+    facts = [socket.gethostname()]
+    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        try:
+            facts.append(os.readlink(path) if path.endswith("pid") else Path(path).read_text())
+        except OSError:
+            pass  # no Linux: the host's name has to do
+    return hashlib.blake2b("\n".join(facts).encode(), digest_size=6).hexdigest()
+
+
+def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]:
+    """Say who we are, and complain when another machine says the same. Returns those that do, kept up to date."""
+    ours, others = machine(), set[str]()
+    prefix = f"{NODES}{name}/"
+
+    def heard(key: str, value: bytes | None) -> None:
+        where = key.removeprefix(prefix).partition("/")[0]
+        if where == ours:
+            return
+        if value is None:
+            others.discard(where)
+        elif where not in others:
+            others.add(where)
+            log.error("another machine is called %s too: give one of them another name (DYNAMOD_NODE)", name)
+
+    registry.put(f"{prefix}{ours}/{lease:x}", b"", lease)
+    registry.watch(prefix, heard)
+    return others

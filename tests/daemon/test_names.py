@@ -1,0 +1,35 @@
+"""Names of nodes: what may be one, and what is said when two machines have the same."""
+
+import logging
+import random
+
+import pytest
+
+from dynamod.daemon.names import machine, node_name, watch_namesakes
+from dynamod.message.errors import UserError
+from dynamod.registry.memory_impl import MemoryRegistry
+
+
+def test_a_name_can_stand_in_a_key() -> None:
+    assert node_name({"DYNAMOD_NODE": "gpu-1.rack_2"}) == "gpu-1.rack_2"
+    assert node_name({})
+    for name in ("a b", "a/b", "ä", "x" * 200):
+        with pytest.raises(UserError, match="DYNAMOD_NODE"):
+            node_name({"DYNAMOD_NODE": name})
+
+
+def test_another_machine_of_our_name(caplog: pytest.LogCaptureFixture) -> None:
+    registry = MemoryRegistry(random.Random(1))
+    lease = registry.grant()
+    assert machine() == machine()
+    with caplog.at_level(logging.ERROR):
+        registry.put_foreign(f"v1/nodes/one/{machine()}/77", b"")  # another daemon of this machine
+        others = watch_namesakes(registry, "one", lease)
+        registry.put_foreign("v1/nodes/two/0123/78", b"")
+        assert (others, caplog.text) == (set(), "")
+        registry.put_foreign("v1/nodes/one/0123/79", b"")
+    assert others == {"0123"}
+    assert "another machine is called one too" in caplog.text
+    registry.delete_foreign("v1/nodes/one/0123/79")
+    assert others == set()
+    assert any(key.startswith("v1/nodes/one/") for key, _, _ in registry.own_items())
