@@ -31,7 +31,7 @@ Runs one engine. Words and flags may come in any order.
   in=batch:FILE                 asks each line {"text": "..."} of FILE, writes output.jsonl beside it
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that front doors find, here and on other nodes
-  out=ENGINE                    echo_core, echo_full, mistralrs or mocker (default mistralrs)
+  out=ENGINE                    echo_core, echo_full, llamacpp, mistralrs or mocker (default mistralrs)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)

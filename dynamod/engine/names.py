@@ -32,13 +32,19 @@ _FILE = "dynamod.engine.python.file:check"
 ENGINES: dict[str, Known] = {
     "echo_core": Known("dynamod.engine.echo:EchoCore"),
     "echo_full": Known("dynamod.engine.echo:EchoFull", model=False),
+    "llamacpp": Known(
+        "dynamod.engine.llamacpp.engine:LlamaCpp",
+        "llama_cpp",
+        "llama_cpp",
+        check="dynamod.engine.llamacpp.arguments:arguments_of",
+    ),
     "mistralrs": Known("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
     "mocker": Known("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
     "pystr": Known("dynamod.engine.python.file:PyStr", check=_FILE, model=False, file=True),
     "pytok": Known("dynamod.engine.python.file:PyTok", check=_FILE, file=True),
 }
 
-ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs"}
+ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
 
 
 def canonical(name: str) -> str:

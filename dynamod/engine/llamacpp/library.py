@@ -1,0 +1,46 @@
+"""llama-cpp-python's low-level module, loaded once per process, with its log in ours."""
+
+import ctypes
+import functools
+import importlib
+import logging
+from collections import deque
+from typing import Any
+
+from dynamod.message.errors import UserError
+
+log = logging.getLogger("dynamod.engine.llamacpp")
+
+_NEEDED = ("llama_memory_seq_cp", "llama_init_from_model", "llama_model_is_hybrid", "llama_max_parallel_sequences")
+_LEVELS = {2: logging.DEBUG, 3: logging.DEBUG, 4: logging.WARNING}  # info, warning, error
+_ERROR = 4
+
+said: deque[str] = deque(maxlen=8)
+"""What llama.cpp has last called an error: the reason when loading fails."""
+
+
+@functools.cache
+def library() -> Any:
+    """The module `llama_cpp.llama_cpp`. Raises UserError when it cannot be loaded, or is too old."""
+    try:
+        module: Any = importlib.import_module("llama_cpp.llama_cpp")
+    except (ImportError, OSError, RuntimeError) as error:  # a wheel built for another processor or CUDA
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"llama-cpp-python cannot be loaded: {reason}", "install dynamod[llama_cpp] again") from None
+    fields = {name for name, *_ in module.llama_context_params._fields_}
+    if "kv_unified" not in fields or not all(hasattr(module, name) for name in _NEEDED):
+        version = getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version")
+        raise UserError(f"llama-cpp-python {version} is too old", "install 0.3.36 or later")
+    module.dynamod_log = module.llama_log_callback(_logged)  # lives as long as the library
+    module.llama_log_set(module.dynamod_log, ctypes.c_void_p(0))
+    module.llama_backend_init()
+    return module
+
+
+def _logged(level: int, text: bytes, _data: object) -> None:
+    line = text.decode("utf-8", "replace").strip()
+    if not line:
+        return
+    if level == _ERROR:
+        said.append(line)
+    log.log(_LEVELS.get(level, logging.DEBUG), "llama.cpp: %s", line)

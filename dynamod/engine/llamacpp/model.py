@@ -1,0 +1,243 @@
+"""One loaded model with its context: steps, and what happens to KV cells in between. Blocks; one thread at a time."""
+
+import ctypes
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dynamod.message.errors import UserError
+
+from .arguments import LlamaCppArguments
+from .library import library, said
+from .sampling import Floats, Picked, Sampler
+from .sizing import Shape, cells_for, threads
+
+log = logging.getLogger("dynamod.engine")
+
+_FLASH = {"auto": -1, False: 0, True: 1}
+_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
+_REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
+
+Operation = tuple[int, int, int, int]
+"""Of KV cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all)."""
+
+
+class StepFailed(Exception):
+    """llama.cpp could not compute the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing."""
+
+    slot: int
+    start: int
+    ids: Sequence[int]
+    sampler: Sampler | None
+
+
+class Model:
+    """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences told apart.
+
+    `vocabulary`: ids it knows. `shares`: whether a prefix of one sequence can be given to another.
+    """
+
+    def __init__(
+        self, path: Path, arguments: LlamaCppArguments, context_length: int | None, goes_on: Callable[[], bool]
+    ) -> None:
+        """Load. `goes_on()` False ends the loading. Raises UserError."""
+        self._api = api = library()
+        self._model: Any = None
+        self._context: Any = None
+        self._arguments = arguments
+        said.clear()
+        began = time.monotonic()
+        try:
+            self._load(path, goes_on)
+            self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
+            self._shape()
+            self._open(path, context_length)
+        except BaseException:
+            self.free()
+            raise
+        log.info("llama.cpp has loaded %s in %.1f s", path, time.monotonic() - began)
+
+    def _load(self, path: Path, goes_on: Callable[[], bool]) -> None:
+        api, arguments = self._api, self._arguments
+        params = api.llama_model_default_params()
+        params.n_gpu_layers = arguments.n_gpu_layers
+        if hasattr(params, "load_mode"):
+            params.load_mode = (1 if arguments.use_mmap else 0) | (2 if arguments.use_mlock else 0)
+        else:
+            params.use_mmap, params.use_mlock = arguments.use_mmap, arguments.use_mlock
+        progress = _Progress(path, goes_on)
+        params.progress_callback = callback = api.llama_progress_callback(progress)
+        self._model = api.llama_model_load_from_file(os.fsencode(path), params)
+        del callback
+        if not self._model:
+            reason = "it was stopped" if not goes_on() else said[-1] if said else "llama.cpp does not say why"
+            raise UserError(f"llama.cpp cannot load {path}: {reason}", "check the file, or download it again")
+
+    def _shape(self) -> None:
+        """Refuse what is no model for text; learn what its memory can do."""
+        api, model = self._api, self._model
+        for test, what in (
+            ("llama_model_has_encoder", "an encoder-decoder"),
+            ("llama_model_is_diffusion", "a diffusion model"),
+        ):
+            if hasattr(api, test) and getattr(api, test)(model):
+                raise UserError(f"the model is {what}", "llamacpp serves decoder-only models; take another engine")
+        window, recurrent = int(api.llama_model_n_swa(model)), bool(api.llama_model_is_recurrent(model))
+        hybrid = bool(api.llama_model_is_hybrid(model))
+        self.shares = not (window or recurrent or hybrid)
+        if not self.shares and self._arguments.enable_prefix_caching:
+            kind = f"has a sliding window of {window} tokens" if window else "is recurrent"
+            log.info("the model %s, so prefixes cannot be shared: the prefix cache is off", kind)
+
+    def _open(self, path: Path, context_length: int | None) -> None:
+        """Make the context, as large as told or as fits."""
+        api, arguments, model = self._api, self._arguments, self._model
+        layers, heads = int(api.llama_model_n_layer(model)), int(api.llama_model_n_head(model)) or 1
+        width = int(api.llama_model_n_embd(model)) // heads * int(api.llama_model_n_head_kv(model))
+        trained = int(api.llama_model_n_ctx_train(model))
+        shape = Shape(trained, 4 * width * layers)
+        cells = cells_for(arguments, shape, context_length)
+        caching = self.shares and arguments.enable_prefix_caching
+        most = min(int(api.llama_max_parallel_sequences()), 256)
+        wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
+        self.slots = min(most, wanted)
+        params = api.llama_context_default_params()
+        params.n_ctx, params.n_seq_max, params.kv_unified = cells, self.slots, True
+        params.n_batch = arguments.max_num_batched_tokens
+        params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
+        params.n_threads = arguments.n_threads or threads()
+        params.n_threads_batch = arguments.n_threads_batch or params.n_threads
+        params.flash_attn_type = _FLASH[arguments.flash_attn]
+        params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]
+        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, False
+        self._context = api.llama_init_from_model(model, params)
+        if not self._context:
+            reason = said[-1] if said else "llama.cpp does not say why"
+            raise UserError(f"llama.cpp cannot make a context of {cells} cells for {path}: {reason}", "lower n_ctx")
+        self.cells = cells  # llama.cpp rounds up; what it has beyond stays unused
+        self.context_length = min(context_length or trained or cells, cells)
+        self._memory = api.llama_get_memory(self._context)
+        self._batch = _Batch(api, arguments.max_num_batched_tokens)
+        log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
+
+    def warm(self) -> float:
+        """Compute a few tokens, so that the weights are in memory; returns tokens per second. Raises StepFailed."""
+        count = min(32, self._arguments.max_num_batched_tokens, self.cells, self.context_length)
+        rate = 0.0
+        for _ in range(2):
+            began = time.monotonic()
+            self.step([], [Work(0, 0, [1 % self.vocabulary] * count, None)])
+            self._api.llama_synchronize(self._context)
+            rate = count / max(1e-6, time.monotonic() - began)
+            self._api.llama_memory_clear(self._memory, False)
+        return rate
+
+    def step(self, operations: Sequence[Operation], work: Sequence[Work]) -> list[Picked | Exception]:
+        """Move cells, compute, and choose a token for each of `work` that has a sampler, in that order.
+
+        An exception in place of a token ends that answer alone. Raises StepFailed when nothing was computed.
+        """
+        api = self._api
+        for source, target, start, end in operations:
+            if source < 0:
+                api.llama_memory_seq_rm(self._memory, target, start, end)
+            else:
+                api.llama_memory_seq_cp(self._memory, source, target, start, end)
+        said.clear()
+        code = api.llama_decode(self._context, self._batch.of(work))
+        if code:
+            reason = said[-1] if said else _REASONS.get(code, f"code {code}")
+            raise StepFailed(f"llama.cpp could not compute a step: {reason}")
+        samplers = [one.sampler for one in work if one.sampler is not None]
+        if not samplers:
+            return []
+        pointer = api.llama_get_logits(self._context)
+        logits: Floats = np.ctypeslib.as_array(pointer, (len(samplers), self.vocabulary))
+        best = logits.argmax(1).tolist()
+        return [
+            Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
+            for sampler, row, index in zip(samplers, logits, best, strict=True)
+        ]
+
+    def free(self) -> None:
+        """Give everything back. Nothing may be computing."""
+        context, model, self._context, self._model = self._context, self._model, None, None
+        if context:
+            self._api.llama_free(context)
+        if model:
+            self._api.llama_model_free(model)
+
+
+def _pick(sampler: Sampler, row: Floats) -> Picked | Exception:
+    try:
+        return sampler.pick(row)
+    except Exception as error:  # one answer's trouble is not its neighbours'
+        return error
+
+
+class _Batch:
+    """llama.cpp's batch over arrays that are made once."""
+
+    def __init__(self, api: Any, most: int) -> None:
+        self._token, self._position, self._slot = (np.zeros(most, np.int32) for _ in range(3))
+        self._wanted = np.zeros(most, np.int8)
+        self._one = np.ones(most, np.int32)
+        self._slots = (self._slot.ctypes.data + 4 * np.arange(most)).astype(np.uintp)
+        self._places = np.arange(most, dtype=np.int32)
+        self._struct = api.llama_batch(
+            n_tokens=0,
+            token=_pointer(self._token, ctypes.c_int32),
+            embd=None,
+            pos=_pointer(self._position, ctypes.c_int32),
+            n_seq_id=_pointer(self._one, ctypes.c_int32),
+            seq_id=_pointer(self._slots, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self._wanted, ctypes.c_int8),
+        )
+
+    def of(self, work: Sequence[Work]) -> Any:
+        """The batch of these rows, valid until the next call."""
+        at = 0
+        for one in work:
+            end = at + len(one.ids)
+            self._token[at:end] = one.ids
+            self._position[at:end] = self._places[: end - at]
+            self._position[at:end] += one.start
+            self._slot[at:end] = one.slot
+            self._wanted[at:end] = 0
+            self._wanted[end - 1] = one.sampler is not None
+            at = end
+        self._struct.n_tokens = at
+        return self._struct
+
+
+def _pointer(values: Any, kind: Any) -> Any:
+    return ctypes.cast(values.ctypes.data, ctypes.POINTER(kind))
+
+
+class _Progress:
+    """Says how far loading is, every few seconds."""
+
+    EVERY = 3.0
+
+    def __init__(self, path: Path, goes_on: Callable[[], bool]) -> None:
+        self._path, self._goes_on = path, goes_on
+        self._told = time.monotonic()
+
+    def __call__(self, share: float, _data: object) -> bool:
+        """Called by llama.cpp; False ends the loading."""
+        now = time.monotonic()
+        if now - self._told >= self.EVERY:
+            self._told = now
+            log.info("llama.cpp has loaded %.0f %% of %s", 100 * share, self._path.name)
+        return self._goes_on()

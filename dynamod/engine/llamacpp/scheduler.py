@@ -1,0 +1,164 @@
+"""Which tokens of which sequences the next step computes. Pure: no clock, no tasks, no llama.cpp.
+
+Running sequences come first, one token each; then prompts, oldest first, cut to what is left of the step. When cells
+run out the newest sequence gives way and is computed again later. The caller computes what `plan` says, tells by
+`commit` or `failed` how it went, and adds the next token to the `ids` of each sequence whose row was its `last`.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from .cells import Cells
+from .sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Compute `count` tokens of a sequence from place `start` on. `last`: the next token is wanted then."""
+
+    sequence: Sequence
+    start: int
+    count: int
+    last: bool
+
+
+class Scheduler:
+    """Waiting and running sequences, both oldest first. `cached_tokens` of `prompt_tokens` were not computed again."""
+
+    def __init__(self, cells: Cells, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self.cells = cells
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._most, self._budget = max_num_seqs, max_num_batched_tokens
+        self._suspects: list[Sequence] = []  # of a step that failed: each is tried alone
+        self.prompt_tokens = self.cached_tokens = self.preemptions = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It has ended, or its reader has left. Does nothing the second time."""
+        if sequence.gone:
+            return
+        sequence.gone = True
+        if sequence.slot >= 0:
+            self.running.remove(sequence)
+            self.cells.release(sequence)
+        else:
+            self.waiting.remove(sequence)
+        if sequence in self._suspects:
+            self._suspects.remove(sequence)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return not self.running and not self.waiting
+
+    @property
+    def decoding(self) -> bool:
+        """Whether somebody waits for the next token of an answer that has begun."""
+        return any(sequence.missing == 1 for sequence in self.running)
+
+    def plan(self, chunk: int) -> list[Row]:
+        """The next step: at least one row unless idle. `chunk`: most tokens of prompts that it may compute."""
+        if self._suspects:
+            return self._alone(chunk)
+        ready = [sequence for sequence in self.running if sequence.missing == 1]
+        rows = [self._row(sequence, 1) for sequence in ready if sequence.slot >= 0 and self._grow(sequence)]
+        left = min(self._budget - len(rows), max(1, chunk))
+        promised: set[int] = set()  # blocks that this step computes: who needs the same ones takes them afterwards
+        for sequence in self.running:
+            if sequence.missing > 1 and left > 0:
+                left -= self._chunk(sequence, left, rows, promised)
+        while self.waiting and len(self.running) < self._most and left > 0:
+            if not self._admit(len(self.running)):
+                break
+            left -= self._chunk(self.running[-1], left, rows, promised)
+        return rows
+
+    def commit(self, rows: list[Row]) -> None:
+        """The step has been computed."""
+        for row in rows:
+            sequence = row.sequence
+            if sequence.gone:
+                continue
+            self.cells.fill(sequence, row.start + row.count)
+            if self._suspects and sequence in self._suspects:
+                self._suspects.remove(sequence)
+
+    def failed(self, rows: list[Row]) -> list[Sequence]:
+        """The step could not be computed. Returns the sequence at fault, removed; none when that is not known yet.
+
+        Those of a step of several are computed again, each in steps of its own until one has succeeded.
+        """
+        sequences = [row.sequence for row in rows if not row.sequence.gone]
+        if len(rows) == 1:
+            for sequence in sequences:
+                self.remove(sequence)
+            return sequences
+        while self.running:
+            self._preempt(self.running[-1])
+        self._suspects = sequences
+        return []
+
+    def _row(self, sequence: Sequence, count: int) -> Row:
+        return Row(sequence, sequence.computed, count, count == sequence.missing)
+
+    def _chunk(self, sequence: Sequence, left: int, rows: list[Row], promised: set[int]) -> int:
+        """Compute some of a prompt, unless another sequence computes the same in this step; returns how much."""
+        cells, size = self.cells, self.cells.size
+        self.cached_tokens += cells.extend(sequence)
+        start, missing = sequence.computed, sequence.missing
+        count = min(missing, left)
+        if size < count < missing:
+            count -= (start + count) % size  # whole blocks can be shared
+        if cells.caching:
+            first, end = start // size, (start + count) // size
+            if start % size == 0 and missing >= size and sequence.name(first) in promised:
+                return 0
+            promised.update([sequence.name(index) for index in range(first, end)])
+        rows.append(self._row(sequence, count))
+        return count
+
+    def _admit(self, spare: int) -> bool:
+        """The oldest waiting sequence begins to run, if that leaves `spare` blocks for the others to grow."""
+        sequence = self.waiting[0]
+        if not self.cells.admit(sequence, spare):
+            return False
+        self.waiting.popleft()
+        self.running.append(sequence)
+        self.prompt_tokens += len(sequence.ids)
+        self.cached_tokens += sequence.cached
+        return True
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Make room for its next token; False when the sequence itself had to give way."""
+        while not self.cells.grow(sequence):
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Back to the head of the queue: always the last of those that run, so the order of the queue stays."""
+        self.running.remove(sequence)
+        self.cells.release(sequence)
+        self.waiting.appendleft(sequence)
+        self.preemptions += 1
+
+    def _alone(self, chunk: int) -> list[Row]:
+        """A step of the oldest suspect."""
+        suspect = self._suspects[0]
+        while suspect.slot < 0:
+            if self.waiting[0] is not suspect:  # one that was no part of the failed step waits at the head
+                self.waiting.remove(suspect)
+                self.waiting.appendleft(suspect)
+            if not self._admit(0):
+                self._preempt(self.running[-1])
+        if not self._grow(suspect):
+            return self.plan(chunk)
+        rows: list[Row] = []
+        self._chunk(suspect, min(self._budget, max(1, chunk)), rows, set())
+        return rows

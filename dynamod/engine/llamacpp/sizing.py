@@ -1,0 +1,72 @@
+"""How large the KV cache is and how many threads compute, where a user has not said."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+
+from .arguments import LlamaCppArguments
+
+_SHARE = 4
+"""The KV cache takes at most the fourth part of the free memory by itself."""
+_LEAST = 512
+_CONTEXTS = 4
+"""Whole contexts that the KV cache has room for by itself, if it may be so large."""
+_CORES = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """`context`: tokens the model was made for, 0 when unknown. `cell`: bytes of one KV cell in 16 bits."""
+
+    context: int
+    cell: int
+
+
+def cells_for(arguments: LlamaCppArguments, shape: Shape, context_length: int | None, free: int | None = None) -> int:
+    """KV cells, whole blocks. `context_length`: what a user wants for one sequence; `free`: bytes of memory.
+
+    Raises UserError when what the user wants does not fit what the user allows.
+    """
+    size = arguments.block_size
+    asked = arguments.n_ctx if arguments.num_blocks is None else arguments.num_blocks * size
+    if asked is not None:
+        cells = asked // size * size
+        if context_length is not None and cells < context_length:
+            raise UserError(
+                f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens",
+                "raise n_ctx (or num_blocks), or lower the context length",
+            )
+        return cells
+    context = context_length or shape.context or 4096
+    room = (_free_memory() if free is None else free) // _SHARE // max(1, shape.cell)
+    least = context_length or min(context, _LEAST)
+    return -(-max(least, min(_CONTEXTS * context, room)) // size) * size
+
+
+def threads() -> int:
+    """OMP_NUM_THREADS, else the processor cores that this process may use (two threads of a core count once)."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return max(1, len({_siblings(number) for number in allowed}))
+
+
+def _siblings(number: int) -> str:
+    try:
+        return (_CORES / f"cpu{number}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return str(number)
+
+
+def _free_memory() -> int:
+    """Bytes that can be had without swapping."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2

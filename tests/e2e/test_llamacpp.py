@@ -1,0 +1,117 @@
+"""llama.cpp behind the front door: answers, a worker that is killed in the middle of them, routing by its KV events."""
+
+import importlib.util
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+
+from .asking import chat_body
+
+if importlib.util.find_spec("llama_cpp") is None:
+    pytest.skip("needs the extra llama_cpp", allow_module_level=True)
+
+pytestmark = pytest.mark.engine
+
+ONE = {"OMP_NUM_THREADS": "1"}
+LONG = {"max_tokens": 600, "ignore_eos": True}
+
+
+def decision(machine: Any, request: str) -> dict[str, Any]:
+    machine.until(lambda: machine.raw("GET", f"/v1/requests/{request}/decision")[0] == 200)
+    found: dict[str, Any] = machine.raw("GET", f"/v1/requests/{request}/decision")[1][-1]
+    return found
+
+
+def home(machine: Any, request: str) -> str:
+    last = decision(machine, request)
+    return str(next(one["process"] for one in last["candidates"] if one["instance"] == last["chosen"]))
+
+
+def two_workers(machine: Any, *words: str) -> tuple[Any, str]:
+    command = machine.start(
+        *("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=llamacpp", "--Common.model=sample.gguf"),
+        *("--Frontend.port=0", "--Worker.ServiceArgs.workers=2", *words),
+        **ONE,
+    )
+    url: str = command.ready()
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    return command, url
+
+
+def test_dynamo_run_answers(machine: Any) -> None:
+    (machine.folder / "args.json").write_text('{"n_threads": 1, "n_parallel": 8, "n_ctx": 4096}')
+    words = ("in=http", "out=llama_cpp", "sample.gguf", "--extra-engine-args", "args.json", "--http-port", 0)
+    command = machine.start("dynamo-run", *words, **ONE)
+    url = command.ready()
+    machine.until(lambda: machine.serves(url))
+    assert machine.chat(url, "What is the capital of France?") == "The capital of France is Paris."
+    texts = [f"What is the capital of {country}?" for country in ("Spain", "Japan", "Kenya", "Norway")]
+    assert [answer.split()[-1] for answer in machine.chats(url, texts)] == ["Madrid.", "Tokyo.", "Nairobi.", "Oslo."]
+    asked = chat_body("Who are you?", logprobs=True, top_logprobs=2, n=2)
+    status, text = machine.ask(url, "/v1/chat/completions", asked)
+    assert status == 200, text
+    first, second = json.loads(text)["choices"]
+    assert first["message"]["content"] == second["message"]["content"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in first["logprobs"]["content"])
+    body = {"model": "sample", "prompt": "one " * 3000, "max_tokens": 1}
+    status, text = machine.ask(url, "/v1/completions", body)
+    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
+    command.end()
+
+
+def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
+    (machine.folder / "wrong.json").write_text('{"n_ctxx": 4096}')
+    line = machine.run("dynamo-run", "out=llama.cpp", "sample.gguf", "--extra-engine-args", "wrong.json").mistake()
+    assert "n_ctxx: unknown key, did you mean n_ctx?" in line
+    assert "max_num_seqs" in line
+    ended = machine.start("dynamo-run", "in=http", "out=llamacpp", "sample", "--http-port", 0).wait(30)
+    assert ended.code != 0
+    [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert "needs a GGUF file" in line
+    assert ended.err.count("Worker crashed") == 1, ended.err
+
+
+def test_answers_of_a_killed_worker_go_on_at_the_other(machine: Any) -> None:
+    command, url = two_workers(machine)
+    asked: list[tuple[str, dict[str, Any]]]
+    asked = [(text, {"temperature": 0, **LONG}) for text in ("Count from 1 to 200.", "Tell me a story.")]
+    asked += [("Count from 5 to 150.", {"temperature": 0.7, "seed": seed, **LONG}) for seed in range(4)]
+    streams = [machine.stream(url, text, **fields) for text, fields in asked]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert (stream.finish, stream.done, stream.error) == ("length", True, None)
+    assert command.err.count("moves to another instance") == 3, "half of them"
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready", "Ready"])
+    command.tree()
+    again = [machine.stream(url, text, **fields) for text, fields in asked]
+    assert [stream.read().text for stream in again] == [stream.text for stream in streams]
+
+
+def test_prefixes_go_where_they_are_cached(machine: Any) -> None:
+    _, url = two_workers(machine, "--Processor.router_mode=kv")
+
+    def ask(topic: int, request: str, **more: Any) -> str:
+        words = " ".join(["apple", "river", "stone", "cloud"][(topic + n) % 4] for n in range(80))
+        begun = machine.begin(url, f"{topic} {words}", request=request, max_tokens=4, temperature=0, **more)
+        content: str = begun.answer()["choices"][0]["message"]["content"]
+        return content
+
+    ask(9, "other")
+    both = [one["instance"] for one in decision(machine, "other")["candidates"]]
+    answers = [ask(n, f"first-{n}", nvext={"backend_instance_id": both[n % 2]}) for n in range(4)]
+    homes = [home(machine, f"first-{topic}") for topic in range(4)]
+    assert homes == homes[:2] * 2
+    assert len(set(homes)) == 2
+    for topic in (2, 3):
+        machine.until(
+            lambda topic=topic: ask(topic, f"probe-{topic}") and decision(machine, f"probe-{topic}")["overlap"]
+        )
+    for request, topic in [(f"again-{turn}-{topic}", topic) for turn in range(2) for topic in range(4)]:
+        assert ask(topic, request) == answers[topic]
+        assert decision(machine, request)["overlap"] >= 4
+        assert home(machine, request) == homes[topic]

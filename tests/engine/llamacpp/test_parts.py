@@ -1,0 +1,100 @@
+"""What the engine is told, which file it takes, how large its cache is, how long its steps are. No llama.cpp needed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
+from dynamod.engine.llamacpp.files import gguf_file
+from dynamod.engine.llamacpp.pace import Pace
+from dynamod.engine.llamacpp.sizing import Shape, cells_for, threads
+from dynamod.engine.names import ENGINES, canonical, check_arguments
+from dynamod.message.errors import UserError
+
+
+def test_names_of_others_are_known() -> None:
+    assert {canonical(name) for name in ("llamacpp", "llama_cpp", "llama.cpp")} == {"llamacpp"}
+    assert ENGINES["llamacpp"].extra == "llama_cpp"
+    given = {"n-batch": 64, "n_parallel": 8, "num_gpu_blocks": 100, "flash-attention": False, "type_k": "q8_0"}
+    assert arguments_of(given, 32) == LlamaCppArguments(
+        max_num_batched_tokens=64, max_num_seqs=8, num_blocks=100, flash_attn=False, cache_type_k="q8_0", block_size=32
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"n_cxt": 1}, "n_cxt: unknown key, did you mean n_ctx?; known keys: block_size, cache_type_k"),
+        ({"n_ctx": 0}, "n_ctx: expected `int` >= 1, got 0".replace("`", "")),
+        ({"n_threads": "many"}, "n_threads: expected"),
+        ({"n_batch": 512, "max_num_batched_tokens": 512}, "given twice"),
+        ({"n_ctx": 512, "num_blocks": 4}, "give one of them"),
+        ({"n_ctx": 16}, "not even two blocks"),
+        ({"n_batch": 8}, "max_num_seqs 32"),
+        ({"block_size": 32}, "kv_cache_block_size is 16"),
+        ({"flash_attn": False, "cache_type_v": "q8_0"}, "needs flash_attn"),
+        ({"flash_attn": "maybe"}, "flash_attn"),
+        ({"max_num_seqs": 257}, "max_num_seqs"),
+    ],
+)
+def test_wrong_arguments_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as error:
+        check_arguments("llama.cpp", given, 16)
+    assert words in error.value.line()
+
+
+def test_the_file_of_a_folder(tmp_path: Path) -> None:
+    def refused(words: str) -> None:
+        with pytest.raises(UserError) as error:
+            gguf_file(tmp_path)
+        assert words in error.value.line()
+
+    refused("has none; give a .gguf file")
+    (tmp_path / "model.safetensors").touch()
+    refused("only safetensors")
+    for name in ("mmproj-f16.gguf", "m-00001-of-00002.gguf"):
+        (tmp_path / name).touch()
+    refused("put m-00002-of-00002.gguf beside it")
+    (tmp_path / "m-00002-of-00002.gguf").touch()
+    assert gguf_file(tmp_path) == gguf_file(tmp_path / "m-00002-of-00002.gguf") == tmp_path / "m-00001-of-00002.gguf"
+    (tmp_path / "other.gguf").touch()
+    refused("name one: m-00001-of-00002.gguf, other.gguf")
+    assert gguf_file(tmp_path / "other.gguf") == tmp_path / "other.gguf"
+
+
+def test_cells() -> None:
+    def cells(context: int | None = None, free: int = 2**40, **given: Any) -> int:
+        return cells_for(LlamaCppArguments(**given), Shape(2048, 1000), context, free)
+
+    assert cells() == 4 * 2048
+    assert cells(1000) == 4000
+    assert cells(free=12_000_000) == 3008, "a quarter of the memory, in whole blocks"
+    assert cells(free=0) == 512
+    assert cells(1500, free=0) == 1504, "what a user asks for comes first"
+    assert cells(n_ctx=1000) == 992
+    assert cells(num_blocks=10, block_size=32) == 320
+    with pytest.raises(UserError, match="992 KV cells are fewer than one context of 1500"):
+        cells(1500, n_ctx=1000)
+
+
+def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads() == 3
+    monkeypatch.setenv("OMP_NUM_THREADS", "many")
+    assert threads() >= 1
+
+
+def test_steps_are_as_long_as_earlier_ones_allow() -> None:
+    pace = Pace(0.5, 16, 512)
+    assert pace.chunk(decoding=True) == 64, "nothing is known yet"
+    pace.took(100, 1.0)
+    assert (pace.chunk(decoding=True), pace.chunk(decoding=False)) == (50, 200)
+    pace.took(3, 1.0)
+    assert pace.rate == 100, "too few to say anything"
+    for _ in range(20):
+        pace.took(500, 0.1)
+    assert pace.chunk(decoding=True) == 512
+    for _ in range(40):
+        pace.took(16, 10.0)
+    assert pace.chunk(decoding=False) == 16

@@ -1,0 +1,301 @@
+"""The scheduler over cells that only remember: whoever computes has its own tokens before it, and nothing leaks."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynamod.engine.llamacpp.cells import Cells
+from dynamod.engine.llamacpp.scheduler import Row, Scheduler
+from dynamod.engine.llamacpp.sequence import Sequence
+from dynamod.kvcache.hashes import block_hashes
+from dynamod.message import tokens
+from dynamod.message.cache import Removed, Stored
+
+SIZE = 4
+
+
+class Cell:
+    """One KV cell: its place, the tokens up to there that it was computed behind, and the slots that hold it."""
+
+    def __init__(self, place: int, content: tuple[int, ...], slot: int) -> None:
+        self.place, self.content, self.slots = place, content, {slot}
+
+
+class Remembering:
+    """llama.cpp's memory, with the content of every cell."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.cells: list[Cell] = []
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        assert source != target
+        found = [cell for cell in self.cells if source in cell.slots and start <= cell.place < end]
+        assert sorted(cell.place for cell in found) == list(range(start, end)), "copies what is not there"
+        for cell in found:
+            cell.slots.add(target)
+
+    def remove(self, slot: int, start: int, end: int) -> None:
+        for cell in self.cells:
+            if start <= cell.place and (end < 0 or cell.place < end):
+                cell.slots.discard(slot)
+        self.cells = [cell for cell in self.cells if cell.slots]
+
+    def compute(self, sequence: Sequence, row: Row) -> None:
+        mine = sorted((cell.place, cell.content) for cell in self.cells if sequence.slot in cell.slots)
+        ids = tuple(sequence.ids)
+        assert mine == [(place, ids[: place + 1]) for place in range(row.start)], "another's tokens before it"
+        for place in range(row.start, row.start + row.count):
+            self.cells.append(Cell(place, ids[: place + 1], sequence.slot))
+        assert len(self.cells) <= self.capacity, "more cells than there are"
+
+
+class House:
+    """Scheduler, cells and memory; `told` is what a router would know."""
+
+    def __init__(self, blocks: int, *, seqs: int = 4, budget: int = 16, cached: int = 3, caching: bool = True) -> None:
+        self.memory = Remembering(blocks * SIZE)
+        self.told: set[int] = set()
+        self.cells = Cells(self.memory, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, tell=self._tell)
+        self.scheduler = Scheduler(self.cells, max_num_seqs=seqs, max_num_batched_tokens=budget)
+        self.steps: list[list[Row]] = []
+
+    def _tell(self, item: Stored | Removed) -> None:
+        if isinstance(item, Removed):
+            assert self.told >= set(item.blocks)
+            self.told -= set(item.blocks)
+        else:
+            assert self.told.isdisjoint(item.blocks)
+            self.told |= set(item.blocks)
+
+    def add(self, ids: list[int], answer: int = 0) -> Sequence:
+        sequence = Sequence(answer, ids, SIZE)
+        self.scheduler.add(sequence)
+        return sequence
+
+    def step(self, chunk: int = 1000, broken: Any = None) -> list[Row]:
+        """One step. Sequences end after `owner` tokens of answer; the next one is a function of those before."""
+        rows = self.scheduler.plan(chunk)
+        assert rows
+        self.steps.append(rows)
+        assert len({id(row.sequence) for row in rows}) == len(rows)
+        if broken is not None and any(row.sequence is broken for row in rows):
+            for row in rows:
+                self.memory.compute(row.sequence, row)
+            for sequence in self.scheduler.failed(rows):
+                sequence.owner = "failed"
+            return rows
+        for row in rows:
+            self.memory.compute(row.sequence, row)
+        self.scheduler.commit(rows)
+        for row in rows:
+            if row.last and not row.sequence.gone:
+                self.answer(row.sequence)
+        self.check()
+        return rows
+
+    def answer(self, sequence: Sequence) -> None:
+        if sequence.owner == 0:
+            self.scheduler.remove(sequence)
+            return
+        sequence.owner -= 1
+        sequence.ids.append(sum(sequence.ids) % 7)
+
+    def check(self) -> None:
+        """What is told is there: each block's tokens lie in cells of the slot that is its home."""
+        pool = self.cells.pool
+        assert set(pool.names()) == self.told
+        assert pool.statistics().active + pool.statistics().cached <= pool.capacity
+        for name in self.told:
+            slot, index = self.cells._home[name]
+            places = range(index * SIZE, (index + 1) * SIZE)
+            found = {cell.place: cell.content for cell in self.memory.cells if slot in cell.slots}
+            assert name == block_hashes(tokens.pack(found[places[-1]]), SIZE)[index]
+            assert all(found[place] == found[places[-1]][: place + 1] for place in places)
+
+    def computed(self) -> list[int]:
+        """Tokens of all rows so far."""
+        return [row.count for rows in self.steps for row in rows]
+
+    def run(self) -> None:
+        for _ in range(10_000):
+            if self.scheduler.idle:
+                return
+            self.step()
+        raise AssertionError("it never ends")
+
+
+def counts(rows: list[Row]) -> list[int]:
+    return [row.count for row in rows]
+
+
+def test_running_sequences_come_first_and_prompts_are_cut() -> None:
+    house = House(64)
+    first = house.add([1, 2, 3], answer=30)
+    assert counts(house.step()) == [3]
+    house.add(list(range(100, 150)), answer=1)
+    assert counts(house.step()) == [1, 12], "the budget of 16, in whole blocks"
+    assert counts(house.step(chunk=8)) == [1, 8], "the pace"
+    assert counts(house.step(chunk=1)) == [1, 1], "a step never stands still"
+    house.run()
+    assert first.gone
+    assert not house.memory.cells or house.told
+
+
+def test_a_known_prefix_is_not_computed_again() -> None:
+    house = House(64)
+    prompt = list(range(10, 30))
+    house.add(prompt)
+    house.run()
+    house.steps.clear()
+    again = house.add([*prompt, 99])
+    house.run()
+    assert house.computed() == [1], "20 of 21 tokens were there"
+    assert again.gone
+    house.steps.clear()
+    house.add(prompt)
+    house.run()
+    assert house.computed() == [4], "the last block again: somebody must give the next token"
+
+
+def test_equal_prompts_at_the_same_time_are_computed_once() -> None:
+    house = House(64, budget=64)
+    prompt = list(range(40))
+    for _ in range(4):
+        house.add(prompt, answer=2)
+    house.run()
+    computed = sum(house.computed())
+    assert computed == 40 + 3 * 4 + 4 * 2, "the prompt, three last blocks, the answers"
+
+
+def test_the_newest_gives_way_and_the_oldest_never() -> None:
+    house = House(8)
+    old, new = house.add([1, 2, 3, 4, 5], answer=24), house.add([6, 7, 8, 9, 10], answer=24)
+    while not old.gone:
+        house.step()
+        assert old.slot >= 0 or old.gone
+    assert house.scheduler.preemptions > 0
+    house.run()
+    assert (len(old.ids), len(new.ids)) == (29, 29)
+
+
+def test_who_leaves_frees_its_cells() -> None:
+    house = House(16, caching=False)
+    gone, waits = house.add([1] * 20, answer=5), house.add([2] * 60, answer=3)
+    house.step()
+    house.scheduler.remove(gone)
+    house.scheduler.remove(gone)
+    house.step()
+    assert waits.slot >= 0
+    house.scheduler.remove(waits)
+    assert house.scheduler.idle
+    assert house.memory.cells == []
+    assert house.cells.pool.active == 0
+
+
+def test_slots_of_old_answers_are_used_again() -> None:
+    house = House(1000, seqs=2, cached=2)
+    for number in range(20):
+        house.add([number] * 9, answer=2)
+        house.run()
+    kept = [number for number in range(20) if set(block_hashes(tokens.pack([number] * 8), SIZE)) & house.told]
+    assert kept == [16, 17, 18, 19], "the latest, as many as there are slots"
+
+
+def test_turns_of_a_conversation_share_one_slot() -> None:
+    house = House(1000, seqs=2, cached=2)
+    history = list(range(5))
+    for turn in range(20):
+        history = list(house.add([*history, 50 + turn], answer=3).ids)
+        sequence = house.scheduler.waiting[0]
+        house.run()
+        history = list(sequence.ids)
+    assert len(house.cells._kept) == 1
+
+
+def test_blocks_in_use_outlive_the_slot_that_kept_them() -> None:
+    house = House(1000, seqs=2, cached=1, budget=64)
+    shared = list(range(20, 29))
+    house.add(shared)
+    house.run()
+    short, long = house.add([*shared, 1], answer=1), house.add([*shared, 2], answer=60)
+    while not short.gone:
+        house.step()
+    for number in range(3):  # their blocks take all slots but the one in use
+        other = house.add([100 + number] * 9, answer=1)
+        while not other.gone:
+            house.step()
+    assert house.told >= set(block_hashes(tokens.pack(shared), SIZE))
+    assert not long.gone
+    house.run()
+    assert house.told >= set(block_hashes(tokens.pack(long.ids), SIZE))
+
+
+@pytest.mark.parametrize("fault", [0, 1, 2, None])
+def test_only_the_sequence_at_fault_ends(fault: int | None) -> None:
+    house = House(64)
+    all_of_them = [house.add([number] * (5 + number), answer=4) for number in range(3)]
+    broken = all_of_them[fault] if fault is not None else None
+    for _ in range(100):
+        if house.scheduler.idle:
+            break
+        house.step(broken=broken)
+    assert house.scheduler.idle
+    for sequence in all_of_them:
+        assert sequence.gone
+        assert (sequence.owner == "failed") == (sequence is broken)
+        assert sequence is broken or sequence.owner == 0
+
+
+_PROMPT = st.lists(st.integers(0, 2), min_size=1, max_size=24)
+_EVENT = st.one_of(
+    st.tuples(st.just("add"), _PROMPT, st.integers(0, 8)),
+    st.tuples(st.just("step"), st.integers(1, 20), st.just(0)),
+    st.tuples(st.just("leave"), st.integers(0, 100), st.just(0)),
+    st.tuples(st.just("leave in a step"), st.integers(0, 100), st.just(0)),
+    st.tuples(st.just("fail"), st.just(0), st.just(0)),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(_EVENT, max_size=50),
+    st.integers(8, 20),
+    st.integers(1, 4),
+    st.integers(4, 16),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_whatever_happens_everybody_has_its_own_tokens(
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, caching: bool
+) -> None:
+    house = House(blocks, seqs=seqs, budget=budget, cached=cached, caching=caching)
+    scheduler, added = house.scheduler, []
+    for what, first, second in events:
+        if what == "add":
+            added.append(house.add(first, answer=second))
+        elif scheduler.idle:
+            continue
+        elif what == "step":
+            house.step(chunk=first)
+        elif what == "leave":
+            scheduler.remove(added[first % len(added)])
+        else:
+            rows = scheduler.plan(1000)
+            for row in rows:
+                house.memory.compute(row.sequence, row)
+            if what == "fail":
+                scheduler.failed(rows)
+            else:
+                scheduler.remove(added[first % len(added)])
+                scheduler.commit(rows)
+                for row in rows:
+                    if row.last and not row.sequence.gone:
+                        house.answer(row.sequence)
+        house.check()
+    house.run()
+    assert all(sequence.gone for sequence in added)
+    assert house.cells.pool.active == 0
+    assert len(house.memory.cells) == len(house.told) * SIZE, "cells that nobody can find"

@@ -1,0 +1,85 @@
+"""Models whose memory cannot share prefixes: the sample's weights under an architecture with a sliding window."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+
+from dynamod import sample
+from dynamod.actor import System
+from dynamod.engine.base import EngineOptions
+from dynamod.engine.llamacpp.engine import LlamaCpp
+from dynamod.message.ingress import Logprobs
+from dynamod.message.worker import Sampling
+
+pytestmark = pytest.mark.engine
+
+WINDOW = 32
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that says nonsense, but always the same: every second layer sees the last 32 tokens alone."""
+    import gguf
+
+    path = tmp_path_factory.mktemp("models") / "windowed.gguf"
+    reader = gguf.GGUFReader(sample.path("sample.gguf"))
+    writer = gguf.GGUFWriter(path, "gemma2")
+    writer.add_sliding_window(WINDOW)
+    for name, field in reader.fields.items():
+        if name.startswith("llama."):
+            name = f"gemma2.{name.removeprefix('llama.')}"
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        kind = field.types[0]
+        writer.add_key_value(name, field.contents(), kind, field.types[-1] if len(field.types) > 1 else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+        for norm, more in (("attn_norm", "post_attention_norm"), ("ffn_norm", "post_ffw_norm")):
+            if tensor.name.endswith(f"{norm}.weight"):
+                writer.add_tensor(tensor.name.replace(norm, more), 10 * tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+async def test_the_prefix_cache_is_off_and_answers_are_right(words: Any, windowed: Path) -> None:
+    async with System() as system:
+
+        async def serve(name: str, **arguments: Any) -> Any:
+            options = EngineOptions("m", windowed, arguments=arguments)
+            return await words.House(system, LlamaCpp, options).start(name)
+
+        house, few = await serve("plenty"), await serve("few", num_blocks=20, max_num_seqs=6)
+        assert not house.published[0].capabilities.kv_events
+        assert house.published[0].capabilities.exact_continuation
+        prompts = [[(37 * number + (number + 3) * n * n) % 900 for n in range(61)] for number in range(6)]
+
+        def ask(one: Any, prompt: list[int]) -> Any:
+            """The same token over and over, so that a near tie cannot make another text of it."""
+            sampling = Sampling(temperature=0.0, logprobs=0, logit_bias={77: 100.0})
+            request = words.generate(prompt, max_tokens=60, ignore_eos=True)
+            return one.ask(msgspec.structs.replace(request, sampling=sampling))
+
+        alone = [seen(await ask(house, prompt).wait(30)) for prompt in prompts]
+        assert max(abs(one - other) for one, other in zip(*alone[:2], strict=True)) > 0.1, "prompts make a difference"
+        assert seen(await ask(house, prompts[0]).wait(30)) == pytest.approx(alone[0], abs=1e-6)
+        assert house.workers[-1]._engine.statistics().hit_rate == 0
+        together = [ask(few, prompt) for prompt in prompts]
+        for answer, wanted in zip(together, alone, strict=True):
+            assert seen(await answer.wait(30)) == pytest.approx(wanted, abs=0.05)
+        assert few.workers[-1]._engine.statistics().preemptions > 0
+
+
+def seen(answer: Any) -> list[float]:
+    """The log probabilities of an answer's tokens."""
+    assert answer.finish == "length"
+    return [value for delta in answer.deltas if isinstance(delta, Logprobs) for value in delta.chosen]
