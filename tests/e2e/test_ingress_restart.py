@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from .together import together
+
 CONFIG = """\
 graph: graphs.agg:Frontend
 Frontend:
@@ -19,6 +21,7 @@ def rows(machine: Any, component: str) -> list[dict[str, Any]]:
     return [row for row in machine.ps() if row["component"] == component]
 
 
+@together
 def test_the_only_front_door_is_replaced_beside_its_open_stream(machine: Any) -> None:
     config = machine.folder / "c.yaml"
     config.write_text(CONFIG.format(port=0, more=""))
@@ -51,6 +54,7 @@ def test_the_only_front_door_is_replaced_beside_its_open_stream(machine: Any) ->
     command.end()
 
 
+@together
 def test_a_front_door_that_cannot_start_leaves_the_old_one_in_place(machine: Any) -> None:
     port = machine.port()
     config, bad = machine.folder / "c.yaml", machine.folder / "bad.yaml"

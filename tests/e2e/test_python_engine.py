@@ -6,15 +6,13 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
-
 from .nodes import Servers, models, on
 from .python_files import BLOCKS, CACHED, CHAT, CLIENT, COUNT, ECHO, HAMMER, LOGS, OWN, SERVER, SHIPPED, SLOWLY, WAITS
+from .together import together
 
 
 def front(machine: Any) -> str:
@@ -109,6 +107,7 @@ def test_chat_and_completion_engines_in_one_process(machine: Any) -> None:
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "graceful"), (signal.SIGTERM, "cut")])
+@together
 def test_streams_go_on_in_another_process(machine: Any, number: int, how: str) -> None:
     engines = [machine.script(COUNT, how, name=f"engine_{name}") for name in "ab"]
     url = front(machine)
@@ -142,6 +141,7 @@ def test_streams_go_on_in_another_process(machine: Any, number: int, how: str) -
     assert "no other instance is ready" in stream.error["error"]["message"]
 
 
+@together
 def test_scripts_find_each_other_without_a_daemon(machine: Any) -> None:
     text = SERVER.replace("__STATIC__", "False")
     client = machine.script(CLIENT, 2, name="client")  # the first holds the node
@@ -169,6 +169,7 @@ def test_scripts_find_each_other_without_a_daemon(machine: Any) -> None:
     assert not [path for path in machine.folder.iterdir() if path.name in ("d.sock", "d.sock.link", "d.sock.d")]
 
 
+@together
 def test_calls_go_elsewhere_when_a_process_ends(machine: Any) -> None:
     text = SERVER.replace("__STATIC__", "False")
     client = machine.script(HAMMER, name="client")
@@ -230,13 +231,7 @@ def test_a_file_that_keeps_its_loop_busy_does_not_hold_up_the_node(machine: Any)
     own.end()
 
 
-@pytest.fixture
-def servers(machine: Any) -> Iterator[Servers]:
-    started = Servers(machine)
-    yield started
-    infra.down(started.folder)
-
-
+@together
 def test_engines_and_clients_of_other_nodes(machine: Any, servers: Servers) -> None:
     words = ("in=http", "out=auto", "--http-port", 0)
     url = machine.start("dynamo-run", *words, **on(machine, servers, "one")).ready()
@@ -261,6 +256,7 @@ def test_engines_and_clients_of_other_nodes(machine: Any, servers: Servers) -> N
 
 
 @pytest.mark.parametrize("how", ["stopped", "holder stopped", "holder blocked"])
+@together
 def test_a_silent_engine_is_left_alone_until_it_is_heard_again(machine: Any, how: str) -> None:
     """`holder`: it holds the node, because it came first."""
     text = COUNT.replace("    for _ in range(left):\n", BLOCKS) if how == "holder blocked" else COUNT
@@ -309,6 +305,7 @@ def test_a_silent_engine_is_left_alone_until_it_is_heard_again(machine: Any, how
     machine.until(serves_again)
 
 
+@together
 def test_a_call_of_a_silent_process_ends_with_an_error(machine: Any) -> None:
     machine.start("dynamod")
     machine.until(machine.raw_status)
@@ -368,6 +365,7 @@ def test_a_prompt_goes_where_an_engine_says_that_it_is_cached(machine: Any) -> N
 
 
 @pytest.mark.parametrize("configured", [True, False])
+@together
 def test_what_a_file_logs_is_in_dynamo_logs_and_its_terminal_is_as_it_was(machine: Any, configured: bool) -> None:
     machine.start("dynamod")
     machine.until(machine.raw_status)

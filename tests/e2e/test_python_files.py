@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .test_talk import piped
+from .together import together
 
 PYSTR = """\
 import asyncio
@@ -40,6 +41,7 @@ def write(machine: Any, name: str, text: str) -> Path:
     return path
 
 
+@together
 def test_a_file_that_does_its_own_preprocessing(machine: Any) -> None:
     write(machine, "my_engine.py", PYSTR)
     words = ("out=pystr:my_engine.py", "/opt/models/none", "--model-name", "llama_3.2", "--http-port", 0)
@@ -55,6 +57,7 @@ def test_a_file_that_does_its_own_preprocessing(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_a_file_that_takes_tokens(machine: Any) -> None:
     write(machine, "my_engine.py", PYTOK)
     write(machine, "beside.py", "")
@@ -67,6 +70,7 @@ def test_a_file_that_takes_tokens(machine: Any) -> None:
     assert {"token_ids", "eos_token_ids", "mdc_sum", "annotations"} <= seen.keys()
 
 
+@together
 def test_in_a_graph(machine: Any) -> None:
     write(machine, "my_engine.py", PYSTR)
     write(
@@ -78,6 +82,7 @@ def test_in_a_graph(machine: Any) -> None:
     command.end()
 
 
+@together
 def test_mistakes(machine: Any) -> None:
     write(machine, "torn.py", "async def generate(request:\n")
     write(machine, "empty.py", "x = 1\n")
