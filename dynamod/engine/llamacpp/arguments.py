@@ -1,14 +1,12 @@
 """What the engine is told (`--extra-engine-args`, `engine_args` in YAML), checked. Imports nothing heavy."""
 
-import difflib
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from dynamod.message.errors import UserError
+from ..arguments import Arguments
 
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
@@ -62,50 +60,22 @@ ALIASES = {
 }
 """Other names that people know."""
 
+_ARGUMENTS = Arguments("llamacpp", LlamaCppArguments, ALIASES)
+
 
 def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> LlamaCppArguments:
     """Check arguments; keys may be spelled with `-`. `block_size`: `kv_cache_block_size`, where a user has set that.
 
     Raises UserError that names the key and the known ones.
     """
-    values: dict[str, Any] = {}
-    for key, value in given.items():
-        name = key.replace("-", "_")
-        name = ALIASES.get(name, name)
-        if name in values:
-            raise _wrong(key, f"given twice, once as {name}")
-        values[name] = value
-    if block_size is not None and values.setdefault("block_size", block_size) != block_size:
-        raise _wrong("block_size", f"{values['block_size']}, but kv_cache_block_size is {block_size}: give one of them")
-    try:
-        made = msgspec.convert(values, LlamaCppArguments)
-    except msgspec.ValidationError as error:
-        raise _translated(str(error), values) from None
+    made = _ARGUMENTS.read(given, block_size)
     if made.n_ctx is not None and made.num_blocks is not None:
-        raise _wrong("num_blocks", "given beside n_ctx, which says the same in cells: give one of them")
+        raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which says the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:
-        raise _wrong("n_ctx", f"{made.n_ctx} cells are not even two blocks of {made.block_size}")
+        raise _ARGUMENTS.wrong("n_ctx", f"{made.n_ctx} cells are not even two blocks of {made.block_size}")
     if made.max_num_batched_tokens < made.max_num_seqs:
         why = f"{made.max_num_batched_tokens}: each of max_num_seqs {made.max_num_seqs} sequences needs one per step"
-        raise _wrong("max_num_batched_tokens", why)
+        raise _ARGUMENTS.wrong("max_num_batched_tokens", why)
     if made.flash_attn is False and made.cache_type_v not in ("f32", "f16", "bf16"):
-        raise _wrong("cache_type_v", f"{made.cache_type_v} needs flash_attn")
+        raise _ARGUMENTS.wrong("cache_type_v", f"{made.cache_type_v} needs flash_attn")
     return made
-
-
-def _translated(problem: str, values: Mapping[str, Any]) -> UserError:
-    """Msgspec's sentence as ours."""
-    unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
-    if unknown is not None:
-        near = difflib.get_close_matches(unknown[1], [*LlamaCppArguments.__struct_fields__, *ALIASES], n=1)
-        return _wrong(unknown[1], f"unknown key, did you mean {near[0]}?" if near else "unknown key")
-    what, _, place = problem.partition(" - at `$.")
-    name = place.rstrip("`")
-    value = values.get(name)
-    got = f", got {value!r}" if not isinstance(value, dict | list) and "got" not in what else ""
-    return _wrong(name, what.replace("Expected", "expected").replace("Invalid", "invalid").replace("`", "") + got)
-
-
-def _wrong(key: str, problem: str) -> UserError:
-    known = ", ".join(sorted(LlamaCppArguments.__struct_fields__))
-    return UserError(f"llamacpp argument {key}: {problem}", f"known keys: {known}")
