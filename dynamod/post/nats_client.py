@@ -119,6 +119,8 @@ def plain(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, ConnectionRefusedError) and error.errno:
         return "connection refused"
+    if cut_off(error):
+        return "it closes the connection"
     return (str(error) or type(error).__name__).removeprefix("nats: ")
 
 
