@@ -13,6 +13,12 @@ from dynamod.message.errors import UserError
 
 @pytest.mark.parametrize("name", [*ENGINES, *ALIASES])
 def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
+    known = ENGINES[ALIASES.get(name, name)]
+    if known.needs and importlib.util.find_spec(known.needs) is None:
+        with pytest.raises(UserError, match=known.needs) as caught:
+            engine_class(name)
+        assert known.extra in caught.value.hint
+        return
     found = engine_class(name)
     assert issubclass(found, Engine)
     file = name in ENGINES and ENGINES[name].file
