@@ -10,6 +10,7 @@ from urllib.parse import quote
 import typer
 
 from dynamod import __version__
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import bench, complete, infra
@@ -223,7 +224,7 @@ def explain(
 
 
 @app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
-def restart(component: Component, timeout: Finish = 600.0, socket: Socket = None, output: Output = Form.TEXT) -> None:
+def restart(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Restart a component's processes, one after the other; open streams finish first.
 
     A front door is replaced when its successor listens, and finishes its streams beside it.
@@ -235,7 +236,7 @@ def restart(component: Component, timeout: Finish = 600.0, socket: Socket = None
 def scale(
     component: Component,
     replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
-    timeout: Finish = 600.0,
+    timeout: Finish = FINISH,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
@@ -244,7 +245,7 @@ def scale(
 
 
 @app.command(epilog=_examples("dynamo drain Worker"))
-def drain(component: Component, timeout: Finish = 600.0, socket: Socket = None, output: Output = Form.TEXT) -> None:
+def drain(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
     _post("drain", socket, output, component=component, timeout=timeout)
 
@@ -275,7 +276,7 @@ def reload(
         typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="the only service, when serve was told so"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
-    timeout: Finish = 600.0,
+    timeout: Finish = FINISH,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:

@@ -36,7 +36,7 @@ from dynamod.post.unix_impl import remove_stale
 from dynamod.registry.keys import exited_key, quarantine_key
 from dynamod.registry.memory_impl import MemoryRegistry
 
-from .distributed.heard import Ear
+from .heard import Ear
 
 log = logging.getLogger("dynamod.daemon")
 

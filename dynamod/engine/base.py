@@ -70,7 +70,6 @@ class Engine(ABC):
 
     name: ClassVar[str]
     kind: ClassVar[EngineKind]
-    needs_model: ClassVar[bool] = True
     capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:

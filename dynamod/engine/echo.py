@@ -143,7 +143,6 @@ class EchoFull(_Echo):
 
     name = "echo_full"
     kind = "text"
-    needs_model = False
 
     def card(self) -> ModelCard:
         """See Engine."""

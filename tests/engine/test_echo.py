@@ -12,6 +12,7 @@ from dynamod.actor import ActorUnreachable, System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import Engine, EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
+from dynamod.engine.names import ENGINES
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat
@@ -226,7 +227,7 @@ def test_echo_full_needs_no_model() -> None:
         assert (card.name, card.kind, card.context_length, card.path) == ("echo_full", "text", 99, "")
 
     run(main())
-    assert not EchoFull.needs_model
+    assert not ENGINES[EchoFull.name].model
 
 
 @virtual

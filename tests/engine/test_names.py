@@ -23,7 +23,6 @@ def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
     assert issubclass(found, Engine)
     file = name in ENGINES and ENGINES[name].file
     assert found.name == canonical(f"{name}:my_engine.py" if file else name)
-    assert found.needs_model == ENGINES[found.name].model
     assert found.kind in ("tokens", "text")
 
 

@@ -20,12 +20,12 @@ from dynamod.message.errors import UserError
 from dynamod.message.node import Beat, FromNode
 from dynamod.registry.keys import Address
 
+from ..heard import BEAT, PATIENCE
 from ..paths import office_path
 from ..plan import HostPlan
 from ..site import Surroundings
 from ..stall import clocks_of
 from ..surround import leave, surround
-from .heard import BEAT, PATIENCE
 from .ledger import Ledger
 from .shown import Served
 from .signals import Signals

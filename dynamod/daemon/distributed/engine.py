@@ -14,7 +14,6 @@ class Served(PythonEngine):
     """What both kinds share: a card that the user has registered, and a ledger of what the user has published."""
 
     name = "python"
-    needs_model = False
 
     def __init__(self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
         super().__init__(options, spawn)

@@ -56,8 +56,9 @@ class Tap:
             seen = self._copy(record)
             self._waiting += 1
             self._loop.call_soon_threadsafe(self._write, seen)
-        except Exception:
+        except Exception:  # not to be logged from in here; it is counted as lost
             self._waiting = max(0, self._waiting - 1)
+            self._dropped += 1
 
     def _copy(self, record: logging.LogRecord) -> logging.LogRecord:
         """The text as it is now: arguments may change before the other thread looks at them."""

@@ -84,7 +84,6 @@ class PyStr(_FileEngine, TextEngine):
     """The file gets the client's chat request, and yields chat.completion.chunk dicts."""
 
     name = "pystr"
-    needs_model = False
 
     def card(self) -> ModelCard:
         """See Engine."""

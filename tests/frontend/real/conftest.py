@@ -38,7 +38,6 @@ class Manual(Engine):
 
     name = "manual"
     kind = "text"
-    needs_model = False
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

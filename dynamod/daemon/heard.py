@@ -13,7 +13,7 @@ from typing import Any
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello
 
-from ..stall import Clocks, clocks_of, judge
+from .stall import Clocks, clocks_of, judge
 
 log = logging.getLogger("dynamod.daemon")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.daemon.distributed.heard import LOOK, PATIENCE, Ear
+from dynamod.daemon.heard import LOOK, PATIENCE, Ear
 from dynamod.message.node import Hello
 
 
