@@ -12,9 +12,9 @@ from dynamod.message.errors import EngineFailed, Overloaded
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
-from dynamod.post.base import Sink
 from dynamod.registry.keys import Address
 from dynamod.registry.view import View
+from dynamod.transport.base import Sink
 
 from .site import Surroundings
 

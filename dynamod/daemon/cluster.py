@@ -50,7 +50,7 @@ def cluster_of(
     etcd = EtcdSettings.from_environment(environ)
     nats = {name: environ[name] for name in NATS_VARIABLES if environ.get(name)}
     if nats.get("NATS_SERVER"):
-        from dynamod.post.nats_settings import NatsSettings
+        from dynamod.transport.nats.settings import NatsSettings
 
         NatsSettings.from_environment(environ)  # wrong ones are told now
     if etcd is not None or "NATS_SERVER" in nats:

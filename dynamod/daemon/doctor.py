@@ -18,16 +18,16 @@ from dynamod.actor import Actor, System
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
 from dynamod.message.registry import Instance, ModelCard
-from dynamod.post.framing import MAGIC, Unframer, pack
 from dynamod.registry.etcd_settings import Endpoint, EtcdSettings
 from dynamod.registry.keys import CARDS, INSTANCES, SHARED
 from dynamod.registry.view import disagree
+from dynamod.transport.framing import MAGIC, Unframer, pack
 
 from .cluster import Cluster, cluster_of
 from .paths import choose_socket, link_path, socket_candidates
 
 if TYPE_CHECKING:
-    from dynamod.post.nats_settings import NatsSettings
+    from dynamod.transport.nats.settings import NatsSettings
 
 State = Literal["ok", "warn", "fail"]
 FILES = 4096
@@ -137,7 +137,7 @@ async def brokers(cluster: Cluster) -> AsyncIterator[Finding]:
             found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
             yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
     if cluster.nats:
-        from dynamod.post.nats_settings import NatsSettings
+        from dynamod.transport.nats.settings import NatsSettings
 
         settings = NatsSettings.from_environment(cluster.nats)
         assert settings is not None
@@ -192,7 +192,7 @@ async def _refusal(endpoint: Endpoint, settings: EtcdSettings) -> str:
 
 
 async def _nats(server: str, settings: "NatsSettings") -> Finding:
-    from dynamod.post import nats_client
+    from dynamod.transport.nats import client as nats_client
 
     problems: list[Exception] = []
 

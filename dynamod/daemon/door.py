@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import UserError
-from dynamod.post.unix_impl import remove_stale
+from dynamod.transport.unix import remove_stale
 
 if TYPE_CHECKING:
     from .control import Control

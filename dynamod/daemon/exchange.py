@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dynamod.actor import MailboxFull, Ref
 from dynamod.engine.base import Job
 from dynamod.message.worker import Request
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -29,7 +29,7 @@ class Exchange:
         self._places.pop(path, None)
 
     def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
-        """See post.base.Receive. What nobody takes is refused in a way that lets the sender try elsewhere."""
+        """See transport.base.Receive. What nobody takes is refused in a way that lets the sender try elsewhere."""
         place = self._places.get(endpoint)
         if place is None:
             reply.failed("Overloaded", f"nobody serves {endpoint} here", retry=True)

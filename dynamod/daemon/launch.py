@@ -9,7 +9,7 @@ from dynamod.actor import Backoff, Spec
 from dynamod.graph.graph import Graph
 
 from .gpus import VARIABLE
-from .paths import office_path
+from .paths import worker_socket_path
 from .plan import HostPlan, ServicePlan
 from .process import Output, Process
 from .running import Running
@@ -76,7 +76,7 @@ class Launcher:
             index=index,
             services=tuple(services),
             link=str(self._link),
-            office=str(office_path(self._folder, f"{self._name}.{child}")),
+            server=str(worker_socket_path(self._folder, f"{self._name}.{child}")),
             config=config,
             env=env,
         )

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message.node import Answer, Ask, Beat, State
-from dynamod.post.framing import Unframer, pack
+from dynamod.transport.framing import Unframer, pack
 
 log = logging.getLogger("dynamod.daemon")
 

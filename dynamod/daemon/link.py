@@ -31,10 +31,10 @@ from dynamod.message.node import (
     Watch,
     Welcome,
 )
-from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
-from dynamod.post.unix_impl import remove_stale
 from dynamod.registry.keys import exited_key, quarantine_key
 from dynamod.registry.memory_impl import MemoryRegistry
+from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
+from dynamod.transport.unix import remove_stale
 
 from .heard import Ear
 

@@ -65,7 +65,7 @@ def logs_folder(private: Path, environ: Mapping[str, str] = os.environ) -> Path:
     return Path(given) if given else private / "logs"
 
 
-def office_path(folder: Path, name: str) -> Path:
+def worker_socket_path(folder: Path, name: str) -> Path:
     """The socket of a component process; its name when there is room for it, else what stands for it."""
     path = folder / f"{name}.sock"
     if len(os.fsencode(path)) > _LONGEST:

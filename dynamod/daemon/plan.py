@@ -29,7 +29,7 @@ class HostPlan(msgspec.Struct, frozen=True):
     index: int
     services: tuple[ServicePlan, ...]
     link: str
-    office: str
+    server: str
     config: dict[str, Any] = {}
     env: dict[str, str] = {}
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.message.errors import UserError
 from dynamod.message.node import Welcome
-from dynamod.post.base import Receive
+from dynamod.transport.base import Receive
 
 if TYPE_CHECKING:
-    from dynamod.post.nats_connection import NatsConnection
-    from dynamod.post.nats_impl import NatsOffice, NatsPost
+    from dynamod.transport.nats.connection import NatsConnection
+    from dynamod.transport.nats.transport import NatsServer, NatsTransport
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -25,16 +25,16 @@ class Remote:
     def __init__(self, name: str, receive: Receive, spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> None:
         self._name, self._receive, self._spawn = name, receive, spawn
         self.connection: NatsConnection | None = None
-        self.post: NatsPost | None = None
-        self.offices: dict[str, NatsOffice] = {}
+        self.transport: NatsTransport | None = None
+        self.workers: dict[str, NatsServer] = {}
 
     def welcome(self, message: Welcome) -> None:
         """The daemon has said where other nodes are reached; a later daemon's word changes nothing any more."""
         if self.connection is not None or not message.cluster:
             return
-        from dynamod.post.nats_connection import NatsConnection
-        from dynamod.post.nats_impl import NatsPost
-        from dynamod.post.nats_settings import NatsSettings
+        from dynamod.transport.nats.connection import NatsConnection
+        from dynamod.transport.nats.settings import NatsSettings
+        from dynamod.transport.nats.transport import NatsTransport
 
         try:
             settings = NatsSettings.from_environment(message.cluster)
@@ -45,19 +45,19 @@ class Remote:
         except UserError as error:
             log.error("other nodes cannot be reached: %s", error.line())
             return
-        self.connection, self.post = connection, NatsPost(connection)
+        self.connection, self.transport = connection, NatsTransport(connection)
 
     async def serve(self, subject: str) -> str:
         """Take requests at a subject; returns it, or nothing when this node is alone."""
         if self.connection is None:
             return ""
-        if subject not in self.offices:
-            from dynamod.post.nats_impl import NatsOffice
+        if subject not in self.workers:
+            from dynamod.transport.nats.transport import NatsServer
 
-            office = self.offices[subject] = NatsOffice(self.connection, subject, self._receive)
+            server = self.workers[subject] = NatsServer(self.connection, subject, self._receive)
             try:
                 async with asyncio.timeout(READY):
-                    await office.start()
+                    await server.start()
             except TimeoutError:
                 log.warning("NATS is slow to take the subscription to %s", subject)
             if not await self.connection.ready(READY):
@@ -66,9 +66,9 @@ class Remote:
 
     async def close(self) -> None:
         """End the mail from and to other nodes."""
-        if self.post is not None:
-            await self.post.close()
-        for office in self.offices.values():
-            await office.close()
+        if self.transport is not None:
+            await self.transport.close()
+        for server in self.workers.values():
+            await server.close()
         if self.connection is not None:
             await self.connection.close()

@@ -18,7 +18,7 @@ from dynamod.graph.service_config import find_key
 from dynamod.message.errors import DynamodError, RequestError, UserError
 from dynamod.message.worker import Call, Request
 from dynamod.observe.logs import adopt_structlog
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .client import ServiceClient
 from .site import Site

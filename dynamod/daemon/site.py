@@ -15,13 +15,13 @@ from dynamod.frontend.static import describe
 from dynamod.message.errors import UserError
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
-from dynamod.post.base import Outbound, Sink
-from dynamod.post.local_impl import LocalPost
-from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.base import Watcher
 from dynamod.registry.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.registry.link_impl import LinkRegistry
 from dynamod.registry.view import View, disagree
+from dynamod.transport.base import Outbound, Sink
+from dynamod.transport.local import LocalTransport
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 from .exchange import Exchange, Make
 from .plan import HostPlan, ServicePlan
@@ -41,54 +41,54 @@ STATIC_ID = 1
 class Mail:
     """The post of a process: picks the transport that reaches an instance."""
 
-    def __init__(self, office: str, local: LocalPost, unix: UnixPost, remote: Remote) -> None:
-        self._office, self._local, self._unix, self._remote = office, local, unix, remote
+    def __init__(self, server: str, local: LocalTransport, unix: UnixTransport, remote: Remote) -> None:
+        self._server, self._local, self._unix, self._remote = server, local, unix, remote
         self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to
         self.node = ""
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See post.base.Post. Processes of one machine use sockets, whatever else they could."""
+        """See transport.base.Transport. Processes of one machine use sockets, whatever else they could."""
         path = instance.transport.get("unix", "")
-        if path == self._office:
+        if path == self._server:
             return self._local.open(instance, request, sink)
         subject = instance.transport.get("nats")
         if subject is None or (instance.node == self.node and self._unix.reaches(path)):
             return self._unix.open(instance, request, sink)
-        if self._remote.post is None:
+        if self._remote.transport is None:
             asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over NATS")
             return _Nowhere()
         self._subjects[instance.instance_id] = subject
-        return self._remote.post.open(instance, request, sink)
+        return self._remote.transport.open(instance, request, sink)
 
     def exited(self, key: str, value: bytes | None) -> None:
         """A process of another node is gone, which NATS would tell later."""
-        if value is not None and self._remote.post is not None:
+        if value is not None and self._remote.transport is not None:
             subject = self._subjects.pop(int(key.removeprefix(EXITED), 16), None)
             if subject is not None:
-                self._remote.post.forget(subject)
+                self._remote.transport.forget(subject)
 
     async def close(self) -> None:
-        """See post.base.Post."""
+        """See transport.base.Transport."""
         await self._unix.close()
 
 
-def local_and_unix(spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> tuple[LocalPost, UnixPost]:
+def local_and_unix(spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> tuple[LocalTransport, UnixTransport]:
     """The posts of a process that serves nothing itself."""
-    return LocalPost(lambda endpoint, _request, reply: reply.failed("NotFound", f"nobody serves {endpoint} here")), (
-        UnixPost(spawn)
-    )
+    return LocalTransport(
+        lambda endpoint, _request, reply: reply.failed("NotFound", f"nobody serves {endpoint} here")
+    ), (UnixTransport(spawn))
 
 
 def static_subject(namespace: str, component: str, endpoint: str) -> str:
     """Where a static worker receives, as the original names it: an instance's subject without the lease."""
-    from dynamod.post.nats_impl import instance_subject
+    from dynamod.transport.nats.transport import instance_subject
 
     return instance_subject(namespace, component, endpoint, 0).removesuffix("-0")
 
 
 class _Nowhere:
     def cancel(self) -> None:
-        """See post.base.Outbound."""
+        """See transport.base.Outbound."""
 
 
 @dataclass(slots=True, eq=False)
@@ -99,8 +99,8 @@ class Surroundings:
     system: System
     registry: LinkRegistry
     exchange: Exchange
-    office: Office
-    unix: UnixPost
+    server: UnixServer
+    unix: UnixTransport
     mail: Mail
     remote: Remote
     fds: Sequence[int] = ()
@@ -129,7 +129,7 @@ class Surroundings:
         """Let other nodes reach this process, if there are any: before its first instance is published."""
         await self.registry.leased(timeout=60)
         if self.remote.connection is not None and not self.subject:
-            from dynamod.post.nats_impl import instance_subject
+            from dynamod.transport.nats.transport import instance_subject
 
             self.subject = await self.remote.serve(
                 instance_subject(namespace, component, endpoint, self.registry.lease)
@@ -222,7 +222,7 @@ class Site:
             component=self.component,
             endpoint=endpoint,
             instance_id=around.registry.lease,
-            transport={"unix": around.office.path, **({"nats": around.subject} if around.subject else {})},
+            transport={"unix": around.server.path, **({"nats": around.subject} if around.subject else {})},
             node=around.registry.node,
             pid=os.getpid(),
             process=around.plan.name,

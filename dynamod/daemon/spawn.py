@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-from dynamod.post.framing import pack
+from dynamod.transport.framing import pack
 
 WARM = ("ingress", "worker")
 """What a spare process can be warmed up for."""

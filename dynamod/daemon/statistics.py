@@ -65,20 +65,20 @@ def _process_rows(around: "Surroundings") -> Iterator[Row]:
     yield from system_rows(around.system)
     for path, inbox in around.unix.statistics().items():
         yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
-    for number, outbox in enumerate(around.office.statistics()):
+    for number, outbox in enumerate(around.server.statistics()):
         yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
     remote = around.remote
     if remote.connection is not None:
         yield f"{PREFIX}nats", {}, remote.connection.statistics()
-    if remote.post is not None:
-        for subject, inbox in remote.post.statistics().items():
+    if remote.transport is not None:
+        for subject, inbox in remote.transport.statistics().items():
             yield f"{PREFIX}inbox", {"peer": subject}, inbox
-        for link in remote.post.links():
+        for link in remote.transport.links():
             yield f"{PREFIX}link", {"peer": link.peer}, link
-    for subject, office in remote.offices.items():
-        for number, outbox in enumerate(office.statistics()):
+    for subject, server in remote.workers.items():
+        for number, outbox in enumerate(server.statistics()):
             yield f"{PREFIX}outbox", {"connection": f"{subject}.{number}"}, outbox
-        for number, link in enumerate(office.links()):
+        for number, link in enumerate(server.links()):
             yield f"{PREFIX}link", {"connection": f"{subject}.{number}"}, link
 
 

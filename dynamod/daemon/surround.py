@@ -7,9 +7,9 @@ from typing import Any
 from dynamod import __version__
 from dynamod.actor import System
 from dynamod.message.node import FromNode, Hello, Welcome
-from dynamod.post.local_impl import LocalPost
-from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.link_impl import LinkRegistry
+from dynamod.transport.local import LocalTransport
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 from .exchange import Exchange
 from .plan import HostPlan
@@ -30,8 +30,8 @@ async def surround(
     is not the registry's business. Raises OSError when the office cannot be opened.
     """
     exchange = Exchange()
-    unix, remote = UnixPost(spawn), Remote(plan.name, exchange.receive, spawn)
-    mail = Mail(plan.office, LocalPost(exchange.receive), unix, remote)
+    unix, remote = UnixTransport(spawn), Remote(plan.name, exchange.receive, spawn)
+    mail = Mail(plan.server, LocalTransport(exchange.receive), unix, remote)
 
     def welcomed(message: Welcome) -> None:
         mail.node = message.node
@@ -41,13 +41,13 @@ async def surround(
     registry = LinkRegistry(plan.link, hello, from_node, welcomed=welcomed)
     ref = system.start("registry", lambda: registry, restart="temporary")
     await system.ready(ref, timeout=10)
-    office = Office(plan.office, exchange.receive)
-    await office.start()
-    return Surroundings(plan, system, registry, exchange, office, unix, mail, remote, fds)
+    server = UnixServer(plan.server, exchange.receive)
+    await server.start()
+    return Surroundings(plan, system, registry, exchange, server, unix, mail, remote, fds)
 
 
 async def leave(around: Surroundings) -> None:
     """Close the mail to and from others, after what is written has left. The link closes with the system."""
     await around.mail.close()
     await around.remote.close()
-    await around.office.close()
+    await around.server.close()

@@ -16,7 +16,7 @@ import msgspec
 from dynamod.message.cache import FeedItem, Load
 from dynamod.message.registry import Capabilities, EngineKind, ModelCard
 from dynamod.message.worker import Chat, Generate, Request
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to the worker actor (its exception crashes the worker)."""

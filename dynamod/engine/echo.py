@@ -18,7 +18,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
 from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Spawn
 from .cards import card_of

@@ -3,7 +3,7 @@
 import asyncio
 
 from dynamod.message.cache import FeedItem, pack
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 _EVERYBODY = object()
 

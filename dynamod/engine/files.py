@@ -6,7 +6,7 @@ import logging
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Files
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 log = logging.getLogger("dynamod.engine")
 

@@ -13,7 +13,7 @@ from dynamod.actor import Actor, Reason, handle
 from dynamod.message.cache import Began, Cleared, Computed, Ended, FeedItem, Load
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat, Describe, Files, Generate, Subscribe
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from .feed import Feeds

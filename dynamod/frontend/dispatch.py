@@ -15,10 +15,10 @@ from typing import Protocol
 
 from dynamod.message.cache import FeedItem
 from dynamod.message.registry import Instance, ModelCard
-from dynamod.post.base import Post
 from dynamod.registry.view import View
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.transport.base import Transport
 
 from .feeds import Feeds, Spawn
 from .metrics import Moves, Overhead
@@ -73,7 +73,7 @@ class Dispatch:
     """All routers of an ingress process, and what waits for them."""
 
     def __init__(
-        self, view: View, post: Post, settings: RouterSettings, random: random_module.Random, spawn: Spawn
+        self, view: View, transport: Transport, settings: RouterSettings, random: random_module.Random, spawn: Spawn
     ) -> None:
         self._view, self.settings = view, settings
         self._random = random
@@ -83,7 +83,7 @@ class Dispatch:
         self._cards: dict[str, ModelCard] = {}
         self._overheads: dict[str, Overhead] = {}
         self._moves: dict[str, Moves] = {}
-        self._feeds = Feeds(post, spawn, self._loop.time, self._news)
+        self._feeds = Feeds(transport, spawn, self._loop.time, self._news)
         self._live: dict[str, dict[int, Instance]] = {}  # model -> the workers that are followed
         self._followed: dict[str, tuple[Instance, ...]] = {}  # model -> what the view said then
         self._due = False

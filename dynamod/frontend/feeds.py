@@ -13,7 +13,7 @@ from dynamod.message import cache
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Subscribe
-from dynamod.post.base import Outbound, Post, Sink
+from dynamod.transport.base import Outbound, Sink, Transport
 
 log = logging.getLogger("dynamod.router")
 
@@ -40,8 +40,8 @@ class Feeds:
     `now`: monotonic seconds.
     """
 
-    def __init__(self, post: Post, spawn: Spawn, now: Callable[[], float], news: News) -> None:
-        self._post, self._spawn, self._now, self._news = post, spawn, now, news
+    def __init__(self, transport: Transport, spawn: Spawn, now: Callable[[], float], news: News) -> None:
+        self._transport, self._spawn, self._now, self._news = transport, spawn, now, news
         self._wanted: dict[Hashable, Instance] = {}
         self._sinks: dict[Hashable, _FeedSink] = {}
         self._looked = now()
@@ -84,7 +84,7 @@ class Feeds:
     def _open(self, key: Hashable, patience: float = SILENT) -> None:
         instance, news = self._wanted[key], functools.partial(self._news, key)
         sink = self._sinks[key] = _FeedSink(news, functools.partial(self._broken, key), self._now, patience)
-        sink.open(self._post.open(instance, Subscribe(f"feed-{instance.instance_id:x}"), sink))
+        sink.open(self._transport.open(instance, Subscribe(f"feed-{instance.instance_id:x}"), sink))
 
     def _broken(self, key: Hashable, sink: "_FeedSink", why: str, again: bool) -> None:
         if self._sinks.get(key) is sink:

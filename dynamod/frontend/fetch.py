@@ -12,9 +12,9 @@ from dynamod.actor import StreamGap, unseen
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Files
-from dynamod.post.base import Post, Sink
 from dynamod.preprocess.parcel import Parcel, ParcelError
 from dynamod.preprocess.ship import is_here, verifiable
+from dynamod.transport.base import Sink, Transport
 
 from .model_cache import ModelCache
 
@@ -36,8 +36,8 @@ Serving = Callable[[], Sequence[Instance]]
 class ModelFiles:
     """`node()`: the name of this node."""
 
-    def __init__(self, post: Post, node: Callable[[], str]) -> None:
-        self._post, self._node = post, node
+    def __init__(self, transport: Transport, node: Callable[[], str]) -> None:
+        self._transport, self._node = transport, node
         self._cache = ModelCache()
 
     async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
@@ -97,7 +97,7 @@ class ModelFiles:
     async def _receive(self, card: ModelCard, instance: Instance, quiet: bool) -> dict[str, bytes]:
         """The files as one worker sends them. Raises ParcelError when they do not come, or make no sense."""
         sink = _Receiver(card.name, _name(instance), logging.DEBUG if quiet else logging.INFO)
-        stream = self._post.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), sink)
+        stream = self._transport.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), sink)
         try:
             async with asyncio.timeout(TOTAL):
                 while not sink.over:

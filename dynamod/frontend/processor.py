@@ -19,11 +19,11 @@ from dynamod.message.ingress import Logprobs
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Generate, Stops
 from dynamod.migration.flight import Flight, Limits
-from dynamod.post.base import Post
 from dynamod.preprocess.lower import Model
 from dynamod.preprocess.output import Output, TextOutput
 from dynamod.registry.view import View
 from dynamod.router.router import Prompt, RouterSettings
+from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, Outlet, Run
 from .dispatch import Dispatch, Route
@@ -73,7 +73,7 @@ class Processor(Actor):
     def __init__(
         self,
         view: View,
-        post: Post,
+        transport: Transport,
         *,
         routing: RouterSettings = RouterSettings(),
         limits: Limits = Limits(),
@@ -82,7 +82,7 @@ class Processor(Actor):
         announce: Announce = lambda _name, _card: None,
         node: Callable[[], str] = lambda: "",
     ) -> None:
-        self._view, self._post = view, post
+        self._view, self._transport = view, transport
         self._routing, self._limits, self._migration_limit = routing, limits, migration_limit
         self._longest_move = migration_max_seq_len
         self._announce = announce
@@ -96,7 +96,7 @@ class Processor(Actor):
 
     async def started(self) -> None:
         """Begin to watch models and clocks."""
-        self.dispatch = Dispatch(self._view, self._post, self._routing, self.context.random, self.context.task)
+        self.dispatch = Dispatch(self._view, self._transport, self._routing, self.context.random, self.context.task)
         self._view.on_model(self._model_changed)
         self._view.on_change(self._leave_quarantined)
         for name, card in self._view.models().items():
@@ -177,7 +177,7 @@ class Processor(Actor):
         if self._files is None:
             from .fetch import ModelFiles  # a node that is alone does not need it, and starts sooner
 
-            self._files = ModelFiles(self._post, self._node)
+            self._files = ModelFiles(self._transport, self._node)
         return await self._files.find(card, lambda: self._view.serving(card.name, card), wanted)
 
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
@@ -238,7 +238,7 @@ class Processor(Actor):
                     output,
                     run,
                     index,
-                    post=self._post,
+                    transport=self._transport,
                     route=self.dispatch.route(card, self._prompt(job, lowered, index)),
                     exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
                     limit=limit,

@@ -13,9 +13,9 @@ import msgspec
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Describe
-from dynamod.post.base import Post, Sink
 from dynamod.preprocess.ship import is_here
 from dynamod.registry.view import View
+from dynamod.transport.base import Sink, Transport
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -53,10 +53,10 @@ class Answer(Sink):
             self.card.set_result(card)
 
 
-async def describe(post: Post, instance: Instance, timeout: float = 2.0) -> ModelCard | None:
+async def describe(transport: Transport, instance: Instance, timeout: float = 2.0) -> ModelCard | None:
     """Ask a worker for its card; None when it does not answer in time, or cannot be reached."""
     answer = Answer()
-    outbound = post.open(instance, Describe("describe", timeout), answer)
+    outbound = transport.open(instance, Describe("describe", timeout), answer)
     try:
         async with asyncio.timeout(timeout):
             return await answer.card
@@ -69,8 +69,10 @@ async def describe(post: Post, instance: Instance, timeout: float = 2.0) -> Mode
 class StaticWorkers:
     """Follows instances that publish no card. `instances()` are those that may be there; `card`: what is known here."""
 
-    def __init__(self, view: View, post: Post, card: ModelCard, instances: Callable[[], Sequence[Instance]]) -> None:
-        self._view, self._post, self._card, self._instances = view, post, card, instances
+    def __init__(
+        self, view: View, transport: Transport, card: ModelCard, instances: Callable[[], Sequence[Instance]]
+    ) -> None:
+        self._view, self._transport, self._card, self._instances = view, transport, card, instances
         self._there: dict[int, tuple[Instance, int]] = {}  # with looks in vain since the last answer
 
     async def run(self) -> None:
@@ -84,7 +86,7 @@ class StaticWorkers:
         instances = {instance.instance_id: instance for instance in self._instances()}
         for number in self._there.keys() - instances.keys():
             self._gone(number)
-        cards = await asyncio.gather(*(describe(self._post, instance) for instance in instances.values()))
+        cards = await asyncio.gather(*(describe(self._transport, instance) for instance in instances.values()))
         for instance, card in zip(instances.values(), cards, strict=True):
             number = instance.instance_id
             if card is not None:

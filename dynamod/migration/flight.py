@@ -18,7 +18,7 @@ from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Chat, Generate
-from dynamod.post.base import Outbound, Post
+from dynamod.transport.base import Outbound, Transport
 
 from .decision import Broken, decide
 
@@ -141,7 +141,7 @@ class Flight:
         listener: Listener,
         index: int,
         *,
-        post: Post,
+        transport: Transport,
         route: Route,
         exact: bool,
         limit: int,
@@ -157,7 +157,7 @@ class Flight:
         self.instance: Instance | None = None
         self._output = output
         self._listener = listener
-        self._post, self._route = post, route
+        self._transport, self._route = transport, route
         self._exact, self._limit, self._longest = exact, limit, longest
         self._now, self._landed = now, landed
         self._logprobs = logprobs
@@ -193,7 +193,7 @@ class Flight:
         if self._history and isinstance(request, Generate):
             request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
         number = self._sends
-        outbound = self._post.open(instance, request, _Leg(self, number))
+        outbound = self._transport.open(instance, request, _Leg(self, number))
         if not self.over and self._sends == number:  # a post inside the process may have refused it, and we moved on
             self._outbound = outbound
         return True

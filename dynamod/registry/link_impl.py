@@ -21,7 +21,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Snapshot, ToNode, Watch, Welcome
-from dynamod.post.framing import MAGIC, FrameError, Unframer, pack
+from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
 
 from .base import Watcher
 from .keys import QUARANTINED, quarantine_key

@@ -16,7 +16,7 @@ from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .process import Exchange, SimulatedProcessor, SimulatedWorker
 from .shape import HEARTBEAT
-from .wire import Door, Process, SimulatedPost, Wire
+from .wire import Door, Process, SimulatedTransport, Wire
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
 """As the daemon's."""
@@ -159,7 +159,9 @@ class Cluster:
         process = self._new(place, "i")
         assert place.registry is not None
         registry = place.registry
-        post = SimulatedPost(self.wire, process, lambda instance, request: self.sent(place, instance, request))
+        transport = SimulatedTransport(
+            self.wire, process, lambda instance, request: self.sent(place, instance, request)
+        )
         place.backend = None
 
         def told(state: str) -> None:
@@ -168,7 +170,7 @@ class Cluster:
                 place.backend = ProcessorBackend(ref, processor, processor.view)
             self._told(process, registry, state)
 
-        processor = SimulatedProcessor(process, registry, post, self.routing, told, self.decisions)
+        processor = SimulatedProcessor(process, registry, transport, self.routing, told, self.decisions)
         place.processor = processor
         return processor
 

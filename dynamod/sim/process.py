@@ -14,16 +14,16 @@ from dynamod.frontend.processor import Processor
 from dynamod.message.cache import Holds, Load
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
-from dynamod.post.base import Reply
 from dynamod.registry.keys import card_key, instance_key
 from dynamod.registry.view import View
 from dynamod.router.decision import DecisionLog
 from dynamod.router.router import RouterSettings
+from dynamod.transport.base import Reply
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
 from .shape import CLOCKS
-from .wire import Process, SimulatedPost
+from .wire import Process, SimulatedTransport
 
 PATH = "dynamo.backend.generate"
 
@@ -99,7 +99,7 @@ class Exchange:
         self._ref = system.ref(path)
 
     def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
-        """See post.base.Receive."""
+        """See transport.base.Receive."""
         try:
             self._ref.send_nowait(Job(request, reply))
         except MailboxFull:
@@ -113,15 +113,15 @@ class SimulatedProcessor(Processor):
         self,
         process: Process,
         registry: SimulatedRegistry,
-        post: SimulatedPost,
+        transport: SimulatedTransport,
         routing: RouterSettings,
         told: Callable[[str], None],
         decisions: int = 1000,
     ) -> None:
-        self.process, self.registry, self.post = process, registry, post
+        self.process, self.registry, self.transport = process, registry, transport
         self.view = View(registry)
         self._tell, self._decisions = told, decisions
-        super().__init__(self.view, post, routing=routing, limits=CLOCKS)
+        super().__init__(self.view, transport, routing=routing, limits=CLOCKS)
 
     async def started(self) -> None:
         """As the processor component starts: the door opens when the models that are there can be asked for."""
@@ -148,7 +148,7 @@ class SimulatedProcessor(Processor):
         dispatch: Dispatch | None = getattr(self, "dispatch", None)
         if dispatch is not None:
             dispatch.close()
-        await self.post.close()
+        await self.transport.close()
         self._tell("stopped")
 
     @property

@@ -16,9 +16,9 @@ import msgspec
 
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Cancel, Credit, Open, Request, Subscribe, ToWorker
-from dynamod.post.base import Outbound, Receive, Sink
-from dynamod.post.inbox import Inbox
-from dynamod.post.outbox import Outbox
+from dynamod.transport.base import Outbound, Receive, Sink
+from dynamod.transport.inbox import Inbox
+from dynamod.transport.outbox import Outbox
 
 from .events import Log
 from .shape import HEARTBEAT
@@ -79,7 +79,7 @@ class Trouble:
 class Session:
     """A connection of an ingress process (`post`) to a worker process (`door`)."""
 
-    def __init__(self, wire: "Wire", post: "SimulatedPost", door: "Door") -> None:
+    def __init__(self, wire: "Wire", post: "SimulatedTransport", door: "Door") -> None:
         self.wire, self.post, self.door = wire, post, door
         self.inbox = Inbox(self._to_door)
         self.outbox: Outbox | None = None
@@ -98,13 +98,13 @@ class Session:
         if self.open_here:
             self.wire.carry(self, payload, False)
 
-    def _to_post(self, payload: bytes) -> None:
+    def _to_ingress(self, payload: bytes) -> None:
         if self.open_there:
             self.wire.carry(self, payload, True)
 
-    def arrived(self, payload: bytes, toward_post: bool) -> None:
+    def arrived(self, payload: bytes, to_ingress: bool) -> None:
         """A payload has come through."""
-        if toward_post:
+        if to_ingress:
             self._arrived_here(payload)
         else:
             self._arrived_there(payload)
@@ -119,7 +119,7 @@ class Session:
             return
         outbox = self.outbox
         if outbox is None:
-            outbox = self.outbox = Outbox(self._to_post)
+            outbox = self.outbox = Outbox(self._to_ingress)
         match message:
             case Open(stream, endpoint, request):
                 if stream not in self._opened:
@@ -140,9 +140,9 @@ class Session:
         except msgspec.MsgspecError:
             self.end("a corrupt frame")
 
-    def lost(self, payload: bytes, toward_post: bool) -> None:
+    def lost(self, payload: bytes, to_ingress: bool) -> None:
         """A payload is gone: its credit is not."""
-        if toward_post:
+        if to_ingress:
             self.wire.after(FAR, lambda: self.door.process.enter(lambda: self._credit(1)))
             return
         try:
@@ -192,12 +192,12 @@ class _Stream:
         self._session, self._number = session, number
 
     def cancel(self) -> None:
-        """See post.base.Outbound."""
+        """See transport.base.Outbound."""
         self._session.inbox.cancel(self._number)
 
 
-class SimulatedPost:
-    """`post.base.Post` of an ingress process. `sent(instance, request)` is told of each request."""
+class SimulatedTransport:
+    """`transport.base.Transport` of an ingress process. `sent(instance, request)` is told of each request."""
 
     def __init__(self, wire: "Wire", process: Process, sent: Callable[[Instance, Any], None]) -> None:
         self.process = process
@@ -205,7 +205,7 @@ class SimulatedPost:
         self.sessions: dict[str, Session] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See post.base.Post."""
+        """See transport.base.Transport."""
         place = instance.transport["simulated"]
         session = self.sessions.get(place)
         if session is None:
@@ -221,7 +221,7 @@ class SimulatedPost:
             del self.sessions[place]
 
     async def close(self) -> None:
-        """See post.base.Post."""
+        """See transport.base.Transport."""
         for session in list(self.sessions.values()):
             session.end_here("the ingress ended")
 
@@ -247,7 +247,7 @@ class Wire:
         self.slow: dict[str, float] = {}  # process -> seconds that it takes for a frame
         self.payloads = self.bytes = self.harmed = self._marks = 0
 
-    def connect(self, post: SimulatedPost, place: str) -> Session:
+    def connect(self, post: SimulatedTransport, place: str) -> Session:
         """A new session; what is wrong with it shows later."""
         door = self.doors.get(place)
         if door is None:  # nobody listens there any more: told as a socket or a broker would
@@ -261,13 +261,13 @@ class Wire:
             self._suspect(session)
         return session
 
-    def carry(self, session: Session, payload: bytes, toward_post: bool) -> None:
+    def carry(self, session: Session, payload: bytes, to_ingress: bool) -> None:
         """Bring a payload across, behind those that were sent before it."""
         source, target = session.door.process, session.post.process
-        if not toward_post:
+        if not to_ingress:
             source, target = target, source
         if source.frozen:  # what a stopped process would do, it does when it goes on
-            source.enter(lambda: self.carry(session, payload, toward_post))
+            source.enter(lambda: self.carry(session, payload, to_ingress))
             return
         if not source.alive:
             return
@@ -276,11 +276,11 @@ class Wire:
         near = source.node == target.node
         if not near and not self.reachable(source.node, target.node):
             self.harmed += 1
-            session.lost(payload, toward_post)
+            session.lost(payload, to_ingress)
             return
-        slow = self.slow.get(target.name, 0.0) if toward_post else 0.0
+        slow = self.slow.get(target.name, 0.0) if to_ingress else 0.0
         due = self._loop.time() + (NEAR if near else FAR) * (1 + self._random.random())
-        due = max(due, session.last[toward_post] + TICK) + slow
+        due = max(due, session.last[to_ingress] + TICK) + slow
         times = 1
         if self.troubles and not near:
             for trouble in self.troubles:
@@ -290,7 +290,7 @@ class Wire:
                 self.log("wire", f"{trouble.kind} {source.name}>{target.name} {len(payload)} bytes")
                 match trouble.kind:
                     case "drop":
-                        session.lost(payload, toward_post)
+                        session.lost(payload, to_ingress)
                         return
                     case "double":
                         times = 2
@@ -298,20 +298,20 @@ class Wire:
                         payload = b"\xc1" + payload[1:]  # a byte that MessagePack never uses
                     case "reorder":  # it alone is late: those behind it overtake it
                         late = due + trouble.delay * self._random.random()
-                        self._loop.call_at(late, self._arrive, session, payload, toward_post)
+                        self._loop.call_at(late, self._arrive, session, payload, to_ingress)
                         return
                     case _:
                         due += trouble.delay
-        session.last[toward_post] = due
+        session.last[to_ingress] = due
         for _ in range(times):
-            self._loop.call_at(due, self._arrive, session, payload, toward_post)
+            self._loop.call_at(due, self._arrive, session, payload, to_ingress)
 
-    def _arrive(self, session: Session, payload: bytes, toward_post: bool) -> None:
+    def _arrive(self, session: Session, payload: bytes, to_ingress: bool) -> None:
         post, door = session.post.process, session.door.process
         if post.node != door.node and not self.reachable(door.node, post.node):
-            session.lost(payload, toward_post)
+            session.lost(payload, to_ingress)
             return
-        (post if toward_post else door).enter(lambda: session.arrived(payload, toward_post))
+        (post if to_ingress else door).enter(lambda: session.arrived(payload, to_ingress))
 
     def drained(self) -> float:
         """When all that is on the way now has arrived: a process that was slow has much before it."""

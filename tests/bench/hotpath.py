@@ -33,11 +33,11 @@ from dynamod.message.openai import ChatRequest, Message  # noqa: E402
 from dynamod.message.registry import Instance  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
 from dynamod.migration.flight import Flight  # noqa: E402
-from dynamod.post.base import Sink  # noqa: E402
-from dynamod.post.inbox import Inbox  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.output import Output  # noqa: E402
 from dynamod.preprocess.tokenizer import Tokenizer  # noqa: E402
+from dynamod.transport.base import Sink  # noqa: E402
+from dynamod.transport.inbox import Inbox  # noqa: E402
 
 REQUEST = Generate("r", "m", tokens.pack([1, 2, 3]), Stops(ignore_eos=True))
 PATH = "n.c.e"
@@ -77,7 +77,7 @@ class Silent:
 
 
 class Around:
-    """Post and route of a flight."""
+    """Transport and route of a flight."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox

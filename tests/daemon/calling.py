@@ -7,7 +7,7 @@ from typing import Any
 from dynamod.actor import Actor, System
 from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
-from dynamod.post.outbox import StreamReply
+from dynamod.transport.outbox import StreamReply
 
 
 class Out:

@@ -18,7 +18,7 @@ from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call, Chat, Generate, Sampling, Stops
-from dynamod.post.outbox import StreamReply
+from dynamod.transport.outbox import StreamReply
 
 from .calling import Out, called
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dynamod.daemon import plan
 from dynamod.daemon.lifeline import ORPHAN_GRACE, Lifeline, receive_plan
 from dynamod.message.node import Answer, Ask, Beat, State
-from dynamod.post.framing import pack
+from dynamod.transport.framing import pack
 
 
 async def test_words_go_both_ways_until_one_end_closes() -> None:

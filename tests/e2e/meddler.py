@@ -14,8 +14,8 @@ import msgspec
 
 from dynamod.message import cache
 from dynamod.message.ingress import Frame, Items, Step, Tokens
-from dynamod.post.framing import MAGIC
-from dynamod.post.nats_wire import DATA, HEADER, VERSION
+from dynamod.transport.framing import MAGIC
+from dynamod.transport.nats.wire import DATA, HEADER, VERSION
 
 from .ways import Way
 

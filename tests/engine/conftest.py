@@ -20,8 +20,8 @@ from dynamod.message.cache import FeedItem, unpack
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
 from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Subscribe
-from dynamod.post.base import Sink
-from dynamod.post.local_impl import LocalPost
+from dynamod.transport.base import Sink
+from dynamod.transport.local import LocalTransport
 
 # The sample model is too small for several threads; waiting for each other they are ten times slower on a busy machine.
 os.environ.setdefault("RAYON_NUM_THREADS", "1")
@@ -111,7 +111,7 @@ class House:
         self.workers: list[Worker] = []
         self._exchange = Exchange()
         self._make, self._options = make, options
-        self.post = LocalPost(self._exchange.receive)
+        self.transport = LocalTransport(self._exchange.receive)
 
     def _worker(self) -> Worker:
         def withdraw() -> None:
@@ -130,17 +130,17 @@ class House:
     def statistics(self) -> WorkerStatistics:
         return self.workers[-1].statistics()
 
-    def stranger(self) -> LocalPost:
+    def stranger(self) -> LocalTransport:
         """Another ingress process, as the worker sees it."""
-        return LocalPost(self._exchange.receive)
+        return LocalTransport(self._exchange.receive)
 
-    def ask(self, request: Request, post: LocalPost | None = None) -> Answer:
+    def ask(self, request: Request, transport: LocalTransport | None = None) -> Answer:
         answer = Answer()
-        answer.stream = (post or self.post).open(INSTANCE, request, answer)
+        answer.stream = (transport or self.transport).open(INSTANCE, request, answer)
         return answer
 
-    def subscribe(self, post: LocalPost | None = None) -> Answer:
-        return self.ask(Subscribe("feed"), post)
+    def subscribe(self, transport: LocalTransport | None = None) -> Answer:
+        return self.ask(Subscribe("feed"), transport)
 
 
 def generate(ids: list[int], prior: list[int] | None = None, seed: int | None = None, **stops: Any) -> Generate:

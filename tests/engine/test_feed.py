@@ -22,9 +22,9 @@ from dynamod.message.cache import Began, Cleared, Computed, Ended, Holds, Load, 
 from dynamod.message.ingress import Failed, Frame
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Subscribe
-from dynamod.post.outbox import WINDOW, Outbox
-from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.router.index import BlockIndex
+from dynamod.transport.outbox import WINDOW, Outbox
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 
 class Core(EchoCore):
@@ -261,13 +261,13 @@ async def test_an_engine_without_kv_events_has_a_feed_too(words: Any) -> None:
 async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) -> None:
     async with System() as system, asyncio.TaskGroup() as tasks:
         house = await words.mocker(system, speedup_ratio=0)
-        office = Office(str(tmp_path / "s"), house._exchange.receive)
+        office = UnixServer(str(tmp_path / "s"), house._exchange.receive)
         await office.start()
         instance = msgspec.structs.replace(words.instance, transport={"unix": office.path})
-        posts = [UnixPost(lambda work, _name: tasks.create_task(work)) for _ in range(2)]
+        posts = [UnixTransport(lambda work, _name: tasks.create_task(work)) for _ in range(2)]
         feeds = [words.Answer() for _ in posts]
-        for post, feed in zip(posts, feeds, strict=True):
-            feed.stream = post.open(instance, Subscribe("feed"), feed)
+        for transport, feed in zip(posts, feeds, strict=True):
+            feed.stream = transport.open(instance, Subscribe("feed"), feed)
         await words.until(lambda: all(feed.news for feed in feeds))
         answer = words.Answer()
         answer.stream = posts[0].open(instance, words.generate([1] * 10, max_tokens=8), answer)
@@ -279,8 +279,8 @@ async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) 
         feeds[0].stream.cancel()
         await words.until(lambda: house.statistics.feeds == 1)
         feeds[1].stream.cancel()
-        for post in posts:
-            await post.close()
+        for transport in posts:
+            await transport.close()
         await office.close()
 
 

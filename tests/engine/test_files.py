@@ -18,11 +18,11 @@ from dynamod.message.errors import UserError
 from dynamod.message.ingress import Delta, Items
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Files
-from dynamod.post.base import Sink
-from dynamod.post.inbox import ends
-from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.preprocess import ship
 from dynamod.preprocess.parcel import CHUNK, Parcel
+from dynamod.transport.base import Sink
+from dynamod.transport.inbox import ends
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 BIG = {"tokenizer.json": bytes(range(256)) * 12 * 1024, "config.json": b"{}"}  # 3 MB: 13 pieces
 
@@ -135,23 +135,23 @@ async def mail(system: System, words: Any, tmp_path: Path) -> AsyncIterator[Simp
     house = await house_of(words, system)
     exchange = Exchange()
     exchange.add(words.instance.path, house.ref)
-    office = Office(str(tmp_path / "office.sock"), exchange.receive)
+    office = UnixServer(str(tmp_path / "office.sock"), exchange.receive)
     await office.start()
     net = system.start("net", _Net)
     await system.ready(net, timeout=5)
     cell = system.cell(net)
     assert cell is not None
-    post = UnixPost(cell.actor.context.task)
+    transport = UnixTransport(cell.actor.context.task)
     instance = Instance("dynamo", "backend", "generate", 1, {"unix": office.path})
-    yield SimpleNamespace(post=post, office=office, instance=instance, house=house)
-    await post.close()
+    yield SimpleNamespace(transport=transport, server=office, instance=instance, house=house)
+    await transport.close()
     await office.close()
 
 
 async def test_over_a_socket(mail: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ship, "collect", lambda _card: BIG)
     sink = Reader()
-    mail.post.open(mail.instance, Files("r", 20.0), sink)
+    mail.transport.open(mail.instance, Files("r", 20.0), sink)
     await sink.wait()
     assert content(sink) == BIG
 
@@ -162,16 +162,16 @@ async def test_a_reader_that_does_not_read_is_waited_for_with_a_bound(
     monkeypatch.setattr(ship, "collect", lambda _card: {"tokenizer.json": bytes(30 << 20)})
     monkeypatch.setattr(sending, "PATIENCE", 0.3)
     sink = Reader()
-    mail.post.open(mail.instance, Files("r"), sink)
-    (end,) = mail.post._ends.values()
+    mail.transport.open(mail.instance, Files("r"), sink)
+    (end,) = mail.transport._ends.values()
     await words.until(lambda: end._transport is not None)
     end._transport.pause_reading()
-    await words.until(lambda: mail.office.streams == 1)
-    (connection,) = mail.office._connections
+    await words.until(lambda: mail.server.streams == 1)
+    (connection,) = mail.server._connections
     await words.until(lambda: connection.outbox.backlog(1) > 0)
     most = 0
     async with asyncio.timeout(10):
-        while mail.office.streams:
+        while mail.server.streams:
             most = max(most, connection.outbox.backlog(1))
             await asyncio.sleep(0.005)
     assert 0 < most <= sending.AHEAD
@@ -183,10 +183,10 @@ async def test_a_reader_that_does_not_read_is_waited_for_with_a_bound(
 async def test_a_reader_that_leaves_ends_it(mail: Any, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ship, "collect", lambda _card: {"tokenizer.json": bytes(30 << 20)})
     sink = Reader()
-    stream = mail.post.open(mail.instance, Files("r"), sink)
+    stream = mail.transport.open(mail.instance, Files("r"), sink)
     await words.until(lambda: len(sink.deltas) > 2)
     stream.cancel()
-    await words.until(lambda: mail.office.streams == 0)
+    await words.until(lambda: mail.server.streams == 0)
     count = len(sink.deltas)
     await asyncio.sleep(0.05)
     assert len(sink.deltas) == count

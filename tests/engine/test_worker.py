@@ -12,7 +12,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call, Chat, Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 
 class Manual(Engine):

@@ -45,8 +45,10 @@ class View:
 async def test_a_model_and_its_workers() -> None:
     view: Any = View()
     view.all_instances = lambda: view.instances
-    post: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
-    dispatch = Dispatch(view, post, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None)
+    transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
+    dispatch = Dispatch(
+        view, transport, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None
+    )
     card = ModelCard(name="Llama", kind="tokens", kv_cache_block_size=4)
     routes = [dispatch.route(card, Prompt(f"r{number}", 10, (1, 2))) for number in range(3)]
     for route in routes:

@@ -24,7 +24,7 @@ class Registry:
     def watch(self, _prefix: str, _watcher: Any) -> None: ...
 
 
-class Post:
+class Transport:
     """Answers with `say(sink)`."""
 
     def __init__(self, say: Callable[[Any], None]) -> None:
@@ -50,20 +50,20 @@ def silent(_sink: Any) -> None: ...
 
 @virtual
 async def test_it_comes_and_goes() -> None:
-    view, post = View(Registry()), Post(silent)  # type: ignore[arg-type]
-    static = StaticWorkers(view, post, HERE, lambda: [INSTANCE])
+    view, transport = View(Registry()), Transport(silent)  # type: ignore[arg-type]
+    static = StaticWorkers(view, transport, HERE, lambda: [INSTANCE])
     told: list[Any] = []
     view.on_model(lambda name, card: told.append((name, card)))
     await static.look()
     assert view.models() == {}
-    post.say = answers(THERE)
+    transport.say = answers(THERE)
     await static.look()
     card = view.models()["name"]
     assert (card.path, card.context_length, card.kv_cache_block_size, card.engine) == ("/here", 64, 32, "e")
     assert view.serving("name") == [INSTANCE]
     await static.look()
     assert len(told) == 1
-    post.say = lambda sink: sink.lost("no responders")
+    transport.say = lambda sink: sink.lost("no responders")
     for _ in range(PATIENCE - 1):
         await static.look()
     assert view.serving("name") == [INSTANCE], "one lost message is no death"
@@ -71,26 +71,28 @@ async def test_it_comes_and_goes() -> None:
     assert view.models() == {}
     assert view.all_instances() == []
     assert told[1] == ("name", None)
-    post.say = answers(THERE)
+    transport.say = answers(THERE)
     await static.look()
     assert view.serving("name") == [INSTANCE]
 
 
 @virtual
 async def test_an_answer_that_makes_no_sense_is_none() -> None:
-    assert await describe(Post(lambda sink: sink.delta(Items(1, 0, (b"{",), "stop"))), INSTANCE) is None
-    assert await describe(Post(lambda sink: sink.delta(Failed(1, "NotFound", "no"))), INSTANCE) is None
-    post = Post(silent)
+    assert await describe(Transport(lambda sink: sink.delta(Items(1, 0, (b"{",), "stop"))), INSTANCE) is None
+    assert await describe(Transport(lambda sink: sink.delta(Failed(1, "NotFound", "no"))), INSTANCE) is None
+    transport = Transport(silent)
     begun = asyncio.get_running_loop().time()
-    assert await describe(post, INSTANCE, timeout=2.0) is None
+    assert await describe(transport, INSTANCE, timeout=2.0) is None
     assert asyncio.get_running_loop().time() - begun == 2.0
-    assert post.cancelled == 1
+    assert transport.cancelled == 1
 
 
 @virtual
 async def test_other_files_are_told_of(caplog: Any) -> None:
     view = View(Registry())  # type: ignore[arg-type]
-    static = StaticWorkers(view, Post(answers(msgspec.structs.replace(THERE, mdc_sum="y"))), HERE, lambda: [INSTANCE])
+    static = StaticWorkers(
+        view, Transport(answers(msgspec.structs.replace(THERE, mdc_sum="y"))), HERE, lambda: [INSTANCE]
+    )
     await static.look()
     assert "model files of /here are not those that the worker at dyn://n.c.e has" in caplog.text
     assert view.card("name") is not None

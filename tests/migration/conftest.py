@@ -14,8 +14,8 @@ from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Chat, Generate, Request, Stops
 from dynamod.migration.flight import Flight, Limits
-from dynamod.post.base import Sink
 from dynamod.preprocess.output import TextOutput
+from dynamod.transport.base import Sink
 
 
 class Letters:
@@ -180,7 +180,7 @@ class Air:
             output,
             self.client,
             0,
-            post=self,
+            transport=self,
             route=self,
             exact=exact and not text,
             limit=limit,

@@ -11,12 +11,12 @@ from dynamod.frontend.feeds import Feeds
 from dynamod.frontend.processor import Processor
 from dynamod.migration import flight as flight_module
 from dynamod.migration.flight import Flight
-from dynamod.post.inbox import Inbox
 from dynamod.registry.view import View
 from dynamod.router.active import ActiveLoad
 from dynamod.router.router import Router
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
+from dynamod.transport.inbox import Inbox
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 

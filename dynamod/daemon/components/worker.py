@@ -14,7 +14,7 @@ from dynamod.engine.worker import Worker
 from dynamod.message.errors import UserError
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Request
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from ..site import Site
 

@@ -11,7 +11,7 @@ from dynamod.message.errors import EngineFailed, Overloaded, RequestError, Timed
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
-from dynamod.post.base import Outbound, Post, Sink
+from dynamod.transport.base import Outbound, Sink, Transport
 
 from .shipped import Answer
 
@@ -163,9 +163,15 @@ class CallOut:
     """One request: sent again to another instance as long as none has begun with it."""
 
     def __init__(
-        self, post: Post, request: Callable[[Instance], Request], pick: Pick, context: Context, *, again: bool
+        self, transport: Transport, request: Callable[[Instance], Request], pick: Pick, context: Context, *, again: bool
     ) -> None:
-        self._post, self._request, self._pick, self._context, self._again = post, request, pick, context, again
+        self._transport, self._request, self._pick, self._context, self._again = (
+            transport,
+            request,
+            pick,
+            context,
+            again,
+        )
         self._tried: set[int] = set()
         self._sink: _Sink | None = None
         self._outbound: Outbound | None = None
@@ -181,7 +187,7 @@ class CallOut:
         self._tried.add(instance.instance_id)
         request = self._request(instance)
         sink = self._sink = _Sink(f"{instance.path} ({instance.process or instance.instance_id})")
-        self._outbound = self._post.open(instance, request, sink)
+        self._outbound = self._transport.open(instance, request, sink)
         self._context.on_stop(self.leave)
 
     def lost(self, why: str) -> None:

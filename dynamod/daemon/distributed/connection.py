@@ -21,7 +21,7 @@ from dynamod.message.node import Beat, FromNode
 from dynamod.registry.keys import Address
 
 from ..heard import BEAT, PATIENCE
-from ..paths import office_path
+from ..paths import worker_socket_path
 from ..plan import HostPlan
 from ..site import Surroundings
 from ..stall import clocks_of
@@ -171,7 +171,7 @@ class Connection:
             0,
             (),
             str(place.link),
-            str(office_path(place.folder, place.process.replace("/", "."))),
+            str(worker_socket_path(place.folder, place.process.replace("/", "."))),
         )
         around = await surround(plan, system, cell.actor.context.task, self._word)
         stack.push_async_callback(system.root.stop_child, "registry")

@@ -12,8 +12,8 @@ from dynamod.engine.python.handler import Calls, Handler
 from dynamod.engine.worker import Worker
 from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call
-from dynamod.post.base import Reply
 from dynamod.registry.keys import static_key
+from dynamod.transport.base import Reply
 
 from ..site import Site
 from .engine import ServedText, ServedTokens

@@ -16,7 +16,7 @@ from dynamod.message.cache import FeedItem, Holds, Load, Removed, Stored
 from dynamod.message.errors import BadRequest
 from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from ..cards import card_of

@@ -2,7 +2,7 @@
 
 from dynamod.message import tokens
 from dynamod.message.worker import Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .asked import Asked
 from .sampling import Picked, Sampler

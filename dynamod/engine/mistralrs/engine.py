@@ -16,9 +16,9 @@ import msgspec
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
-from dynamod.post.base import Reply
 from dynamod.preprocess.lower import Model, Prepared
 from dynamod.preprocess.output import TextOutput
+from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from ..cards import card_of

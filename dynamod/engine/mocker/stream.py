@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dynamod.kvcache.hashes import chain, local_hashes
 from dynamod.message import tokens
 from dynamod.message.worker import Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .output import Answer
 

@@ -7,7 +7,7 @@ import msgspec
 
 from dynamod.message import tokens
 from dynamod.message.errors import EngineFailed, UserError
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .plain import plain
 

@@ -6,7 +6,7 @@ import msgspec
 
 from dynamod.message.registry import EngineKind
 from dynamod.message.worker import Chat, Generate
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from .answers import ChunkAnswer, TokenAnswer

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from dynamod.message.errors import RequestError, UserError
-from dynamod.post.base import Reply
+from dynamod.transport.base import Reply
 
 from .context import Context
 

@@ -26,11 +26,11 @@ from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.registry import Capabilities, Instance, ModelCard
 from dynamod.message.worker import Chat, Files, Generate, Request
-from dynamod.post.base import Reply
-from dynamod.post.unix_impl import Office, UnixPost
 from dynamod.registry.keys import card_key, instance_key
 from dynamod.registry.memory_impl import MemoryRegistry
 from dynamod.registry.view import View
+from dynamod.transport.base import Reply
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 
 class Manual(Engine):
@@ -76,7 +76,7 @@ class Member:
     """A worker that lives: `actor`, its `engine`, and what stands in the registry for it. `asked`: for its files."""
 
     def __init__(
-        self, instance: Instance, office: Office, actor: Worker, exchange: Exchange, asked: list[Reply]
+        self, instance: Instance, office: UnixServer, actor: Worker, exchange: Exchange, asked: list[Reply]
     ) -> None:
         self.instance, self.office, self.actor, self.exchange = instance, office, actor, exchange
         self.asked = asked
@@ -111,12 +111,12 @@ class House:
         await self.system.ready(net, timeout=5)
         cell = self.system.cell(net)
         assert cell is not None
-        self.post = UnixPost(cell.actor.context.task)
+        self.transport = UnixTransport(cell.actor.context.task)
         self.view = View(self.registry)  # type: ignore[arg-type]  # with leases of its own for each worker
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self.post.close()
+        await self.transport.close()
         for member in self.members:
             await member.office.close()
         await self.system.__aexit__(None, None, None)
@@ -128,7 +128,9 @@ class House:
             self.announced.append((name, card is not None))
 
         self.ref = self.system.start(
-            "Processor", lambda: Processor(self.view, self.post, announce=announce, **settings), restart="temporary"
+            "Processor",
+            lambda: Processor(self.view, self.transport, announce=announce, **settings),
+            restart="temporary",
         )
         await self.system.ready(self.ref, timeout=5)
         cell = self.system.cell(self.ref)
@@ -164,7 +166,7 @@ class House:
                     return
             exchange.receive(endpoint, request, reply)
 
-        office = Office(str(self._folder / f"{number}.sock"), receive)
+        office = UnixServer(str(self._folder / f"{number}.sock"), receive)
         await office.start()
         lease = self.registry.grant()
         instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path}, node=node)

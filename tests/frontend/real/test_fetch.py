@@ -12,10 +12,10 @@ from dynamod import sample
 from dynamod.frontend import fetch
 from dynamod.frontend.processor import Processor
 from dynamod.message.registry import ModelCard
-from dynamod.post.base import Reply
 from dynamod.preprocess import ship
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.parcel import write_list
+from dynamod.transport.base import Reply
 
 ELSEWHERE = "/no/such/folder/on/this/machine"
 WANTED = {"annotations": ["formatted_prompt", "token_ids"]}
@@ -238,7 +238,7 @@ async def test_two_front_doors_fetch_at_once(house, until, cache: Path) -> None:
     await house.worker(path=ELSEWHERE)
     await house.start()
     one = house.processor
-    other = house.system.start("Other", lambda: Processor(house.view, house.post), restart="temporary")
+    other = house.system.start("Other", lambda: Processor(house.view, house.transport), restart="temporary")
     await house.system.ready(other, timeout=5)
     two = house.system.cell(other).actor
     await until(lambda: one.cards and two.cards)

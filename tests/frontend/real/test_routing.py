@@ -93,12 +93,12 @@ async def test_who_leaves_the_queue_makes_room(house, until, words) -> None:
 
 async def second_ingress(house: Any, until: Any, **settings: Any) -> Processor:
     """Another ingress process would look like this to the workers: its own post."""
-    from dynamod.post.unix_impl import UnixPost
+    from dynamod.transport.unix import UnixTransport
 
     net = house.system.cell(house.system.ref("/net")).actor
-    post = UnixPost(net.context.task)
+    transport = UnixTransport(net.context.task)
     ref = house.system.start(
-        "Other", lambda: Processor(house.view, post, routing=RouterSettings(**settings)), restart="temporary"
+        "Other", lambda: Processor(house.view, transport, routing=RouterSettings(**settings)), restart="temporary"
     )
     await house.system.ready(ref, timeout=5)
     other = house.system.cell(ref).actor

@@ -15,15 +15,15 @@ import msgspec
 
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
+from dynamod.transport.base import Outbound, Receive, Sink
+from dynamod.transport.inbox import Inbox, InboxStatistics
+from dynamod.transport.outbox import Outbox, OutboxStatistics
 
-from . import nats_wire
-from .base import Outbound, Receive, Sink
-from .inbox import Inbox, InboxStatistics
-from .nats_connection import NatsConnection
-from .nats_link import LinkEnd, LinkStatistics
-from .outbox import Outbox, OutboxStatistics
+from . import wire as nats_wire
+from .connection import NatsConnection
+from .link import LinkEnd, LinkStatistics
 
-log = logging.getLogger("dynamod.post")
+log = logging.getLogger("dynamod.transport")
 
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 
@@ -41,9 +41,9 @@ def _safe(name: str) -> str:
 class WorkerLink(LinkEnd):
     """A worker's end of a link to one ingress process."""
 
-    def __init__(self, office: "NatsOffice", connection: NatsConnection, peer: str) -> None:
+    def __init__(self, server: "NatsServer", connection: NatsConnection, peer: str) -> None:
         super().__init__(connection, peer)
-        self._office = office
+        self._server = server
         self._idle_limit *= 2  # the ingress forgets first, so that it never sends on a link that is unknown here
         self.outbox = Outbox(self.send)
         self.outbox.block(connection.blocked)
@@ -63,7 +63,7 @@ class WorkerLink(LinkEnd):
         message: ToWorker = _to_worker.decode(payload)
         match message:
             case Open(stream, endpoint, request):
-                self._office.receive(endpoint, request, self.outbox.reply(stream))
+                self._server.receive(endpoint, request, self.outbox.reply(stream))
             case Cancel(stream):
                 reply = self.outbox.streams.get(stream)
                 if reply is not None:
@@ -73,11 +73,11 @@ class WorkerLink(LinkEnd):
 
     def ended(self, why: str) -> None:
         """See LinkEnd."""
-        self._office.forget(self.peer)
+        self._server.forget(self.peer)
         self.outbox.close()
 
 
-class NatsOffice:
+class NatsServer:
     """The worker side: receives at `subject` and hands each new stream to `receive`."""
 
     def __init__(self, connection: NatsConnection, subject: str, receive: Receive) -> None:
@@ -163,9 +163,9 @@ class NatsOffice:
 class IngressLink(LinkEnd):
     """An ingress's end of a link to one worker process."""
 
-    def __init__(self, post: "NatsPost", connection: NatsConnection, peer: str) -> None:
+    def __init__(self, transport: "NatsTransport", connection: NatsConnection, peer: str) -> None:
         super().__init__(connection, peer)
-        self._post = post
+        self._transport = transport
         self.inbox = Inbox(self.send)
 
     @property
@@ -179,7 +179,7 @@ class IngressLink(LinkEnd):
 
     def ended(self, why: str) -> None:
         """See LinkEnd."""
-        self._post.ended(self)
+        self._transport.ended(self)
         self.inbox.lost(why)
 
 
@@ -194,7 +194,7 @@ class _Stream:
         self._link.inbox.cancel(self._number)
 
 
-class NatsPost:
+class NatsTransport:
     """The ingress side: a link to each worker process, made with the first request.
 
     Without a connection to NATS for longer than `patience` seconds a request is `lost` at once; within them it waits.
@@ -208,7 +208,7 @@ class NatsPost:
         connection.listen(self)
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Post."""
+        """See base.Transport."""
         subject = instance.transport["nats"]
         link = self._links.get(subject)
         if link is None:
@@ -252,7 +252,7 @@ class NatsPost:
         return [link.link_statistics() for link in self._links.values()]
 
     async def close(self) -> None:
-        """See base.Post."""
+        """See base.Transport."""
         for link in list(self._links.values()):
             link.fail("the reader has left")
         self._connection.leave(self)

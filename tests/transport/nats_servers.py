@@ -19,28 +19,27 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Failed, Items, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
-from dynamod.post.base import Outbound, Receive, Reply, Sink
-from dynamod.post.nats_connection import NatsConnection
-from dynamod.post.nats_impl import NatsOffice, NatsPost, instance_subject
-from dynamod.post.nats_settings import NatsSettings
-
-from ..ports import free_port
+from dynamod.transport.base import Outbound, Receive, Reply, Sink
+from dynamod.transport.nats.connection import NatsConnection
+from dynamod.transport.nats.settings import NatsSettings
+from dynamod.transport.nats.transport import NatsServer, NatsTransport, instance_subject
+from tests.ports import free_port
 
 QUICK = {"alive": 0.2, "silence": 0.8, "patience": 0.3}
 """Clocks of tests that wait for them."""
 
 WORKER = """
 import asyncio, sys
-from dynamod.post.nats_connection import NatsConnection
-from dynamod.post.nats_impl import NatsOffice
-from dynamod.post.nats_settings import NatsSettings
+from dynamod.transport.nats.connection import NatsConnection
+from dynamod.transport.nats.transport import NatsServer
+from dynamod.transport.nats.settings import NatsSettings
 
 async def main():
     tasks = set()
     spawn = lambda work, name: tasks.add(asyncio.get_running_loop().create_task(work))
     connection = NatsConnection(NatsSettings(servers=(sys.argv[1],), alive=0.2, silence=0.8), spawn)
     connection.start()
-    office = NatsOffice(connection, sys.argv[2], lambda endpoint, request, reply: reply.accepted())
+    office = NatsServer(connection, sys.argv[2], lambda endpoint, request, reply: reply.accepted())
     await office.start()
     assert await connection.ready(10)
     print("ready", flush=True)
@@ -54,10 +53,10 @@ INGRESS = """
 import asyncio, sys
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
-from dynamod.post.base import Sink
-from dynamod.post.nats_connection import NatsConnection
-from dynamod.post.nats_impl import NatsPost
-from dynamod.post.nats_settings import NatsSettings
+from dynamod.transport.base import Sink
+from dynamod.transport.nats.connection import NatsConnection
+from dynamod.transport.nats.transport import NatsTransport
+from dynamod.transport.nats.settings import NatsSettings
 
 class Quiet(Sink):
     def delta(self, delta): print("delta", flush=True)
@@ -69,9 +68,9 @@ async def main():
     connection = NatsConnection(NatsSettings(servers=(sys.argv[1],), alive=0.2, silence=0.8), spawn)
     connection.start()
     assert await connection.ready(10)
-    post = NatsPost(connection)
+    transport = NatsTransport(connection)
     for _ in range(3):
-        post.open(Instance("d", "b", "g", 1, {"nats": sys.argv[2]}), Call("x"), Quiet())
+        transport.open(Instance("d", "b", "g", 1, {"nats": sys.argv[2]}), Call("x"), Quiet())
     await asyncio.sleep(60)
 
 asyncio.run(main())
@@ -184,8 +183,8 @@ class House:
         self.worker = NatsConnection(self.settings, self.spawn, "worker")
         self.ingress = NatsConnection(self.settings, self.spawn, "ingress")
         self.subject = instance_subject("dynamo", "backend", "generate", 0xABC)
-        self.office = NatsOffice(self.worker, self.subject, receive)
-        self.post = NatsPost(self.ingress)
+        self.server = NatsServer(self.worker, self.subject, receive)
+        self.transport = NatsTransport(self.ingress)
         self.instance = Instance("dynamo", "backend", "generate", 0xABC, {"nats": self.subject})
 
     def spawn(self, work: Any, name: str) -> None:
@@ -194,14 +193,14 @@ class House:
     async def __aenter__(self) -> Self:
         self.worker.start()
         self.ingress.start()
-        await self.office.start()
+        await self.server.start()
         assert await self.worker.ready(10)
         assert await self.ingress.ready(10)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.post.close()
-        await self.office.close()
+        await self.transport.close()
+        await self.server.close()
         await self.ingress.close()
         await self.worker.close()
         async with asyncio.timeout(5):
@@ -209,7 +208,7 @@ class House:
 
     def open(self, request: Request | None = None) -> tuple[Collector, Outbound]:
         sink = Collector()
-        return sink, self.post.open(self.instance, request or Call("x"), sink)
+        return sink, self.transport.open(self.instance, request or Call("x"), sink)
 
     async def ask(self, ids: range | list[int]) -> Collector:
         """A whole request to `echo`."""

@@ -12,10 +12,10 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
-from dynamod.post.base import Reply, Sink
-from dynamod.post.local_impl import LocalPost
-from dynamod.post.outbox import WINDOW
-from dynamod.post.unix_impl import Office, UnixPost
+from dynamod.transport.base import Reply, Sink
+from dynamod.transport.local import LocalTransport
+from dynamod.transport.outbox import WINDOW
+from dynamod.transport.unix import UnixServer, UnixTransport
 
 ADDRESS = ("dynamo", "backend", "generate")
 
@@ -46,21 +46,21 @@ class House:
 
     def __init__(self, path: Path, receive: Callable[[str, Request, Reply], None]) -> None:
         self.path = str(path / "w.sock")
-        self.office = Office(self.path, receive)
+        self.server = UnixServer(self.path, receive)
         self.tasks: list[asyncio.Task[None]] = []
-        self.post = UnixPost(self.spawn)
+        self.transport = UnixTransport(self.spawn)
         self.instance = Instance(*ADDRESS, 1, {"unix": self.path})
 
     def spawn(self, work: Any, name: str) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     async def __aenter__(self) -> Self:
-        await self.office.start()
+        await self.server.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.post.close()
-        await self.office.close()
+        await self.transport.close()
+        await self.server.close()
         await asyncio.gather(*self.tasks)
 
 
@@ -78,7 +78,9 @@ async def test_tokens_arrive_in_order_and_the_stream_ends_once(tmp_path: Path) -
     async with House(tmp_path, echo) as house:
         sinks = [Collector() for _ in range(20)]
         for number, sink in enumerate(sinks):
-            house.post.open(house.instance, Generate(str(number), "m", tokens.pack(range(number, number + 9))), sink)
+            house.transport.open(
+                house.instance, Generate(str(number), "m", tokens.pack(range(number, number + 9))), sink
+            )
         for number, sink in enumerate(sinks):
             await sink.wait()
             assert isinstance(sink.deltas[0], Accepted)
@@ -86,7 +88,7 @@ async def test_tokens_arrive_in_order_and_the_stream_ends_once(tmp_path: Path) -
             assert [i for delta in got for i in tokens.unpack(delta.ids)] == list(range(number, number + 9))
             assert [delta.offset for delta in got] == list(range(9))
             assert got[-1].finish == "stop"
-        assert house.office.streams == 0
+        assert house.server.streams == 0
 
 
 async def test_what_one_turn_of_the_loop_produces_for_many_streams_is_one_frame(tmp_path: Path) -> None:
@@ -94,14 +96,14 @@ async def test_what_one_turn_of_the_loop_produces_for_many_streams_is_one_frame(
     async with House(tmp_path, lambda _e, _r, reply: replies.append(reply)) as house:
         sinks = [Collector() for _ in range(30)]
         for sink in sinks:
-            house.post.open(house.instance, Call("x"), sink)
+            house.transport.open(house.instance, Call("x"), sink)
         while len(replies) < 30:  # noqa: ASYNC110 - the office has no event to wait for
             await asyncio.sleep(0.01)
         for reply in replies:
             reply.text("word", 1, "stop")
         for sink in sinks:
             await sink.wait()
-        (outbox,) = house.office.statistics()
+        (outbox,) = house.server.statistics()
         assert (outbox.frames, outbox.deltas) == (1, 30)
 
 
@@ -116,7 +118,7 @@ async def test_cancel_reaches_the_worker_and_the_sink_hears_no_more(tmp_path: Pa
 
     async with House(tmp_path, receive) as house:
         sink = Collector()
-        stream = house.post.open(house.instance, Call("x"), sink)
+        stream = house.transport.open(house.instance, Call("x"), sink)
         while not sink.deltas:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         stream.cancel()
@@ -134,10 +136,10 @@ async def test_a_worker_that_goes_is_told_to_each_open_sink_once(tmp_path: Path)
     async with House(tmp_path, lambda _e, _r, reply: reply.accepted()) as house:
         sinks = [Collector() for _ in range(3)]
         for sink in sinks:
-            house.post.open(house.instance, Call("x"), sink)
+            house.transport.open(house.instance, Call("x"), sink)
         while not all(sink.deltas for sink in sinks):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await house.office.close()
+        await house.server.close()
         for sink in sinks:
             await sink.wait()
             assert sink.why == "connection to the worker lost"
@@ -146,7 +148,7 @@ async def test_a_worker_that_goes_is_told_to_each_open_sink_once(tmp_path: Path)
 async def test_nobody_listening_is_lost_not_an_exception(tmp_path: Path) -> None:
     async with House(tmp_path, echo) as house:
         sink = Collector()
-        house.post.open(Instance(*ADDRESS, 2, {"unix": str(tmp_path / "nobody")}), Call("x"), sink)
+        house.transport.open(Instance(*ADDRESS, 2, {"unix": str(tmp_path / "nobody")}), Call("x"), sink)
         await sink.wait()
         assert sink.why is not None
         assert "cannot connect" in sink.why
@@ -156,20 +158,20 @@ async def test_a_connection_that_was_lost_is_made_anew_for_the_next_request(tmp_
     async with House(tmp_path, echo) as house:
         for _ in range(2):
             sink = Collector()
-            house.post.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
+            house.transport.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
             await sink.wait()
             assert sink.why is None
-            house.post.forget(house.path)
+            house.transport.forget(house.path)
 
 
 async def test_a_reader_without_credit_gets_the_rest_merged(tmp_path: Path) -> None:
     replies: list[Reply] = []
     async with House(tmp_path, lambda _e, _r, reply: replies.append(reply)) as house:
         sink = Collector()
-        house.post.open(house.instance, Call("x"), sink)
+        house.transport.open(house.instance, Call("x"), sink)
         while not replies:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        outbox = next(iter(house.office._connections)).outbox
+        outbox = next(iter(house.server._connections)).outbox
         outbox.credit(-(10**6))  # as if the reader had confirmed nothing for long
         for i in range(1000):
             replies[0].tokens(tokens.pack([i]), 1)
@@ -187,7 +189,7 @@ async def test_more_frames_than_the_window_pass_because_the_reader_gives_credit(
     replies: list[Reply] = []
     async with House(tmp_path, lambda _e, _r, reply: replies.append(reply)) as house:
         sink = Collector()
-        house.post.open(house.instance, Call("x"), sink)
+        house.transport.open(house.instance, Call("x"), sink)
         while not replies:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for i in range(WINDOW * 5):
@@ -211,7 +213,7 @@ async def test_strangers_and_corrupt_frames_are_closed_and_hurt_nobody_else(tmp_
         writer.close()
         await writer.wait_closed()
         sink = Collector()
-        house.post.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
+        house.transport.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
         await sink.wait()
         assert sink.why is None
 
@@ -227,19 +229,19 @@ async def test_the_socket_is_private_and_a_stale_one_is_replaced(tmp_path: Path)
     stale.close()
     async with House(tmp_path, echo) as house:
         sink = Collector()
-        house.post.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
+        house.transport.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
         await sink.wait()
         assert sink.why is None
     path.write_text("precious")
     with pytest.raises(OSError):
-        await Office(str(path), echo).start()
+        await UnixServer(str(path), echo).start()
     assert path.read_text() == "precious"
 
 
 async def test_a_large_request_passes(tmp_path: Path) -> None:
     async with House(tmp_path, lambda _e, r, reply: reply.items((len(getattr(r, "token_ids", b"")),), "stop")) as house:
         sink = Collector()
-        house.post.open(house.instance, Generate("x", "m", tokens.pack(range(300_000))), sink)
+        house.transport.open(house.instance, Generate("x", "m", tokens.pack(range(300_000))), sink)
         await sink.wait()
         assert isinstance(sink.deltas[0], Items)
         assert sink.deltas[0].items == (1_200_000,)
@@ -253,7 +255,7 @@ async def test_local_post_passes_by_reference() -> None:
         reply.items((request,), "stop")
 
     sink, request = Collector(), Call("x", {"a": 1})
-    LocalPost(receive).open(Instance(*ADDRESS, 1, {}), request, sink)
+    LocalTransport(receive).open(Instance(*ADDRESS, 1, {}), request, sink)
     assert isinstance(sink.deltas[0], Items)
     assert sink.deltas[0].items[0] is request
     assert seen[0] is request
@@ -262,7 +264,9 @@ async def test_local_post_passes_by_reference() -> None:
 async def test_local_cancel() -> None:
     replies: list[Reply] = []
     sink = Collector()
-    stream = LocalPost(lambda _e, _r, reply: replies.append(reply)).open(Instance(*ADDRESS, 1, {}), Call("x"), sink)
+    stream = LocalTransport(lambda _e, _r, reply: replies.append(reply)).open(
+        Instance(*ADDRESS, 1, {}), Call("x"), sink
+    )
     stream.cancel()
     replies[0].items((1,), "stop")
     assert replies[0].cancelled
@@ -271,36 +275,36 @@ async def test_local_cancel() -> None:
 
 async def test_nothing_is_kept_of_workers_that_came_and_went(tmp_path: Path) -> None:
     tasks: list[asyncio.Task[None]] = []
-    post = UnixPost(lambda work, name: tasks.append(asyncio.get_running_loop().create_task(work)))
+    transport = UnixTransport(lambda work, name: tasks.append(asyncio.get_running_loop().create_task(work)))
     for number in range(50):
-        office = Office(str(tmp_path / f"{number}.sock"), echo)
-        await office.start()
+        server = UnixServer(str(tmp_path / f"{number}.sock"), echo)
+        await server.start()
         sink = Collector()
-        post.open(Instance(*ADDRESS, number, {"unix": office.path}), Generate("1", "m", tokens.pack([1, 2])), sink)
+        transport.open(Instance(*ADDRESS, number, {"unix": server.path}), Generate("1", "m", tokens.pack([1, 2])), sink)
         await sink.wait()
-        assert len(office.statistics()) == 1
-        await office.close()
+        assert len(server.statistics()) == 1
+        await server.close()
         await asyncio.sleep(0)
-        assert office.statistics() == []
+        assert server.statistics() == []
     nobody = Collector()
-    post.open(Instance(*ADDRESS, 50, {"unix": str(tmp_path / "nobody.sock")}), Call("x"), nobody)
+    transport.open(Instance(*ADDRESS, 50, {"unix": str(tmp_path / "nobody.sock")}), Call("x"), nobody)
     await nobody.wait()
     await asyncio.sleep(0.01)
-    assert post.statistics() == {}
-    await post.close()
+    assert transport.statistics() == {}
+    await transport.close()
 
 
 async def test_a_new_connection_to_a_place_outlives_the_news_of_the_old_ones_end(tmp_path: Path) -> None:
     async with House(tmp_path, lambda _e, _r, reply: reply.accepted()) as house:
         lost = Collector()
-        house.post.open(house.instance, Call("x"), lost)
+        house.transport.open(house.instance, Call("x"), lost)
         while not lost.deltas:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        house.post.forget(house.path)
+        house.transport.forget(house.path)
         assert lost.why is not None
-        house.post.open(house.instance, Call("x"), sink := Collector())
+        house.transport.open(house.instance, Call("x"), sink := Collector())
         while not sink.deltas:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
-        assert list(house.post.statistics()) == [house.path]
+        assert list(house.transport.statistics()) == [house.path]
         assert sink.why is None

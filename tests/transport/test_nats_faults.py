@@ -14,15 +14,16 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Frame, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Request
-from dynamod.post import nats_client, nats_wire
-from dynamod.post.base import Reply
-from dynamod.post.nats_connection import NatsConnection
-from dynamod.post.nats_impl import NatsOffice
-from dynamod.post.nats_link import LinkEnd
-from dynamod.post.nats_settings import NatsSettings
-from dynamod.post.nats_wire import DATA, HEADER, VERSION, Sender
+from dynamod.transport.base import Reply
+from dynamod.transport.nats import client as nats_client
+from dynamod.transport.nats import wire as nats_wire
+from dynamod.transport.nats.connection import NatsConnection
+from dynamod.transport.nats.link import LinkEnd
+from dynamod.transport.nats.settings import NatsSettings
+from dynamod.transport.nats.transport import NatsServer
+from dynamod.transport.nats.wire import DATA, HEADER, VERSION, Sender
 
-from .nats_house import INGRESS, QUICK, WORKER, Collector, House, Server, echo, process, serving, until
+from .nats_servers import INGRESS, QUICK, WORKER, Collector, House, Server, echo, process, serving, until
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ async def test_a_killed_worker_process_is_noticed(server: Server) -> None:
             assert worker.stdout is not None
             assert await asyncio.to_thread(worker.stdout.readline) == b"ready\n"
             sink = Collector()
-            house.post.open(Instance("d", "b", "g", 1, {"nats": "d_b.g-1"}), Call("x"), sink)
+            house.transport.open(Instance("d", "b", "g", 1, {"nats": "d_b.g-1"}), Call("x"), sink)
             await until(lambda: sink.deltas)
             await asyncio.sleep(1)
             assert sink.why is None, "signs of life keep a silent stream"
@@ -180,13 +181,13 @@ async def test_a_stopped_worker_process_is_noticed_and_told_when_it_wakes(server
             await asyncio.to_thread(worker.stdout.readline)
             instance = Instance("d", "b", "g", 1, {"nats": "d_b.g-1"})
             sink, again = Collector(), Collector()
-            house.post.open(instance, Call("x"), sink)
+            house.transport.open(instance, Call("x"), sink)
             await until(lambda: sink.deltas)
             worker.send_signal(signal.SIGSTOP)
             await sink.wait()
             assert "nothing was heard" in str(sink.why)
             worker.send_signal(signal.SIGCONT)
-            house.post.open(instance, Call("x"), again)
+            house.transport.open(instance, Call("x"), again)
             await until(lambda: again.deltas)
 
 
@@ -199,7 +200,7 @@ async def test_a_killed_ingress_process_frees_the_worker(server: Server) -> None
             await until(lambda: len(engine.replies) == 3)
             ingress.kill()
             await until(lambda: engine.cancelled == [True] * 3, 0.2 + 2)
-        assert house.office.streams == 0
+        assert house.server.streams == 0
 
 
 class Forger:
@@ -207,8 +208,8 @@ class Forger:
 
     def __init__(self, house: House, client: Any) -> None:
         self._client = client
-        self.at_ingress = house.office.links()[0].peer
-        (link,) = house.office._links.values()
+        self.at_ingress = house.server.links()[0].peer
+        (link,) = house.server._links.values()
         self.at_worker = link.address
         self.subject = house.subject
 
@@ -225,7 +226,7 @@ class Forger:
 
 async def forge(house: House, messages: list[bytes], *, at_worker: bool = False) -> tuple[Collector, Engine]:
     """An open stream whose link gets some forged messages."""
-    engine = house.office.receive
+    engine = house.server.receive
     assert isinstance(engine, Engine)
     sink, _ = house.open()
     await until(lambda: sink.deltas)
@@ -254,8 +255,8 @@ async def test_doubled_messages_are_dropped_on_both_sides(server: Server) -> Non
         engine.say(3, last=True)
         assert (await sink.wait()).ids == [3]
         assert sink.why is None
-        assert house.post.links()[0].doubled == 2
-        assert house.office.links()[0].doubled == 1
+        assert house.transport.links()[0].doubled == 2
+        assert house.server.links()[0].doubled == 1
 
 
 @pytest.mark.parametrize(
@@ -304,7 +305,7 @@ async def test_the_loss_of_the_last_frame_is_noticed(server: Server) -> None:
     async with House(server.url, engine, **QUICK) as house:
         sink, _ = house.open()
         await until(lambda: sink.deltas)
-        (link,) = house.office._links.values()
+        (link,) = house.server._links.values()
         link._sender.cut(b"never sent", 100)
         await sink.wait()
         assert "lost frames" in str(sink.why)
@@ -315,7 +316,7 @@ async def test_the_loss_of_the_end_of_a_stream_is_noticed_though_the_worker_has_
     async with House(server.url, engine, **QUICK) as house:
         sink, _ = house.open()
         await until(lambda: sink.deltas)
-        (link,) = house.office._links.values()
+        (link,) = house.server._links.values()
         link.outbox._write = lambda payload: lose(link, payload)
         engine.say(1, last=True)
         await sink.wait()
@@ -327,7 +328,7 @@ async def test_the_loss_of_a_cancel_is_noticed_though_the_ingress_has_no_stream_
     async with House(server.url, engine, **QUICK) as house:
         sink, stream = house.open()
         await until(lambda: sink.deltas)
-        (link,) = house.post._links.values()
+        (link,) = house.transport._links.values()
         link.inbox._write = lambda payload: lose(link, payload)
         stream.cancel()
         await until(lambda: engine.cancelled == [True])
@@ -357,7 +358,7 @@ async def test_a_stranger_at_the_workers_subject_changes_nothing(server: Server)
         await client.close()
         sink, _ = house.open()
         await until(lambda: sink.deltas)
-        await until(lambda: len(house.office.links()) == 1)
+        await until(lambda: len(house.server.links()) == 1)
 
 
 async def test_a_server_that_comes_late_is_waited_for_and_the_log_says_so(
@@ -370,17 +371,17 @@ async def test_a_server_that_comes_late_is_waited_for_and_the_log_says_so(
         lambda work, name: tasks.append(asyncio.get_running_loop().create_task(work)),
     )
     connection.start()
-    office = NatsOffice(connection, "d_b.g-1", Engine())
-    await office.start()
+    server = NatsServer(connection, "d_b.g-1", Engine())
+    await server.start()
     assert not await connection.ready(1.5)
     said = [line for line in caplog.messages if "cannot be reached" in line]
     assert said == [f"NATS at {server.url} cannot be reached: connection refused; trying on"]
-    with caplog.at_level(logging.INFO, "dynamod.post"):
+    with caplog.at_level(logging.INFO, "dynamod.transport"):
         try:
             server.start()
             assert await connection.ready(5)
             assert f"connected to NATS at {server.url}" in caplog.messages
-            await office.close()
+            await server.close()
             await connection.close()
         finally:
             server.stop()
@@ -393,7 +394,7 @@ async def test_a_connection_whose_owner_ends_leaves_nothing_behind(server: Serve
     async with asyncio.timeout(10):
         house.worker.start()
         house.ingress.start()
-        await house.office.start()
+        await house.server.start()
         assert await house.ingress.ready(5)
         assert await house.worker.ready(5)
         sink, _ = house.open()
@@ -402,8 +403,8 @@ async def test_a_connection_whose_owner_ends_leaves_nothing_behind(server: Serve
             task.cancel()
         await asyncio.gather(*house.tasks, return_exceptions=True)
         assert "no connection to NATS" in str((await sink.wait()).why)
-        await house.post.close()
-        await house.office.close()
+        await house.transport.close()
+        await house.server.close()
         await house.ingress.close()
         await house.worker.close()
     rest = {task.get_name() for task in asyncio.all_tasks()} - {asyncio.current_task().get_name()}  # type: ignore[union-attr]

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.post import nats_wire
-from dynamod.post.framing import LIMIT, FrameError
-from dynamod.post.nats_impl import instance_subject
-from dynamod.post.nats_wire import (
+from dynamod.transport.framing import LIMIT, FrameError
+from dynamod.transport.nats import wire as nats_wire
+from dynamod.transport.nats.transport import instance_subject
+from dynamod.transport.nats.wire import (
     ALIVE,
     DATA,
     ECHO,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.post.nats_settings import NatsSettings
+from dynamod.transport.nats.settings import NatsSettings
 
 
 def read(**env: str) -> NatsSettings:

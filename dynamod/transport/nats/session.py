@@ -6,14 +6,14 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import nats_client
-from .nats_settings import NatsSettings
+from . import client as nats_client
+from .settings import NatsSettings
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-log = logging.getLogger("dynamod.post")
+log = logging.getLogger("dynamod.transport")
 
 SAY_EVERY = 5.0
 """Seconds before the same line is logged again."""

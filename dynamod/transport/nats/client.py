@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dynamod.message.errors import UserError
 
-from .nats_settings import NatsSettings
+from .settings import NatsSettings
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

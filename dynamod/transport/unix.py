@@ -18,7 +18,7 @@ from .framing import MAGIC, FrameError, Unframer, pack
 from .inbox import Inbox, InboxStatistics
 from .outbox import Outbox, OutboxStatistics
 
-log = logging.getLogger("dynamod.post")
+log = logging.getLogger("dynamod.transport")
 
 CONNECT_TIMEOUT = 2.0
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
@@ -85,7 +85,7 @@ class WorkerEnd(asyncio.Protocol):
             self._transport.write(pack(payload))
 
 
-class Office:
+class UnixServer:
     """The worker side: listens on `path` (mode 0600) and hands each new stream to `receive`."""
 
     def __init__(self, path: str, receive: Receive) -> None:
@@ -199,7 +199,7 @@ class _Stream:
         self._end.inbox.cancel(self._number)
 
 
-class UnixPost:
+class UnixTransport:
     """The ingress side: connects to each worker's socket on first use and keeps the connection."""
 
     name = "unix"
@@ -210,7 +210,7 @@ class UnixPost:
         self._ends: dict[str, IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Post."""
+        """See base.Transport."""
         path = instance.transport["unix"]
         end = self._ends.get(path)
         if end is None:
@@ -240,6 +240,6 @@ class UnixPost:
         return {path: end.inbox.statistics() for path, end in self._ends.items()}
 
     async def close(self) -> None:
-        """See base.Post."""
+        """See base.Transport."""
         for path in list(self._ends):
             self.forget(path)

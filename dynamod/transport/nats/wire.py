@@ -11,7 +11,7 @@ END closes the link; its body is the reason. ALIVE, ECHO and END have no number 
 
 import struct
 
-from .framing import LIMIT, FrameError
+from dynamod.transport.framing import LIMIT, FrameError
 
 VERSION = 1
 HEADER = struct.Struct("<BBIQ")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.post.nats_connection import NatsConnection
-from dynamod.post.nats_impl import NatsOffice, NatsPost
-from dynamod.post.nats_settings import NatsSettings
+from dynamod.transport.nats.connection import NatsConnection
+from dynamod.transport.nats.settings import NatsSettings
+from dynamod.transport.nats.transport import NatsServer, NatsTransport
 
-from .nats_house import Collector, House, echo, serving
+from .nats_servers import Collector, House, echo, serving
 
 
 class Alone:
@@ -36,12 +36,12 @@ class Alone:
                 return False
             house = House(self.settings.servers[0], echo)
             house.ingress = house.worker = self.connection
-            house.office = NatsOffice(self.connection, house.subject, echo)
-            house.post = NatsPost(self.connection)
-            await house.office.start()
+            house.server = NatsServer(self.connection, house.subject, echo)
+            house.transport = NatsTransport(self.connection)
+            await house.server.start()
             answer: Collector = await house.ask([1, 2])
-            await house.post.close()
-            await house.office.close()
+            await house.transport.close()
+            await house.server.close()
             return answer.ids == [1, 2]
         finally:
             await self.connection.close()

@@ -11,11 +11,11 @@ from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Items, Text, Tokens
 from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
-from dynamod.post.base import Reply
-from dynamod.post.nats_impl import NatsPost
-from dynamod.post.outbox import WINDOW
+from dynamod.transport.base import Reply
+from dynamod.transport.nats.transport import NatsTransport
+from dynamod.transport.outbox import WINDOW
 
-from .nats_house import Collector, House, Server, echo, serving, until
+from .nats_servers import Collector, House, Server, echo, serving, until
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +43,11 @@ async def test_tokens_arrive_in_order_and_the_stream_ends_once(server: Server) -
             assert sink.ids == list(range(number, number + 9))
             assert [delta.offset for delta in got] == list(range(9))
             assert got[-1].finish == "stop"
-        assert house.office.streams == 0
-        (inbox,) = house.post.statistics().values()
-        (outbox,) = house.office.statistics()
+        assert house.server.streams == 0
+        (inbox,) = house.transport.statistics().values()
+        (outbox,) = house.server.statistics()
         assert (inbox.streams, inbox.late, outbox.streams) == (0, 0, 0)
-        (ingress,), (worker,) = house.post.links(), house.office.links()
+        (ingress,), (worker,) = house.transport.links(), house.server.links()
         assert (ingress.sent, ingress.received) == (worker.received, worker.sent)
         assert ingress.peer == house.subject
         assert house.ingress.statistics().server == server.url
@@ -61,11 +61,11 @@ async def test_two_hundred_streams_at_once_leave_in_one_frame_per_step(server: S
         for step in range(30):
             for reply in replies:
                 reply.tokens(tokens.pack([step]), 1, "stop" if step == 29 else None)
-            house.office.flush()
+            house.server.flush()
             await asyncio.sleep(0)
         for sink in sinks:
             assert (await sink.wait()).ids == list(range(30))
-        (outbox,) = house.office.statistics()
+        (outbox,) = house.server.statistics()
         assert outbox.frames == 30
 
 
@@ -96,7 +96,7 @@ async def test_nobody_listening_is_known_at_once(server: Server) -> None:
     async with House(server.url, echo) as house:
         sink = Collector()
         begin = asyncio.get_running_loop().time()
-        house.post.open(Instance("d", "b", "g", 2, {"nats": "d_b.g-2"}), Call("x"), sink)
+        house.transport.open(Instance("d", "b", "g", 2, {"nats": "d_b.g-2"}), Call("x"), sink)
         assert not sink.done.is_set(), "never told from within open"
         await sink.wait()
         assert "nobody receives" in str(sink.why)
@@ -107,7 +107,7 @@ async def test_nobody_listening_is_known_at_once(server: Server) -> None:
 async def test_a_subject_that_nats_does_not_take_is_lost_too(server: Server) -> None:
     async with House(server.url, echo) as house:
         sink = Collector()
-        house.post.open(Instance("d", "b", "g", 2, {"nats": "not a subject"}), Call("x"), sink)
+        house.transport.open(Instance("d", "b", "g", 2, {"nats": "not a subject"}), Call("x"), sink)
         await sink.wait()
         assert "invalid subject" in str(sink.why)
         assert (await house.ask([1])).ids == [1]
@@ -129,7 +129,7 @@ async def test_a_server_with_a_small_limit(small: Server) -> None:
         ids = tokens.pack(range(10_000))
         sink = await house.open(Generate("x", "m", ids))[0].wait()
         assert sink.items == [ids]
-        assert house.post.links()[0].sent > 40
+        assert house.transport.links()[0].sent > 40
 
 
 async def test_a_frame_above_the_limit_fails_the_link_and_nothing_hangs(server: Server) -> None:
@@ -144,7 +144,7 @@ async def test_a_reader_without_credit_gets_the_rest_merged(server: Server) -> N
     async with House(server.url, lambda _e, _r, reply: replies.append(reply)) as house:
         sink, _ = house.open()
         await until(lambda: replies)
-        outbox = next(iter(house.office._links.values())).outbox
+        outbox = next(iter(house.server._links.values())).outbox
         outbox.credit(-(10**6))  # as if the reader had confirmed nothing for long
         for i in range(1000):
             replies[0].tokens(tokens.pack([i]), 1)
@@ -164,11 +164,11 @@ async def test_more_frames_than_the_window_pass_because_the_reader_gives_credit(
         count = 5 * WINDOW
         for i in range(count):
             replies[0].tokens(tokens.pack([i]), 1, "stop" if i == count - 1 else None)
-            house.office.flush()
+            house.server.flush()
             if i % 8 == 0:
                 await asyncio.sleep(0.001)
         assert (await sink.wait()).ids == list(range(count))
-        (outbox,) = house.office.statistics()
+        (outbox,) = house.server.statistics()
         assert outbox.frames > WINDOW
 
 
@@ -182,17 +182,17 @@ async def test_two_ingresses_on_one_worker_are_two_origins_and_do_not_meet(serve
 
     async with House(server.url, receive) as one, House(server.url, receive) as two:
         sinks = {name: Collector() for name in ("a", "b", "c")}
-        one.post.open(one.instance, Call("x", "a"), sinks["a"])
-        second = NatsPost(two.ingress)  # of another process; the worker is the first house's
+        one.transport.open(one.instance, Call("x", "a"), sinks["a"])
+        second = NatsTransport(two.ingress)  # of another process; the worker is the first house's
         second.open(one.instance, Call("x", "b"), sinks["b"])
-        one.post.open(one.instance, Call("x", "c"), sinks["c"])
+        one.transport.open(one.instance, Call("x", "c"), sinks["c"])
         for name, sink in sinks.items():
             assert (await sink.wait()).items == [name]
         origins = dict(seen)
         assert origins["a"] is origins["c"]
         assert origins["a"] is not origins["b"]
         stays = Collector()
-        one.post.open(one.instance, Call("x", "stay"), stays)
+        one.transport.open(one.instance, Call("x", "stay"), stays)
         await until(lambda: stays.items)
         await second.close()
         assert len(await until_links(one, 1)) == 1
@@ -202,21 +202,21 @@ async def test_two_ingresses_on_one_worker_are_two_origins_and_do_not_meet(serve
 
 
 async def until_links(house: House, count: int) -> list[Any]:
-    await until(lambda: len(house.office.links()) == count)
-    return house.office.links()
+    await until(lambda: len(house.server.links()) == count)
+    return house.server.links()
 
 
 async def test_idle_links_send_nothing_and_are_forgotten_on_both_sides(server: Server) -> None:
     async with House(server.url, echo, alive=0.1, idle=0.5) as house:
         await house.ask([1, 2, 3])
-        (before,) = house.office.links()
+        (before,) = house.server.links()
         counts = house.worker.statistics().received, house.ingress.statistics().received
         await asyncio.sleep(0.35)
         pulses = 5  # each connection's own sign of life
-        assert house.office.links() == [before]
+        assert house.server.links() == [before]
         assert house.worker.statistics().received <= counts[0] + pulses
         assert house.ingress.statistics().received <= counts[1] + pulses
-        await until(lambda: not house.post.statistics() and not house.office.statistics())
+        await until(lambda: not house.transport.statistics() and not house.server.statistics())
         assert house.ingress.statistics().links == house.worker.statistics().links == 0
         assert (await house.ask([4])).ids == [4]
 
@@ -225,12 +225,12 @@ async def test_an_office_that_closes_tells_its_readers_and_one_that_comes_later_
     async with House(server.url, lambda _e, _r, reply: reply.accepted()) as house:
         sinks = [house.open()[0] for _ in range(3)]
         await until(lambda: all(sink.deltas for sink in sinks))
-        await house.office.close()
+        await house.server.close()
         for sink in sinks:
             assert (await sink.wait()).why == "the worker is stopping"
         late, _ = house.open()
         assert "nobody receives" in str((await late.wait()).why)
-        await house.office.start()
+        await house.server.start()
         again, _ = house.open()
         await until(lambda: again.deltas)
 
@@ -245,8 +245,8 @@ async def test_a_post_that_closes_frees_the_worker(server: Server) -> None:
     async with House(server.url, receive) as house:
         sinks = [house.open()[0] for _ in range(3)]
         await until(lambda: all(sink.deltas for sink in sinks))
-        house.post.forget(house.subject)
-        house.post.forget("unknown")
+        house.transport.forget(house.subject)
+        house.transport.forget("unknown")
         for sink in sinks:
             assert sink.why == "the worker is gone"
         await until(lambda: len(cancelled) == 3)

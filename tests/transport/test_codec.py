@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Step, Text, Tokens
 from dynamod.message.worker import Call, Cancel, Chat, Credit, Generate, Open, Sampling, Stops, ToWorker
-from dynamod.post.base import Sink
-from dynamod.post.framing import LIMIT, MAGIC, FrameError, Unframer, pack
-from dynamod.post.inbox import Inbox, InboxStatistics
-from dynamod.post.outbox import StreamReply, columns, merge
+from dynamod.transport.base import Sink
+from dynamod.transport.framing import LIMIT, MAGIC, FrameError, Unframer, pack
+from dynamod.transport.inbox import Inbox, InboxStatistics
+from dynamod.transport.outbox import StreamReply, columns, merge
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=8)
 

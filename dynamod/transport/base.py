@@ -35,7 +35,7 @@ class Outbound(Protocol):
         """The reader leaves: the worker is told and the sink is called no more."""
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """The ingress side."""
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:

@@ -6,11 +6,12 @@ import math
 
 import msgspec
 
-from . import nats_wire
-from .framing import FrameError
-from .nats_connection import NatsConnection
+from dynamod.transport.framing import FrameError
 
-log = logging.getLogger("dynamod.post")
+from . import wire as nats_wire
+from .connection import NatsConnection
+
+log = logging.getLogger("dynamod.transport")
 
 
 class LinkStatistics(msgspec.Struct, frozen=True):

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from . import nats_client, nats_wire
-from .nats_keeper import Keeper, stop_if_cancelled
-from .nats_settings import NatsSettings
+from . import client as nats_client
+from . import wire as nats_wire
+from .session import Keeper, stop_if_cancelled
+from .settings import NatsSettings
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-log = logging.getLogger("dynamod.post")
+log = logging.getLogger("dynamod.transport")
 
 ROOM = 256 * 1024
 """Bytes of body in one message: a large payload must not stand in everybody's way."""

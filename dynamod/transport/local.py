@@ -41,8 +41,8 @@ class _LocalStream:
         self._reply.cancel()
 
 
-class LocalPost:
-    """`receive` is the same function that an `Office` of this process would call."""
+class LocalTransport:
+    """`receive` is the same function that an `UnixServer` of this process would call."""
 
     name = "local"
 
@@ -50,7 +50,7 @@ class LocalPost:
         self._receive = receive
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Post."""
+        """See base.Transport."""
         direct = _Direct(sink, self)
         reply = StreamReply(direct, 0)
         direct.streams[0] = reply
@@ -58,4 +58,4 @@ class LocalPost:
         return _LocalStream(direct, reply)
 
     async def close(self) -> None:
-        """See base.Post."""
+        """See base.Transport."""

@@ -7,7 +7,7 @@ import sys
 def test_a_client_is_made_without_an_http_library() -> None:
     code = """
 import sys
-from dynamod.post.nats_client import new_client
+from dynamod.transport.nats.client import new_client
 new_client()
 assert "aiohttp" not in sys.modules, "nats-py brought aiohttp"
 import aiohttp

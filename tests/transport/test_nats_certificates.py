@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.post import nats_client
+from dynamod.transport.nats import client as nats_client
 
-from .nats_house import serving
+from .nats_servers import serving
 from .test_nats_auth import Alone, certificates, refused
 
 

@@ -1,1 +1,0 @@
-"""How mail travels between processes: frames over unix sockets now, over NATS between nodes later."""

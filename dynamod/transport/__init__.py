@@ -1,0 +1,1 @@
+"""Requests and response frames between processes: in-process, unix sockets, NATS."""
