@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
+from dynamod.discovery.keys import Address
 from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
-from dynamod.registry.keys import Address
 
 if TYPE_CHECKING:
     from dynamod.daemon.desk import Talk

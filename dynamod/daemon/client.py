@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from dynamod.actor import Stream
+from dynamod.discovery.keys import Address
+from dynamod.discovery.view import View
 from dynamod.engine.python.plain import plain
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import EngineFailed, Overloaded
 from dynamod.message.ingress import Delta, Failed, Items
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Call
-from dynamod.registry.keys import Address
-from dynamod.registry.view import View
 from dynamod.transport.base import Sink
 
 from .site import Surroundings

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.message.errors import UserError
-from dynamod.registry.etcd_settings import EtcdSettings
 
 from .infra import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 

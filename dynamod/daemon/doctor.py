@@ -15,12 +15,12 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, System
+from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
+from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
+from dynamod.discovery.view import disagree
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
-from dynamod.message.registry import Instance, ModelCard
-from dynamod.registry.etcd_settings import Endpoint, EtcdSettings
-from dynamod.registry.keys import CARDS, INSTANCES, SHARED
-from dynamod.registry.view import disagree
 from dynamod.transport.framing import MAGIC, Unframer, pack
 
 from .cluster import Cluster, cluster_of
@@ -153,7 +153,7 @@ def together(findings: Sequence[Finding]) -> list[Finding]:
 
 
 async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
-    from dynamod.registry.etcd_probe import probe
+    from dynamod.discovery.etcd.probe import probe
 
     told = await probe(str(endpoint), 2.0, settings)
     if told is None:
@@ -177,8 +177,8 @@ async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
 
 async def _refusal(endpoint: Endpoint, settings: EtcdSettings) -> str:
     """Why a node could not do there what it has to, empty when it can: the probe needs no user."""
-    from dynamod.registry.etcd_client import connect
-    from dynamod.registry.etcd_errors import EtcdError
+    from dynamod.discovery.etcd.client import connect
+    from dynamod.discovery.etcd.errors import EtcdError
 
     try:
         async with connect(endpoint, settings) as client:

@@ -13,6 +13,8 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, Reason
+from dynamod.discovery.keys import exited_key, quarantine_key
+from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import (
     Answer,
@@ -31,8 +33,6 @@ from dynamod.message.node import (
     Watch,
     Welcome,
 )
-from dynamod.registry.keys import exited_key, quarantine_key
-from dynamod.registry.memory_impl import MemoryRegistry
 from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
 from dynamod.transport.unix import remove_stale
 

@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 from pathlib import Path
 
+from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.errors import UserError
-from dynamod.registry.memory_impl import MemoryRegistry
 
 log = logging.getLogger("dynamod.daemon")
 

@@ -12,18 +12,18 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, Backoff, Ref, Spec, Supervisor, System, handle
+from dynamod.discovery.base import Watcher
+from dynamod.discovery.etcd.bridge import EtcdBridge
+from dynamod.discovery.etcd.client import library
+from dynamod.discovery.etcd.settings import EtcdSettings
+from dynamod.discovery.keys import quarantine_key
+from dynamod.discovery.link import LinkRegistry
+from dynamod.discovery.memory import MemoryRegistry
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, Report
-from dynamod.observe.book import LogBook
 from dynamod.observe.capture import LineReader
-from dynamod.registry.base import Watcher
-from dynamod.registry.etcd_client import library
-from dynamod.registry.etcd_impl import EtcdBridge
-from dynamod.registry.etcd_settings import EtcdSettings
-from dynamod.registry.keys import quarantine_key
-from dynamod.registry.link_impl import LinkRegistry
-from dynamod.registry.memory_impl import MemoryRegistry
+from dynamod.observe.logstore import LogBook
 
 from .cluster import Cluster, cluster_of
 from .door import Door

@@ -3,8 +3,8 @@
 import logging
 from collections import deque
 
-from dynamod.observe.book import LogBook
 from dynamod.observe.lines import HumanLines
+from dynamod.observe.logstore import LogBook
 
 KEPT = 10_000
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from dynamod.message.registry import Instance, ModelCard
-from dynamod.registry.base import Watcher
-from dynamod.registry.keys import CARDS, INSTANCES
+from dynamod.discovery.base import Watcher
+from dynamod.discovery.keys import CARDS, INSTANCES
+from dynamod.message.discovery import Instance, ModelCard
 
 from .components.served import SERVED, ServedModel
 from .runner import GraphRunner

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Ref, System
+from dynamod.discovery.base import Watcher
+from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
+from dynamod.discovery.link import LinkRegistry
+from dynamod.discovery.view import View, disagree
 from dynamod.frontend.static import describe
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
-from dynamod.registry.base import Watcher
-from dynamod.registry.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
-from dynamod.registry.link_impl import LinkRegistry
-from dynamod.registry.view import View, disagree
 from dynamod.transport.base import Outbound, Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport

@@ -6,8 +6,8 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import System
+from dynamod.discovery.link import LinkRegistry
 from dynamod.message.node import FromNode, Hello, Welcome
-from dynamod.registry.link_impl import LinkRegistry
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
 

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from dynamod.message.cache import FeedItem, Load
-from dynamod.message.registry import Capabilities, EngineKind, ModelCard
+from dynamod.message.discovery import Capabilities, EngineKind, ModelCard
+from dynamod.message.kv_events import FeedItem, Load
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
 

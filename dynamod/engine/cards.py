@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from dynamod.message.registry import ModelCard
+from dynamod.message.discovery import ModelCard
 
 from .base import EngineOptions
 

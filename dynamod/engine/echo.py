@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
-from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.registry import ModelCard
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from itertools import count
 from time import perf_counter
 from typing import Protocol
 
-from dynamod.message.cache import FeedItem
-from dynamod.message.registry import Instance, ModelCard
-from dynamod.registry.view import View
+from dynamod.discovery.view import View
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.kv_events import FeedItem
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
@@ -25,7 +25,7 @@ from .metrics import Moves, Overhead
 
 
 class Route:
-    """One flight's way: see migration.flight.Route. `decision` is the last one."""
+    """One flight's way: see migration.request.Route. `decision` is the last one."""
 
     __slots__ = ("_dispatch", "_model", "_router", "decision", "prompt")
 

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import StreamGap, unseen
-from dynamod.message import cache
+from dynamod.message import kv_events as cache
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Delta, Failed, Items
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Subscribe
 from dynamod.transport.base import Outbound, Sink, Transport
 

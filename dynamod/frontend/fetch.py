@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Sequence
 
 from dynamod.actor import StreamGap, unseen
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Delta, Failed, Items
-from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Files
-from dynamod.preprocess.parcel import Parcel, ParcelError
-from dynamod.preprocess.ship import is_here, verifiable
+from dynamod.preprocess.bundle import Parcel, ParcelError
+from dynamod.preprocess.model_files import is_here, verifiable
 from dynamod.transport.base import Sink, Transport
 
 from .model_cache import ModelCache

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from aiohttp import HttpVersion11, web
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.registry import ModelCard
 from dynamod.observe.logs import bound
 
 from .base import Backend, Job

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat, Generate
 from dynamod.preprocess.conditions import sampling_of, stops_of
-from dynamod.preprocess.lower import Model, Prepared
+from dynamod.preprocess.model import Model, Prepared
 from dynamod.router.router import prompt_blocks
 
 from .base import Job

@@ -51,18 +51,18 @@ class Moves:
         self.taken, self.failed = Histogram(DURATION), Histogram(DURATION)
 
     def broke(self, ongoing: bool) -> None:
-        """See migration.flight.Moves."""
+        """See migration.request.Moves."""
         if ongoing:
             self.ongoing += 1
         else:
             self.new += 1
 
     def too_long(self) -> None:
-        """See migration.flight.Moves."""
+        """See migration.request.Moves."""
         self.long += 1
 
     def settled(self, seconds: float, ok: bool) -> None:
-        """See migration.flight.Moves."""
+        """See migration.request.Moves."""
         (self.taken if ok else self.failed).observe(seconds)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from dynamod.message.registry import ModelCard
-from dynamod.preprocess.parcel import ParcelError
-from dynamod.preprocess.ship import check, write
+from dynamod.message.discovery import ModelCard
+from dynamod.preprocess.bundle import ParcelError
+from dynamod.preprocess.model_files import check, write
 
 log = logging.getLogger("dynamod.frontend")
 

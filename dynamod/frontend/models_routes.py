@@ -5,8 +5,8 @@ from typing import Any
 
 from aiohttp import web
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
-from dynamod.message.registry import ModelCard
 
 from .base import Backend
 from .errors import json_response

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, handle
+from dynamod.discovery.view import View
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
 from dynamod.message.ingress import Logprobs
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Generate, Stops
-from dynamod.migration.flight import Flight, Limits
-from dynamod.preprocess.lower import Model
+from dynamod.migration.request import Flight, Limits
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import Output, TextOutput
-from dynamod.registry.view import View
 from dynamod.router.router import Prompt, RouterSettings
 from dynamod.transport.base import Transport
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from dynamod.discovery.view import View
 from dynamod.observe.metrics import Buckets
-from dynamod.registry.view import View
 
 from .dispatch import Dispatch
 from .metrics import Histogram

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from dynamod.discovery.view import View
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Delta, Failed, Items
-from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Describe
-from dynamod.preprocess.ship import is_here
-from dynamod.registry.view import View
+from dynamod.preprocess.model_files import is_here
 from dynamod.transport.base import Sink, Transport
 
 log = logging.getLogger("dynamod.frontend")

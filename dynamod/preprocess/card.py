@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
 
 from .source import Source, open_source
 

@@ -1,7 +1,7 @@
 """The request's settings as the engine's `Stops` and `Sampling`, after checks, with the model's defaults filled in."""
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ChatRequest, Common, CompletionRequest
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Sampling, Stops
 
 from . import checks

@@ -9,8 +9,8 @@ from array import array
 from pathlib import Path
 from typing import Any, Literal
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.registry import ModelCard
 from dynamod.message.tokens import pack, unpack
 
 from .decoder import Decoder, make_decoder

@@ -13,9 +13,9 @@ from itertools import count
 from dynamod.engine.mocker.scheduler import Scheduler, Step
 from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.timing import Timing
-from dynamod.message.cache import Holds, Load, Removed
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance
+from dynamod.message.kv_events import Holds, Load, Removed
 from dynamod.router.decision import Decision
 from dynamod.router.router import Prompt, Router, RouterSettings, RouterStatistics
 

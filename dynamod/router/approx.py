@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from dynamod.message.cache import Holds, Removed
+from dynamod.message.kv_events import Holds, Removed
 
 from .index import BlockIndex, IndexStatistics
 

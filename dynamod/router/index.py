@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from dynamod.kvcache.hashes import chain
-from dynamod.message.cache import CacheEvent, Holds, Removed, Stored
+from dynamod.message.kv_events import CacheEvent, Holds, Removed, Stored
 
-from .masks import Bits, prefixes
+from .bitsets import Bits, prefixes
 
 MAX_BLOCKS = 1 << 22
 """Blocks that an index keeps by default, over all workers; about 200 bytes each."""

@@ -14,14 +14,25 @@ from itertools import chain, islice
 import msgspec
 
 from dynamod.kvcache.hashes import block_hashes as prompt_blocks
-from dynamod.message.cache import Began, CacheEvent, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, Stored
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
+from dynamod.message.kv_events import (
+    Began,
+    CacheEvent,
+    Cleared,
+    Computed,
+    Ended,
+    FeedItem,
+    Holds,
+    Load,
+    Removed,
+    Stored,
+)
 
 from .active import ActiveLoad
 from .approx import TTL, ApproxIndex
+from .columns import NO_BOUND, Ask, Fleet, Row, best_of
 from .cost import Terms, Weights, total
 from .decision import KEPT, Candidate, Decision
-from .fleet import NO_BOUND, Ask, Fleet, Row, best_of
 from .index import BlockIndex
 from .policy import Choice, RouterMode, choose_among
 

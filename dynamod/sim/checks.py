@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterable, Sequence
 
+from dynamod.discovery.keys import CARDS, INSTANCES, QUARANTINED
 from dynamod.frontend.dispatch import Route
 from dynamod.frontend.processor import CLOCK
 from dynamod.message.errors import NotFound, Overloaded, TimedOut
-from dynamod.registry.keys import CARDS, INSTANCES, QUARANTINED
 
 from .clients import Client
 from .cluster import Cluster, Place

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from dynamod.frontend.base import Job, Run
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import CompletionRequest
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Generate
 
 from .cluster import Place

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
+from dynamod.discovery.keys import quarantine_key
 from dynamod.engine.base import EngineOptions
 from dynamod.frontend.processor import ProcessorBackend
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Generate
-from dynamod.registry.keys import quarantine_key
 from dynamod.router.router import RouterSettings
 
 from .etcd import Etcd, SimulatedRegistry

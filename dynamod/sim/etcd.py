@@ -10,8 +10,8 @@ import random as random_module
 from collections.abc import Callable
 from functools import partial
 
-from dynamod.registry.base import Watcher
-from dynamod.registry.memory_impl import MemoryRegistry
+from dynamod.discovery.base import Watcher
+from dynamod.discovery.memory import MemoryRegistry
 
 from .events import Log
 from .shape import LEASE_TTL
@@ -81,7 +81,7 @@ class Etcd:
 
 
 class SimulatedRegistry:
-    """`registry.base.Registry` for one simulated process."""
+    """`discovery.base.Registry` for one simulated process."""
 
     def __init__(self, etcd: Etcd, process: Process) -> None:
         self._etcd, self._process = etcd, process
@@ -98,7 +98,7 @@ class SimulatedRegistry:
         etcd.clients.append(self)
         self.look()
 
-    # registry.base.Registry.
+    # discovery.base.Registry.
 
     @property
     def lease(self) -> int:

@@ -6,9 +6,9 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import Answer, table
 from dynamod.message import tokens
-from dynamod.message.registry import ModelCard
+from dynamod.message.discovery import ModelCard
 from dynamod.preprocess.decoder import TableDecoder
-from dynamod.preprocess.lower import Model
+from dynamod.preprocess.model import Model
 
 from .shape import BLOCK, MIGRATIONS, MODEL
 

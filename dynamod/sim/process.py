@@ -7,18 +7,18 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import MailboxFull, Reason, System
+from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.engine.worker import Worker
 from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.processor import Processor
-from dynamod.message.cache import Holds, Load
-from dynamod.message.registry import Instance, ModelCard
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.kv_events import Holds, Load
 from dynamod.message.worker import Request
-from dynamod.registry.keys import card_key, instance_key
-from dynamod.registry.view import View
 from dynamod.router.decision import DecisionLog
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Reply
+from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of

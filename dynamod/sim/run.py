@@ -11,8 +11,8 @@ from typing import Any
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.frontend.feeds import AGAIN, PATIENCE
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Generate
 from dynamod.router.policy import RouterMode
 from dynamod.router.router import RouterSettings

@@ -16,8 +16,8 @@ import msgspec
 
 from dynamod.actor import System
 from dynamod.actor.testing import run
-from dynamod.message.registry import Instance
-from dynamod.registry.keys import INSTANCES
+from dynamod.discovery.keys import INSTANCES
+from dynamod.message.discovery import Instance
 from dynamod.router.decision import Decision
 from dynamod.router.index import BlockIndex
 from dynamod.router.router import Prompt, RouterSettings

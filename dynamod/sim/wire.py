@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Cancel, Credit, Open, Request, Subscribe, ToWorker
 from dynamod.transport.base import Outbound, Receive, Sink
 from dynamod.transport.inbox import Inbox

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Delta, Failed, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
 
 

@@ -1,7 +1,7 @@
 """The post inside a process: the request goes to the endpoint's receiver by reference, deltas straight to the sink."""
 
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Delta
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
 
 from .base import Outbound, Receive, Sink

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
 
 from .base import Outbound, Receive, Sink

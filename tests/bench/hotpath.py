@@ -28,11 +28,11 @@ from dynamod.frontend.metrics import ModelMetrics  # noqa: E402
 from dynamod.frontend.sse import Frames  # noqa: E402
 from dynamod.frontend.stream import StreamOutlet  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
+from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
 from dynamod.message.openai import ChatRequest, Message  # noqa: E402
-from dynamod.message.registry import Instance  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
-from dynamod.migration.flight import Flight  # noqa: E402
+from dynamod.migration.request import Flight  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.output import Output  # noqa: E402
 from dynamod.preprocess.tokenizer import Tokenizer  # noqa: E402

@@ -65,7 +65,7 @@ def ours() -> dict[str, float]:
     """Our index. `hash`: local hashes, as the peer's function; `chain`: with sequence hashes, as a request needs."""
     from dynamod.kvcache.hashes import block_hashes, local_hashes
     from dynamod.message import tokens
-    from dynamod.message.cache import Stored, pack, unpack
+    from dynamod.message.kv_events import Stored, pack, unpack
     from dynamod.router.index import BlockIndex
 
     ids = tokens.pack([(place * 7919) % 32000 for place in range(4000)])

@@ -29,8 +29,8 @@ def best(work: Callable[[], object], rounds: int = 7, seconds: float = 0.05) -> 
 def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
     """A router that knows all about its workers. `system`: blocks of a prompt that all workers have."""
     from dynamod.kvcache.hashes import chain
-    from dynamod.message.cache import Holds, Load
-    from dynamod.message.registry import Instance
+    from dynamod.message.discovery import Instance
+    from dynamod.message.kv_events import Holds, Load
     from dynamod.router.router import Router, RouterSettings
 
     router = Router("m", SIZE, RouterSettings(mode), random.Random(0), time.monotonic, time.time)
@@ -48,7 +48,7 @@ def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tupl
 
 def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> None:
     """One row."""
-    from dynamod.message.cache import Began
+    from dynamod.message.kv_events import Began
     from dynamod.router.router import Prompt
 
     router, instances, blocks = cluster(mode, workers, idle, system)

@@ -5,7 +5,7 @@ import random
 import msgspec
 
 from dynamod.cli.show import decision
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 

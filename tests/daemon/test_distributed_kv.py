@@ -22,11 +22,11 @@ from dynamo.llm import (
     register_llm,
 )
 from dynamo.runtime import Component, DistributedRuntime, Endpoint, dynamo_worker
-from dynamod.daemon.distributed.ledger import Ledger
+from dynamod.kvcache.block_registry import Ledger
 from dynamod.kvcache.hashes import block_hashes, local_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import FeedItem, Holds, Load, Removed, Stored
 from dynamod.message.errors import UserError
+from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
 
 from .test_distributed_runtime import node, tasks  # noqa: F401 - used by every test here
 

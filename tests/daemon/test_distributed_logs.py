@@ -10,7 +10,7 @@ import pytest
 from dynamod.daemon.distributed import logs
 from dynamod.daemon.distributed.logs import Tap
 from dynamod.daemon.recent import Recent
-from dynamod.observe.book import LogBook
+from dynamod.observe.logstore import LogBook
 
 
 @pytest.fixture

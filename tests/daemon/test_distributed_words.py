@@ -14,9 +14,9 @@ from dynamod.daemon.distributed.shipped import Answer, request_for
 from dynamod.engine.python.answers import ChunkAnswer, TokenAnswer
 from dynamod.engine.python.requests import openai, preprocessed, room
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call, Chat, Generate, Sampling, Stops
 from dynamod.transport.outbox import StreamReply
 

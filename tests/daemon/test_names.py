@@ -6,8 +6,8 @@ import random
 import pytest
 
 from dynamod.daemon.names import machine, node_name, watch_namesakes
+from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.errors import UserError
-from dynamod.registry.memory_impl import MemoryRegistry
 
 
 def test_a_name_can_stand_in_a_key() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dynamod.message import cache
+from dynamod.message import kv_events as cache
 from dynamod.message.ingress import Frame, Items, Step, Tokens
 from dynamod.transport.framing import MAGIC
 from dynamod.transport.nats.wire import DATA, HEADER, VERSION

@@ -14,14 +14,14 @@ from dynamod.actor import Ref, System
 from dynamod.daemon.exchange import Exchange
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
-from dynamod.engine.worker import Worker, WorkerStatistics
 from dynamod.message import tokens
-from dynamod.message.cache import FeedItem, unpack
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
-from dynamod.message.registry import Instance, ModelCard
+from dynamod.message.kv_events import FeedItem, unpack
 from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Subscribe
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
+from dynamod.worker.worker import Worker, WorkerStatistics
 
 # The sample model is too small for several threads; waiting for each other they are ten times slower on a busy machine.
 os.environ.setdefault("RAYON_NUM_THREADS", "1")

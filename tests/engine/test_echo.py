@@ -13,8 +13,8 @@ from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import Engine, EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
 from dynamod.engine.names import ENGINES
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Chat
 
 

@@ -19,11 +19,11 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.mistralrs import MistralRs, engine
 from dynamod.engine.mistralrs.loading import load
 from dynamod.message import tokens
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, Message
-from dynamod.message.registry import Capabilities
 from dynamod.message.worker import Stops
-from dynamod.preprocess.lower import Model
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import TextOutput
 
 pytestmark = pytest.mark.engine

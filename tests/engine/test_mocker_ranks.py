@@ -12,7 +12,7 @@ from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.rank import Rank
-from dynamod.message.cache import Cleared, Holds, Removed, Stored
+from dynamod.message.kv_events import Cleared, Holds, Removed, Stored
 from dynamod.router.index import BlockIndex
 
 

@@ -11,8 +11,8 @@ import uvloop
 from dynamod.frontend.base import Job, Outlet
 from dynamod.frontend.server import Server
 from dynamod.frontend.settings import FrontendSettings
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
-from dynamod.message.registry import ModelCard
 
 BOTH_LOOPS = ("test_stream_bytes", "test_leaving")  # what stands or falls with the transport
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from dynamod.actor.testing import virtual
 from dynamod.frontend.feeds import AGAIN, LOOK, SILENT, Feeds
-from dynamod.message.cache import Cleared, Load, pack
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Accepted, Failed, Items
-from dynamod.message.registry import Instance
+from dynamod.message.kv_events import Cleared, Load, pack
 
 ONE, TWO = (Instance("n", "c", "e", number, {}) for number in (1, 2))
 LOAD = Load(0, 0, 0, 9, 0.0)

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import Overloaded
-from dynamod.message.registry import ModelCard
 
 PATH = "/v1/chat/completions"
 CHAT = {"model": "org/model", "messages": [{"role": "user", "content": "hi"}]}

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from dynamod.frontend.base import Job
 from dynamod.frontend.lowering import check_served, completion_prompts, lower, lower_text
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt
-from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat
 
 CARD = ModelCard("m", "text", context_length=100)

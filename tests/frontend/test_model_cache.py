@@ -14,10 +14,10 @@ import pytest
 
 from dynamod import sample
 from dynamod.frontend.model_cache import ModelCache, default_folder
-from dynamod.message.registry import ModelCard
-from dynamod.preprocess import ship
+from dynamod.message.discovery import ModelCard
+from dynamod.preprocess import model_files as ship
+from dynamod.preprocess.bundle import ParcelError
 from dynamod.preprocess.card import read_card
-from dynamod.preprocess.parcel import ParcelError
 
 CARD = msgspec.structs.replace(read_card(sample.path("sample"), name="m"), path="/elsewhere", config_path="/x")
 FILES: Mapping[str, bytes] = ship.collect(read_card(sample.path("sample"), name="m"))

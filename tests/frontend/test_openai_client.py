@@ -7,8 +7,8 @@ import openai
 import pytest
 
 from dynamod.frontend.base import Logprob
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import EngineFailed, Overloaded
-from dynamod.message.registry import ModelCard
 
 USER = [{"role": "user", "content": "hi"}]
 

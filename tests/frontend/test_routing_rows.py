@@ -8,10 +8,10 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from dynamod.daemon.statistics import text
+from dynamod.discovery.view import Serving
 from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.routing import rows
-from dynamod.message.registry import Instance, ModelCard
-from dynamod.registry.view import Serving
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.router.router import Prompt, RouterSettings
 
 

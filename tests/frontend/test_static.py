@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from dynamod.actor.testing import virtual
+from dynamod.discovery.view import View
 from dynamod.frontend.static import PATIENCE, StaticWorkers, describe
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Failed, Items
-from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Describe
-from dynamod.registry.view import View
 
 HERE = ModelCard("name", path="/here", mdc_sum="x", context_length=100)
 THERE = ModelCard("other", "tokens", path="/there", mdc_sum="x", context_length=64, kv_cache_block_size=32, engine="e")

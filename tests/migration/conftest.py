@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Chat, Generate, Request, Stops
-from dynamod.migration.flight import Flight, Limits
+from dynamod.migration.request import Flight, Limits
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Sink
 

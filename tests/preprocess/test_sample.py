@@ -9,7 +9,7 @@ from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.tokens import unpack
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.locate import locate, model_name
-from dynamod.preprocess.lower import Model
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.tokenizer import Tokenizer, probe_text
 
 from .conftest import TEXTS

@@ -12,8 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Reference
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, UserError
-from dynamod.message.registry import ModelCard
 from dynamod.message.tokens import unpack
 from dynamod.preprocess.source import open_source
 from dynamod.preprocess.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dynamod.kvcache.hashes import chain
-from dynamod.message.cache import Cleared, Holds, Removed, Stored
+from dynamod.message.kv_events import Cleared, Holds, Removed, Stored
 from dynamod.router.approx import ApproxIndex
 from dynamod.router.index import BlockIndex
 

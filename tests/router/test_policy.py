@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance
 from dynamod.router.cost import Terms
 from dynamod.router.decision import Candidate
 from dynamod.router.policy import CROWD, MODES, RouterMode, choose, mode_of, softmax, without_crowds

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 
 from dynamod.kvcache.hashes import chain
-from dynamod.message.cache import Began, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, pack, unpack
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance
+from dynamod.message.kv_events import Began, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, pack, unpack
 from dynamod.router.cost import ORIGINAL, Terms, Weights, total, weights_of
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from dynamod.actor import Supervisor, unseen
+from dynamod.discovery.view import View
 from dynamod.frontend.dispatch import Dispatch, Route
 from dynamod.frontend.feeds import Feeds
 from dynamod.frontend.processor import Processor
-from dynamod.migration import flight as flight_module
-from dynamod.migration.flight import Flight
-from dynamod.registry.view import View
+from dynamod.migration import request as flight_module
+from dynamod.migration.request import Flight
 from dynamod.router.active import ActiveLoad
 from dynamod.router.router import Router
 from dynamod.sim.run import simulate

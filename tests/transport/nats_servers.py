@@ -16,8 +16,8 @@ from typing import Any, Self
 import pytest
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Delta, Failed, Items, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
 from dynamod.transport.base import Outbound, Receive, Reply, Sink
 from dynamod.transport.nats.connection import NatsConnection
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 INGRESS = """
 import asyncio, sys
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Call
 from dynamod.transport.base import Sink
 from dynamod.transport.nats.connection import NatsConnection

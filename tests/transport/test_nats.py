@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Accepted, Items, Text, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
 from dynamod.transport.base import Reply
 from dynamod.transport.nats.transport import NatsTransport

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Frame, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Request
 from dynamod.transport.base import Reply
 from dynamod.transport.nats import client as nats_client

@@ -9,8 +9,8 @@ from typing import Any, Self
 import pytest
 
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Call, Generate, Request
 from dynamod.transport.base import Reply, Sink
 from dynamod.transport.local import LocalTransport

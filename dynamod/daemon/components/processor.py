@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Reason
+from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
+from dynamod.discovery.view import View
 from dynamod.frontend import routing
 from dynamod.frontend.dispatch import Dispatch
 from dynamod.frontend.processor import Processor
 from dynamod.frontend.settings import metrics_prefix
 from dynamod.frontend.static import StaticWorkers
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance, ModelCard
-from dynamod.migration.flight import Limits
+from dynamod.migration.request import Limits
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.locate import locate, model_name
-from dynamod.registry.keys import CARDS, STATIC, Address, place_of
-from dynamod.registry.view import View
 from dynamod.router.settings import settings_of
 
 from ..site import Site

@@ -10,11 +10,11 @@ from typing import Any
 from dynamod.actor import Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.engine.names import ENGINES, arguments_with, canonical, engine_class
-from dynamod.engine.worker import Worker
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Request
 from dynamod.transport.base import Reply
+from dynamod.worker.worker import Worker
 
 from ..site import Site
 

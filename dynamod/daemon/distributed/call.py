@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from dynamod.actor import Stream, StreamGap
 from dynamod.engine.python.context import Context
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.registry import Instance
 from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Sink, Transport
 

@@ -8,12 +8,12 @@ from weakref import WeakSet
 
 import msgspec
 
+from dynamod.discovery.keys import CARDS, STATIC, Address, card_key, place_of
 from dynamod.engine.python.context import Context
 from dynamod.engine.python.plain import plain
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Overloaded
-from dynamod.message.registry import Instance, ModelCard
 from dynamod.message.worker import Request
-from dynamod.registry.keys import CARDS, STATIC, Address, card_key, place_of
 
 from ..site import Surroundings
 from .call import Annotated, Answers, CallOut, Pick

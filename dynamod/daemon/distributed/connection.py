@@ -16,9 +16,10 @@ from typing import Any
 
 from dynamod.actor import Actor, Supervisor, System
 from dynamod.actor.inspect import inspect_system
+from dynamod.discovery.keys import Address
+from dynamod.kvcache.block_registry import Ledger
 from dynamod.message.errors import UserError
 from dynamod.message.node import Beat, FromNode
-from dynamod.registry.keys import Address
 
 from ..heard import BEAT, PATIENCE
 from ..paths import worker_socket_path
@@ -26,7 +27,6 @@ from ..plan import HostPlan
 from ..site import Surroundings
 from ..stall import clocks_of
 from ..surround import leave, surround
-from .ledger import Ledger
 from .shown import Served
 from .signals import Signals
 from .thread import NodeThread

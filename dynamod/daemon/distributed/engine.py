@@ -3,11 +3,10 @@
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
 from dynamod.engine.python.handler import Handler
-from dynamod.message.cache import FeedItem, Load
-from dynamod.message.registry import ModelCard
+from dynamod.kvcache.block_registry import Ledger
+from dynamod.message.discovery import ModelCard
+from dynamod.message.kv_events import FeedItem, Load
 from dynamod.message.worker import Chat, Generate
-
-from .ledger import Ledger
 
 
 class Served(PythonEngine):

@@ -6,18 +6,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from dynamod.actor import Actor, Reason, Ref, handle
+from dynamod.discovery.keys import static_key
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
-from dynamod.engine.worker import Worker
-from dynamod.message.registry import ModelCard
+from dynamod.kvcache.block_registry import Ledger
+from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import Call
-from dynamod.registry.keys import static_key
 from dynamod.transport.base import Reply
+from dynamod.worker.worker import Worker
 
 from ..site import Site
 from .engine import ServedText, ServedTokens
-from .ledger import Ledger
 
 log = logging.getLogger("dynamod.python")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dynamod.frontend.feeds import LOOK, Feeds
 from dynamod.kvcache.hashes import block_hashes, chain
 from dynamod.message import tokens
-from dynamod.message.cache import CacheEvent, Cleared, FeedItem, Holds, Removed, Stored
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Instance
+from dynamod.message.kv_events import CacheEvent, Cleared, FeedItem, Holds, Removed, Stored
 from dynamod.router.approx import TTL, ApproxIndex
 from dynamod.router.index import BlockIndex
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import Load
 from dynamod.message.errors import UserError
+from dynamod.message.kv_events import Load
 
 if TYPE_CHECKING:
     from .runtime import Component

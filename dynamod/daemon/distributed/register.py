@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.engine.python.plain import plain
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import Capabilities, ModelCard
 
 if TYPE_CHECKING:
     from .runtime import Endpoint

@@ -5,9 +5,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dynamod.discovery.keys import Address
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
-from dynamod.registry.keys import Address
 
 from .client import Client
 from .connection import GRACE, Connection, acquire, grace_of

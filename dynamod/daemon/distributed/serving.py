@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import ActorUnreachable, Crashed, Reason, Supervisor
+from dynamod.discovery.keys import Address
 from dynamod.engine.python.handler import Handler
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
-from dynamod.registry.keys import Address
 
 from ..plan import ServicePlan
 from ..site import Site

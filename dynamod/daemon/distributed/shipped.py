@@ -7,9 +7,9 @@ import msgspec
 
 from dynamod.actor import unseen
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.ingress import Delta, Text, Tokens
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Call, Chat, Generate, Request, Sampling, Stops
 
 

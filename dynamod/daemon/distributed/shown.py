@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from dynamod.discovery.keys import quarantine_key
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
-from dynamod.registry.keys import quarantine_key
 
 from ..process import Process, ProcessFacts
 from ..runner import GraphRunner, Row

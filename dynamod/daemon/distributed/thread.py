@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.actor import ActorUnreachable, System, Terminated
+from dynamod.discovery.keys import QUARANTINED
 from dynamod.message.errors import UserError
-from dynamod.registry.keys import QUARANTINED
 
 from ..node import Node
 from ..paths import choose_socket, link_path

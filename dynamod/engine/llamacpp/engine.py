@@ -12,23 +12,23 @@ import msgspec
 
 from dynamod.kvcache.hashes import chain, local_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.registry import Capabilities, ModelCard
+from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from ..cards import card_of
 from .arguments import LlamaCppArguments, arguments_of
-from .asked import read
-from .cells import Cells
 from .files import gguf_file
+from .kv_cells import Cells
 from .model import Model, Operation, StepFailed, Work
-from .pace import Pace
+from .request import read
 from .sampling import Picked, Sampler
 from .scheduler import Row, Scheduler
 from .sequence import Sequence
+from .step_budget import Pace
 from .stream import Stream
 
 log = logging.getLogger("dynamod.engine")

@@ -8,7 +8,7 @@ run out the newest sequence gives way and is computed again later. The caller co
 from collections import deque
 from dataclasses import dataclass
 
-from .cells import Cells
+from .kv_cells import Cells
 from .sequence import Sequence
 
 

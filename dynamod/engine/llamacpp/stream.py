@@ -4,7 +4,7 @@ from dynamod.message import tokens
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from .asked import Asked
+from .request import Asked
 from .sampling import Picked, Sampler
 from .sequence import Sequence
 

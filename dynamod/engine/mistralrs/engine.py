@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.registry import Capabilities, ModelCard
 from dynamod.message.worker import Chat, Generate
-from dynamod.preprocess.lower import Model, Prepared
+from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
 

@@ -10,7 +10,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Stops
-from dynamod.preprocess.lower import Model, Prepared
+from dynamod.preprocess.model import Model, Prepared
 
 
 class _ChatBody(ChatRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):

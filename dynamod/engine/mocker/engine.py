@@ -9,8 +9,8 @@ import msgspec
 
 from dynamod.kvcache.hashes import chain, local_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import FeedItem, Holds, Load, Removed, Stored
-from dynamod.message.registry import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from dynamod.kvcache.pool import PoolStatistics
-from dynamod.message.cache import Removed, Stored
+from dynamod.message.kv_events import Removed, Stored
 
 from .arguments import MockerArguments
 from .scheduler import Scheduler

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import msgspec
 
-from dynamod.message.registry import EngineKind
+from dynamod.message.discovery import EngineKind
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.registry import ModelCard
 
 from ..base import EngineOptions
 from ..cards import card_of

@@ -13,7 +13,7 @@ import re
 
 import msgspec
 
-from dynamod.message.registry import Instance
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
 from dynamod.transport.base import Outbound, Receive, Sink
 from dynamod.transport.inbox import Inbox, InboxStatistics

@@ -19,13 +19,13 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp, LlamaCppStatistics
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import Holds, Removed, Stored
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.ingress import Logprobs
+from dynamod.message.kv_events import Holds, Removed, Stored
 from dynamod.message.openai import ChatRequest, Message
-from dynamod.message.registry import ModelCard
 from dynamod.message.worker import Generate, Sampling, Stops
-from dynamod.preprocess.lower import Model
+from dynamod.preprocess.model import Model
 
 pytestmark = pytest.mark.engine
 

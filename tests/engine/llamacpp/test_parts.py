@@ -7,8 +7,8 @@ import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
 from dynamod.engine.llamacpp.files import gguf_file
-from dynamod.engine.llamacpp.pace import Pace
 from dynamod.engine.llamacpp.sizing import Shape, cells_for, threads
+from dynamod.engine.llamacpp.step_budget import Pace
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.engine.llamacpp.cells import Cells
+from dynamod.engine.llamacpp.kv_cells import Cells
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
 from dynamod.engine.llamacpp.sequence import Sequence
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
-from dynamod.message.cache import Removed, Stored
+from dynamod.message.kv_events import Removed, Stored
 
 SIZE = 4
 

@@ -15,22 +15,22 @@ import pytest
 from dynamod import sample
 from dynamod.actor import Actor, System
 from dynamod.daemon.exchange import Exchange
+from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
-from dynamod.engine.worker import Worker
 from dynamod.frontend.base import Job, Logprob
 from dynamod.frontend.processor import Processor, ProcessorBackend
 from dynamod.frontend.server import Server
 from dynamod.frontend.settings import FrontendSettings
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.registry import Capabilities, Instance, ModelCard
 from dynamod.message.worker import Chat, Files, Generate, Request
-from dynamod.registry.keys import card_key, instance_key
-from dynamod.registry.memory_impl import MemoryRegistry
-from dynamod.registry.view import View
 from dynamod.transport.base import Reply
 from dynamod.transport.unix import UnixServer, UnixTransport
+from dynamod.worker.worker import Worker
 
 
 class Manual(Engine):

@@ -11,10 +11,10 @@ import pytest
 from dynamod import sample
 from dynamod.frontend import fetch
 from dynamod.frontend.processor import Processor
-from dynamod.message.registry import ModelCard
-from dynamod.preprocess import ship
+from dynamod.message.discovery import ModelCard
+from dynamod.preprocess import model_files as ship
+from dynamod.preprocess.bundle import write_list
 from dynamod.preprocess.card import read_card
-from dynamod.preprocess.parcel import write_list
 from dynamod.transport.base import Reply
 
 ELSEWHERE = "/no/such/folder/on/this/machine"

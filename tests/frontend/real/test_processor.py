@@ -10,7 +10,7 @@ from dynamod.engine.echo import DELAY
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
 from dynamod.message.worker import Generate
-from dynamod.preprocess.lower import Model
+from dynamod.preprocess.model import Model
 
 LONG = "All of this comes back, one token at a time; and then again: éàü 😀 中文. " * 4
 
@@ -385,7 +385,7 @@ async def test_a_bug_in_lowering_does_not_end_the_processor(house, until, monkey
 
 async def test_the_clocks_are_watched(house, until, words, monkeypatch) -> None:
     from dynamod.frontend import processor
-    from dynamod.migration.flight import Limits
+    from dynamod.migration.request import Limits
 
     monkeypatch.setattr(processor, "CLOCK", 0.01)
     await house.start(limits=Limits(first=0.05))

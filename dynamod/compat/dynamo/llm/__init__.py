@@ -13,8 +13,8 @@ from dynamod.daemon.distributed.publishers import WorkerMetricsPublisher as Work
 from dynamod.daemon.distributed.publishers import WorkerStats as WorkerStats
 from dynamod.daemon.distributed.register import ModelType as ModelType
 from dynamod.daemon.distributed.register import register_llm as register_llm
-from dynamod.message.registry import Capabilities as Capabilities
-from dynamod.message.registry import ModelCard as ModelDeploymentCard
+from dynamod.message.discovery import Capabilities as Capabilities
+from dynamod.message.discovery import ModelCard as ModelDeploymentCard
 
 __all__ = [
     "ApproxKvIndexer",

@@ -9,6 +9,7 @@ from dynamod.daemon.distributed.runtime import Component as Component
 from dynamod.daemon.distributed.runtime import DistributedRuntime as DistributedRuntime
 from dynamod.daemon.distributed.runtime import Endpoint as Endpoint
 from dynamod.daemon.distributed.runtime import Namespace as Namespace
+from dynamod.discovery.keys import Address as EndpointId
 from dynamod.engine.python.context import Context as Context
 from dynamod.message.errors import BadRequest as InvalidArgument
 from dynamod.message.errors import Cancelled as Cancelled
@@ -16,7 +17,6 @@ from dynamod.message.errors import DynamodError as DynamoException
 from dynamod.message.errors import EngineFailed as StreamIncomplete
 from dynamod.message.errors import Overloaded as WorkerUnavailable
 from dynamod.message.errors import TimedOut as ConnectionTimeout
-from dynamod.registry.keys import Address as EndpointId
 
 __all__ = [
     "Annotated",

@@ -1,0 +1,1 @@
+"""Leases and keys of all nodes, in etcd."""

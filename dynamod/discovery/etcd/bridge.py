@@ -1,0 +1,297 @@
+"""The actor that joins a node's registry with those of other nodes through etcd.
+
+It lives beside the daemon's MemoryRegistry, on the node that holds it. Etcd is never in the way: what this node does
+goes on without it, what is known of others stays, and everything is said again when it is back.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from contextlib import aclosing
+from typing import Any
+
+from dynamod.actor import Actor, Normal, Reason
+from dynamod.discovery.keys import SHARED
+from dynamod.discovery.memory import MemoryRegistry
+
+from .client import EtcdClient, connect, library
+from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
+from .mirror import Batch, EtcdMirror
+from .settings import Endpoint, EtcdSettings
+
+log = logging.getLogger("dynamod.registry")
+
+GRACE = 5.0  # seconds that keys which etcd has lost stay visible
+RETRY, RETRY_AT_MOST = 0.2, 1.0  # between attempts, growing
+REFUSED = 10.0  # between attempts with credentials that were refused
+SAY, SAY_AT_MOST = 5.0, 60.0  # between lines of one outage, growing
+TAKEN = 1.0  # between attempts to get a lease id that is not free
+GOODBYE = 1.0  # for revoking at the end
+AT_ONCE = 64  # calls under way
+
+
+class EtcdBridge(Actor):
+    """Mirrors `registry` into etcd, and what stands there under `v1/` into it. Raises UserError without the library."""
+
+    def __init__(self, registry: MemoryRegistry, settings: EtcdSettings) -> None:
+        library()
+        self._registry, self._settings = registry, settings
+        self._mirror = EtcdMirror(registry)
+        self._client: EtcdClient | None = None
+        self._endpoint = settings.endpoints[0]
+        self._known = False  # whether there is a view of the others
+        self._error = ""
+        self._sessions = 0
+        self._joined = 0.0  # when the last session began
+        self._said = True  # whether a line that etcd is there is due
+        self._outage = 0.0  # when the next line that it is away is due
+        self._pause = SAY
+        self.came = asyncio.Event()  # set while connected
+
+    async def started(self) -> None:
+        """Begin to look for etcd; does not wait for it."""
+        self.context.task(self._keep(), "keep etcd")
+
+    async def stopping(self, reason: Reason) -> None:
+        """Revoke all leases, within GOODBYE. After a crash they stay: the next bridge adopts them."""
+        self._mirror.close()
+        client = self._client
+        if client is None or not isinstance(reason, Normal):
+            return
+        leases = [*self._mirror.held(), *self._mirror.ends()]
+        try:
+            async with asyncio.timeout(GOODBYE):
+                await _each(functools.partial(_revoke, client), leases)
+        except (EtcdError, TimeoutError) as error:
+            log.warning("etcd: %d leases are left to their TTL of %d s (%s)", len(leases), self._settings.ttl, error)
+
+    @property
+    def connected(self) -> bool:
+        """Whether etcd is there now."""
+        return self._client is not None
+
+    def inspection(self) -> dict[str, Any]:
+        """The member we speak to, leases with their states, numbers of keys, and what went wrong last."""
+        statistics = self._registry.statistics()
+        return {
+            "endpoint": str(self._endpoint),
+            "connected": self.connected,
+            "sessions": self._sessions,
+            "revision": self._mirror.revision,
+            "leases": self._mirror.states(),
+            "keys": {"own": statistics.keys, "foreign": statistics.foreign, **self._mirror.statistics()},
+            "last_error": self._error,
+        }
+
+    # One session after another.
+
+    async def _keep(self) -> None:
+        endpoints = self._settings.endpoints
+        tries = 0
+        while True:
+            self._endpoint = endpoints[tries % len(endpoints)]
+            before = self._sessions
+            error = await self._session(self._endpoint)
+            self._error = str(error)
+            refused = isinstance(error, EtcdRefused)
+            joined = self._sessions > before
+            if joined:
+                tries = endpoints.index(self._endpoint)
+                if self.context.now() - self._joined > SAY:  # else it comes and goes, and that is said rarely
+                    self._outage, self._pause = 0.0, SAY
+            tries += 1
+            if joined or tries >= len(endpoints):
+                self._complain(joined, refused)
+            if refused and joined:  # the leases that we have still want to be kept
+                await asyncio.sleep(min(REFUSED, self._settings.ttl / 3))
+            elif joined or tries % len(endpoints) == 0:
+                pause = min(RETRY * 1.5 ** min(tries // len(endpoints), 10), RETRY_AT_MOST)
+                await asyncio.sleep(REFUSED if refused else pause * self.context.random.uniform(0.75, 1.25))
+
+    def _complain(self, lost: bool, refused: bool) -> None:
+        now = self.context.now()
+        if now < self._outage:
+            return
+        self._outage, self._pause = now + self._pause, min(self._pause * 2, SAY_AT_MOST)
+        self._said = True
+        alone = "the last known view" if self._known else "this node alone"
+        if lost:
+            log.warning("etcd at %s is lost (%s); going on with %s", self._endpoint, self._error, alone)
+        elif refused:
+            text = "etcd at %s refuses this node (%s); check ETCD_AUTH_* and the rights of the user; going on with %s"
+            log.error(text, self._endpoint, self._error, alone)
+        else:
+            where = ", ".join(str(endpoint) for endpoint in self._settings.endpoints)
+            log.warning("etcd at %s does not answer (%s); going on with %s", where, self._error, alone)
+
+    async def _session(self, endpoint: Endpoint) -> EtcdError:
+        """One connection, from its beginning to the error that ended it."""
+        try:
+            async with connect(endpoint, self._settings) as client:
+                return await self._joined_at(endpoint, client)
+        except EtcdError as error:
+            return error
+
+    async def _joined_at(self, endpoint: Endpoint, client: EtcdClient) -> EtcdError:
+        start = self._mirror.resync(*await client.snapshot(SHARED))
+        self._known = True
+        self._sessions += 1
+        self._joined = self.context.now()
+        self._error = ""
+        if self._said:
+            self._said = False
+            log.info("etcd at %s: joined at revision %d", endpoint, self._mirror.revision)
+        over: asyncio.Future[EtcdError] = asyncio.get_running_loop().create_future()
+        tasks: list[asyncio.Task[Any]] = []
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "watch": lambda: self._follow(client, start),
+            "leases": lambda: self._renew(client),
+            "publish": lambda: self._publish(client),
+            "grace": self._forgive,
+        }
+        try:
+            self._client = client
+            self.came.set()
+            tasks += [self.context.task(_until(over, part), f"etcd {name}") for name, part in parts.items()]
+            return await over
+        finally:
+            self._client = None
+            self.came.clear()
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    # The parts of a session.
+
+    async def _follow(self, client: EtcdClient, start: int) -> None:
+        while True:
+            try:
+                async with aclosing(client.watch(SHARED, start)) as watch:
+                    async for changes in watch:
+                        self._mirror.apply(changes)
+            except Compacted as error:
+                if start > self._mirror.revision:
+                    raise EtcdAway(str(error)) from None
+                start = self._mirror.compacted()
+
+    async def _renew(self, client: EtcdClient) -> None:
+        interval = self._settings.ttl / 3
+        patience = max(1.0, min(interval, 2.0))
+        async with client.renewals() as renewals:
+            while True:
+                self._mirror.beat.clear()
+                leases = self._mirror.held()
+                for lease in await renewals.renew(leases, patience):
+                    log.warning("etcd: lease %x has expired; granting it again", lease)
+                    self._mirror.lost(lease)
+                if not leases or client.logged_in:
+                    await client.ping(SHARED)
+                try:
+                    async with asyncio.timeout(interval):
+                        await self._mirror.beat.wait()
+                except TimeoutError:
+                    continue
+
+    async def _publish(self, client: EtcdClient) -> None:
+        mirror = self._mirror
+        again = True  # ask again for ids that were not free
+        while True:
+            mirror.wake.clear()
+            ends = [functools.partial(self._end, client, lease) for lease in mirror.ends()]
+            # with them, not behind them: that a process is gone is put while its lease ends, and streams wait for it
+            await _each(lambda call: call(), [*ends, *self._changes(client)])
+            await _each(lambda lease: self._grant(client, lease), mirror.wanted(taken=again))
+            await _each(lambda call: call(), self._changes(client))
+            again = False
+            waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
+            try:
+                async with asyncio.timeout(TAKEN if waiting else None):
+                    await mirror.wake.wait()
+            except TimeoutError:
+                again = True
+
+    def _changes(self, client: EtcdClient) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+        """Calls for all that is to be put or deleted now; they may be made together, for no key is in two of them."""
+        batches, deletions = self._mirror.take()
+        puts = [functools.partial(self._put, client, batch) for batch in batches]
+        return [*puts, *(functools.partial(self._delete, client, *deletion) for deletion in deletions)]
+
+    async def _forgive(self) -> None:
+        await asyncio.sleep(GRACE)
+        self._mirror.expire()
+
+    async def _end(self, client: EtcdClient, lease: int) -> None:
+        try:
+            revision = await client.revoke(lease)
+        except LeaseMissing:
+            revision = await client.ping(SHARED)  # it has expired before this
+        self._mirror.ended(lease, revision)
+
+    async def _grant(self, client: EtcdClient, lease: int) -> None:
+        try:
+            await client.grant(lease, self._settings.ttl)
+        except LeaseTaken:
+            known = self._mirror.states().get(f"{lease:x}") == "taken"
+            if not self._mirror.taken(lease) and not known:
+                log.warning("etcd: lease id %x is held by another node; its keys wait until it is free", lease)
+        except LeaseMissing:
+            raise EtcdAway("etcd does not know the lease that it grants") from None
+        except BaseException:
+            self._mirror.granted_at_last(lease, certain=False)
+            raise
+        else:
+            self._mirror.granted_at_last(lease)
+
+    async def _put(self, client: EtcdClient, batch: Batch) -> None:
+        try:
+            self._mirror.done(batch, await client.put(batch.items, batch.lease))
+        except LeaseMissing:
+            self._mirror.failed(key for key, _ in batch.items)
+            self._mirror.lost(batch.lease)
+        except TooMuch as error:
+            if len(batch.items) > 1:
+                for item in batch.items:
+                    await self._put(client, Batch(batch.lease, [item]))
+                return
+            ((key, value),) = batch.items
+            log.error("etcd: %s with %d bytes stays on this node (%s); see --max-request-bytes", key, len(value), error)
+            self._mirror.oversized(key)
+        except BaseException:
+            self._mirror.failed(key for key, _ in batch.items)
+            raise
+
+    async def _delete(self, client: EtcdClient, key: str, lease: int) -> None:
+        try:
+            self._mirror.deleted_at_last(key, lease, await client.delete(key, lease))
+        except BaseException:
+            self._mirror.failed([key])
+            raise
+
+
+async def _until(over: asyncio.Future[EtcdError], part: Callable[[], Awaitable[None]]) -> None:
+    """Run a part of the session; an error of etcd's ends the session, any other is a crash."""
+    try:
+        await part()
+    except EtcdError as error:
+        if not over.done():
+            over.set_result(error)
+
+
+async def _revoke(client: EtcdClient, lease: int) -> None:
+    """End a lease, if it has not ended already."""
+    try:
+        await client.revoke(lease)
+    except LeaseMissing:
+        pass
+
+
+async def _each(call: Callable[[Any], Coroutine[Any, Any, Any]], items: Collection[Any]) -> None:
+    """Make a call for each item, AT_ONCE together; all have ended when this does. Raises the first error."""
+    todo = list(items)
+    while todo:
+        now, todo = todo[:AT_ONCE], todo[AT_ONCE:]
+        for outcome in await asyncio.gather(*(call(item) for item in now), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome

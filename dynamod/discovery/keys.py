@@ -1,0 +1,82 @@
+"""Addresses and keys: `dyn://namespace.component.endpoint` and where things stand in the registry."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import UserError
+
+INSTANCES = "v1/instances/"
+CARDS = "v1/mdc/"
+SHARED = "v1/"
+"""Keys that nodes tell each other of begin so; all others stay in the node."""
+STATIC = "local/static/"
+"""Static workers of this node."""
+EXITED = "v1/exited/"
+"""Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
+QUARANTINED = "v1/quarantined/"
+"""Processes whose daemon does not hear from them: `v1/quarantined/{node}/{pid}`. They keep lease and keys."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An endpoint's address. `str()` gives `namespace.component.endpoint`."""
+
+    namespace: str = "dynamo"
+    component: str = "backend"
+    endpoint: str = "generate"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.component}.{self.endpoint}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `dyn://ns.component.endpoint`; missing parts get the defaults, so `dyn://test` is namespace `test`.
+
+        Raises UserError for empty or illegal parts, or more than three.
+        """
+        path = text.removeprefix("dyn://")
+        parts = path.split(".")
+        if not path or len(parts) > 3 or not all(_NAME.fullmatch(part) for part in parts):
+            raise UserError(
+                f"'{text}' is no address", "write dyn://namespace.component.endpoint with letters, digits, '_' and '-'"
+            )
+        return cls(*parts)
+
+
+def instance_key(instance: Instance) -> str:
+    """Key of an instance: `v1/instances/{namespace}/{component}/{endpoint}/{id in hex}`."""
+    return f"{INSTANCES}{_place(instance)}"
+
+
+def static_key(instance: Instance) -> str:
+    """Key of a static worker."""
+    return f"{STATIC}{_place(instance)}"
+
+
+def card_key(instance: Instance) -> str:
+    """Key of the model card that an instance published."""
+    return f"{CARDS}{_place(instance)}"
+
+
+def exited_key(lease: int) -> str:
+    """Key that says that the process of a lease is gone."""
+    return f"{EXITED}{lease:x}"
+
+
+def quarantine_key(node: str, pid: int) -> str:
+    """Key that stands while a process is silent."""
+    return f"{QUARANTINED}{node}/{pid}"
+
+
+def place_of(where: Address | Instance) -> str:
+    """What the keys of all instances of an endpoint have in common: `{namespace}/{component}/{endpoint}`."""
+    endpoint = where.endpoint.replace("/", "%2F")  # the original has an endpoint called chat/completions
+    return f"{where.namespace}/{where.component}/{endpoint}"
+
+
+def _place(instance: Instance) -> str:
+    return f"{place_of(instance)}/{instance.instance_id:x}"

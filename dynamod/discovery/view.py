@@ -1,0 +1,224 @@
+"""The live instances and models, as an ingress sees them: a view kept by watching the registry."""
+
+import logging
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from dynamod.message.discovery import Instance, ModelCard
+
+from .base import Registry
+from .keys import CARDS, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
+
+log = logging.getLogger("dynamod.registry")
+
+_instance = msgspec.json.Decoder(Instance)
+_card = msgspec.json.Decoder(ModelCard)
+
+ModelWatcher = Callable[[str, ModelCard | None], None]
+
+GROUPS = 64
+"""Answers of `View.served` that are kept up to date; more are made anew."""
+
+
+def disagree(one: ModelCard, other: ModelCard) -> bool:
+    """Whether workers of one model name cannot take the same requests: what they are sent, or its tokens, differ."""
+    return one.name == other.name and (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
+
+
+class Serving:
+    """Who serves a model: `instances` is the same tuple until that changes, so that readers can tell."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Instance] = {}
+        self._instances: tuple[Instance, ...] | None = None
+        self._by_id: dict[int, Instance] | None = None
+
+    @property
+    def instances(self) -> tuple[Instance, ...]:
+        """The ready ones."""
+        if self._instances is None:
+            self._instances = tuple(self._places.values())
+        return self._instances
+
+    def get(self, instance: int) -> Instance | None:
+        """The one with that id."""
+        if self._by_id is None:
+            self._by_id = {one.instance_id: one for one in self.instances}
+        return self._by_id.get(instance)
+
+    def put(self, place: str, instance: Instance | None) -> None:
+        """Who serves it at a place of the registry now; None: nobody."""
+        if self._places.get(place) is instance:
+            return
+        if instance is None:
+            del self._places[place]
+        else:
+            self._places[place] = instance
+        self._instances = self._by_id = None
+
+
+class View:
+    """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is.
+
+    `only`: nothing else than what is at this address. A static worker publishes no card: `offer` is for whoever knows
+    what it serves.
+    """
+
+    def __init__(self, registry: Registry, only: Address | None = None) -> None:
+        self._only = only
+        self._instances: dict[str, dict[int, Instance]] = {}
+        self._by_key: dict[str, Instance] = {}
+        self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
+        self._models: dict[str, dict[str, ModelCard]] = {}
+        self._on_model: list[ModelWatcher] = []
+        self._on_change: list[Callable[[], None]] = []
+        self._quarantined: set[str] = set()
+        self._served: dict[tuple[str, tuple[str, str, str] | None], tuple[ModelCard | None, Serving]] = {}
+        registry.watch(QUARANTINED, self._quarantine_changed)
+        registry.watch(INSTANCES, self._instance_changed)
+        registry.watch(CARDS, self._card_changed)
+
+    def on_model(self, watcher: ModelWatcher) -> None:
+        """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes.
+
+        Also with another card when the files behind the name have changed, and no instance with the old ones is left.
+        """
+        self._on_model.append(watcher)
+
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """Call `watcher` when any instance or card has come, changed or gone."""
+        self._on_change.append(watcher)
+
+    def _changed(self) -> None:
+        for watcher in self._on_change:
+            watcher()
+
+    def instances(self, path: str) -> Mapping[int, Instance]:
+        """Live instances of `namespace.component.endpoint`, by id."""
+        return MappingProxyType(self._instances.get(path, {}))
+
+    def all_instances(self) -> list[Instance]:
+        """All live instances, by key."""
+        return [self._by_key[key] for key in sorted(self._by_key)]
+
+    def models(self) -> dict[str, ModelCard]:
+        """One card per model that has a live instance."""
+        return {name: next(iter(places.values())) for name, places in sorted(self._models.items()) if places}
+
+    def card(self, name: str) -> ModelCard | None:
+        """The card of a model, None when nobody serves it."""
+        places = self._models.get(name)
+        return next(iter(places.values())) if places else None
+
+    def serving(self, name: str, like: ModelCard | None = None) -> list[Instance]:
+        """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
+        return list(self.served(name, like).instances)
+
+    def served(self, name: str, like: ModelCard | None = None) -> Serving:
+        """`serving`, kept up to date while things change: with thousands of instances it costs nothing to ask again.
+
+        To be asked for each time: an answer that is not asked for may be forgotten.
+        """
+        key = (name, None if like is None else (like.name, like.kind, like.mdc_sum))  # what `disagree` looks at
+        found = self._served.get(key)
+        if found is not None:
+            return found[1]
+        if len(self._served) >= GROUPS:
+            self._served.clear()
+        group = Serving()
+        self._served[key] = (like, group)
+        for place in self._models.get(name, ()):
+            group.put(place, self._serves(place, name, like))
+        return group
+
+    def _serves(self, place: str, name: str, like: ModelCard | None) -> Instance | None:
+        card = self._models.get(name, {}).get(place)
+        if card is None or (like is not None and disagree(card, like)):
+            return None
+        instance = self._by_key.get(INSTANCES + place)
+        ready = instance is not None and instance.state == "ready" and not self.quarantined(instance)
+        return instance if ready else None
+
+    def _revise(self, place: str) -> None:
+        """Something at a place of the registry has changed."""
+        for (name, _), (like, group) in self._served.items():
+            group.put(place, self._serves(place, name, like))
+
+    def quarantined(self, instance: Instance) -> bool:
+        """Whether the daemon of the instance's process does not hear from it."""
+        return bool(self._quarantined) and quarantine_key(instance.node, instance.pid) in self._quarantined
+
+    def _quarantine_changed(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._quarantined.discard(key)
+        else:
+            self._quarantined.add(key)
+        for where, instance in self._by_key.items():
+            if quarantine_key(instance.node, instance.pid) == key:
+                self._revise(where.removeprefix(INSTANCES))
+        self._changed()
+
+    def offer(self, instance: Instance, card: ModelCard | None) -> None:
+        """Take a model as if the instance had published it; None takes it back."""
+        self._card_changed(card_key(instance), None if card is None else msgspec.json.encode(card))
+
+    def place(self, instance: Instance, here: bool) -> None:
+        """Take an instance that stands in no registry, or forget it."""
+        self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
+
+    def _looks_at(self, key: str) -> bool:
+        if self._only is None:
+            return True
+        place = place_of(self._only)
+        return key.startswith((f"{INSTANCES}{place}/", f"{CARDS}{place}/"))
+
+    def _instance_changed(self, key: str, value: bytes | None) -> None:
+        if not self._looks_at(key):
+            return
+        old = self._by_key.pop(key, None)
+        if value is not None:
+            try:
+                new = _instance.decode(value)
+            except msgspec.MsgspecError as error:
+                log.warning("ignored a broken instance record at %s: %s", key, error)
+                self._revise(key.removeprefix(INSTANCES))
+                return
+            self._by_key[key] = new
+            self._instances.setdefault(new.path, {})[new.instance_id] = new
+        elif old is not None:
+            self._instances[old.path].pop(old.instance_id, None)
+            if not self._instances[old.path]:
+                del self._instances[old.path]
+        self._revise(key.removeprefix(INSTANCES))
+        self._changed()
+
+    def _card_changed(self, key: str, value: bytes | None) -> None:
+        if not self._looks_at(key):
+            return
+        place = key.removeprefix(CARDS)
+        old = self._cards.pop(place, None)
+        new: ModelCard | None = None
+        if value is not None:
+            try:
+                new = _card.decode(value)
+            except msgspec.MsgspecError as error:
+                log.warning("ignored a broken model card at %s: %s", key, error)
+        before = self.models()
+        if old is not None:
+            self._models[old.name].pop(place, None)
+        if new is not None:
+            self._cards[place] = new
+            self._models.setdefault(new.name, {})[place] = new
+        self._revise(place)
+        after = self.models()
+        for name, card in after.items():
+            if name not in before or disagree(card, before[name]):
+                for watcher in self._on_model:
+                    watcher(name, card)
+        for name in before.keys() - after.keys():
+            self._models.pop(name, None)
+            for watcher in self._on_model:
+                watcher(name, None)
+        self._changed()

@@ -1,0 +1,241 @@
+"""Which KV cells belong to whom: blocks in use and blocks cached, and the llama.cpp sequence (slot) that keeps each.
+
+llama.cpp gives cells to sequences, not to blocks: a cell is freed when no sequence holds it any more. So each full
+block has a home, the slot that keeps its cells when nobody uses them. A sequence that ends leaves its slot to the
+blocks whose home it is; one that takes cached blocks has their cells copied to its own slot (no data moves) and becomes
+their home, so that slots of old turns of a conversation empty themselves.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Seq
+from typing import Protocol
+
+from dynamod.kvcache.pool import Block, BlockPool
+from dynamod.message.kv_events import Removed, Stored
+
+from .sequence import Sequence
+
+
+class Memory(Protocol):
+    """What happens to llama.cpp's cells, in order. Positions from `start` to before `end`; -1: all that follow."""
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """The cells of `source` belong to `target` too."""
+
+    def remove(self, slot: int, start: int, end: int) -> None:
+        """The cells belong to `slot` no more."""
+
+
+class Unnamed:
+    """A block that is not full, or not computed yet."""
+
+    __slots__ = ()
+
+
+class Pool(BlockPool):
+    """A pool that can be told to forget."""
+
+    def drop(self, blocks: Iterable[int]) -> None:
+        """Forget cached blocks that nobody uses. Tells nobody."""
+        for block in blocks:
+            del self._cached[block]
+
+
+class Cells:
+    """`tell` hears of blocks that can be found from now on, and of those that cannot any more."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        blocks: int,
+        size: int,
+        slots: int,
+        caching: bool = True,
+        tell: Callable[[Stored | Removed], None] = lambda _item: None,
+    ) -> None:
+        self.pool = Pool(blocks, caching=caching, removed=self._evicted)
+        self.size, self.caching = size, caching
+        self._memory, self._tell = memory, tell
+        self._free = list(reversed(range(slots)))
+        self._open: dict[int, Sequence] = {}
+        self._kept: OrderedDict[int, set[int]] = OrderedDict()  # slots of ended sequences and what they are home of
+        self._home: dict[int, tuple[int, int]] = {}  # of a named block: slot, and its place in the sequence
+
+    def prefix(self, names: list[int], length: int) -> int:
+        """How many of a prompt's first blocks need not be computed. The last token must be: it gives the next one."""
+        return self.pool.cached_prefix(names[: (length - 1) // self.size])
+
+    def admit(self, sequence: Sequence, spare: int) -> bool:
+        """Give a sequence a slot and blocks for all its tokens, the cached ones with their cells.
+
+        False, with nothing changed, when that would leave fewer than `spare` blocks.
+        """
+        pool, size, length = self.pool, self.size, len(sequence.ids)
+        names = sequence.names((length - 1) // size) if self.caching else []
+        count = -(-length // size)
+        if self._needed(names, length, count) + spare > pool.free:
+            return False
+        sequence.slot = slot = self._slot()
+        known = self.prefix(names, length)  # only now: taking a slot may have dropped some
+        held: list[Block] = [*names[:known], *[Unnamed() for _ in range(count - known)]]
+        taken = pool.take(held, None, 0)
+        assert taken
+        sequence.held = held
+        sequence.computed = sequence.cached = known * size
+        self._open[slot] = sequence
+        self._adopt(sequence, 0, known)
+        return True
+
+    def _needed(self, names: list[int], length: int, count: int) -> int:
+        known = self.prefix(names, length)
+        return self.pool.needed(names[:known]) + count - known
+
+    def extend(self, sequence: Sequence) -> int:
+        """Take blocks that another sequence has computed since this one was admitted; returns their tokens."""
+        size, first = self.size, sequence.computed // self.size
+        if not self.caching or sequence.computed % size:
+            return 0
+        names = sequence.names((len(sequence.ids) - 1) // size)
+        end = first
+        while end < len(names) and names[end] in self._home:
+            self._name(sequence, end, names[end])
+            end += 1
+        if end > first:
+            sequence.computed = end * size
+            self._adopt(sequence, first, end)
+        return (end - first) * size
+
+    def grow(self, sequence: Sequence) -> bool:
+        """Make sure of a cell for the next token; False when there is none."""
+        if len(sequence.held) * self.size > sequence.computed:
+            return True
+        block = Unnamed()
+        if not self.pool.take([block], None, 0):
+            return False
+        sequence.held.append(block)
+        return True
+
+    def fill(self, sequence: Sequence, end: int) -> None:
+        """The tokens up to `end` have been computed: blocks that are full now can be found."""
+        size, first = self.size, sequence.computed // self.size
+        sequence.computed = end
+        if not self.caching:
+            return
+        fresh: list[int] = []  # places of new blocks that follow each other
+        for index in range(first, end // size):
+            name = sequence.name(index)
+            if name in self._home:  # computed by another at the same time: one copy is enough
+                self._name(sequence, index, name)
+                self._memory.remove(sequence.slot, index * size, (index + 1) * size)
+                self._adopt(sequence, index, index + 1)
+                self._stored(sequence, fresh)
+                fresh = []
+            else:
+                self._name(sequence, index, name)
+                self._home[name] = sequence.slot, index
+                fresh.append(index)
+        self._stored(sequence, fresh)
+
+    def release(self, sequence: Sequence) -> None:
+        """The sequence has ended or gives way. Its full blocks stay cached as long as there is room."""
+        slot, size = sequence.slot, self.size
+        del self._open[slot]
+        self.pool.give_back(sequence.held)
+        places = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
+        if places:
+            self._kept[slot] = {name for name in places.values() if isinstance(name, int)}
+            for first, end in _runs(index for index in range(max(places)) if index not in places):
+                self._memory.remove(slot, first * size, end * size)
+            self._memory.remove(slot, (max(places) + 1) * size, -1)
+        else:
+            self._memory.remove(slot, 0, -1)
+            self._free.append(slot)
+        sequence.slot, sequence.held, sequence.computed = -1, [], 0
+
+    def _at(self, block: Block) -> tuple[int, int] | None:
+        return self._home.get(block) if isinstance(block, int) else None
+
+    def _name(self, sequence: Sequence, index: int, name: int) -> None:
+        self.pool.fill(sequence.held[index], name, None)
+        sequence.held[index] = name
+
+    def _adopt(self, sequence: Sequence, first: int, end: int) -> None:
+        """Copy the cells of blocks in the places `first` to `end`; what an ended one kept has its home here now."""
+        size, slot, home, held = self.size, sequence.slot, self._home, sequence.held
+        while first < end:
+            source, _ = home[held[first]]  # type: ignore[index]  # these have names
+            after = first + 1
+            while after < end and home[held[after]][0] == source:  # type: ignore[index]
+                after += 1
+            self._memory.copy(source, slot, first * size, after * size)
+            kept = self._kept.get(source)
+            if kept is not None:
+                for index in range(first, after):
+                    name = held[index]
+                    assert isinstance(name, int)
+                    home[name] = slot, index
+                    kept.discard(name)
+                self._leave(source, first, after)
+            first = after
+
+    def _leave(self, slot: int, first: int, end: int) -> None:
+        """An ended sequence's slot keeps some blocks no more; it is free when those were the last."""
+        self._memory.remove(slot, first * self.size, end * self.size)
+        if not self._kept[slot]:
+            del self._kept[slot]
+            self._free.append(slot)
+
+    def _slot(self) -> int:
+        """A free slot, if need be the one that has kept its blocks longest."""
+        if self._free:
+            return self._free.pop()
+        slot, names = self._kept.popitem(last=False)
+        dropped: list[int] = []
+        for name in names:
+            index = self._home[name][1]
+            user = next((one for one in self._open.values() if one.held[index : index + 1] == [name]), None)
+            if user is not None:
+                self._home[name] = user.slot, index
+            else:
+                del self._home[name]
+                dropped.append(name)
+        self._memory.remove(slot, 0, -1)
+        self.pool.drop(dropped)
+        if dropped:
+            self._tell(Removed(tuple(dropped)))
+        return slot
+
+    def _evicted(self, names: Seq[int]) -> None:
+        """The pool needs the room of blocks that nobody uses: all of them kept by slots of ended sequences."""
+        places: dict[int, list[int]] = {}
+        for name in names:
+            slot, index = self._home.pop(name)
+            self._kept[slot].discard(name)
+            places.setdefault(slot, []).append(index)
+        for slot, indices in places.items():
+            runs = list(_runs(sorted(indices)))
+            for first, end in runs[:-1]:
+                self._memory.remove(slot, first * self.size, end * self.size)
+            self._leave(slot, *runs[-1])
+        self._tell(Removed(tuple(names)))
+
+    def _stored(self, sequence: Sequence, places: list[int]) -> None:
+        if places:
+            parent = sequence.name(places[0] - 1) if places[0] else None
+            names = tuple([sequence.name(index) for index in places])
+            self._tell(Stored(parent, names, tuple([sequence.local(index) for index in places])))
+
+
+def _runs(places: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Ascending numbers as ranges: first, and one behind the last."""
+    first = end = -1
+    for place in places:
+        if place != end:
+            if end > first:
+                yield first, end
+            first = place
+        end = place + 1
+    if end > first:
+        yield first, end

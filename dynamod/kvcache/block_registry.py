@@ -1,0 +1,107 @@
+"""What an engine in Python says of its KV cache and its load: a ledger per component, read by its endpoints' feeds."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+from dynamod.kvcache.hashes import block_hashes, chain
+from dynamod.message import tokens
+from dynamod.message.errors import UserError
+from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
+
+log = logging.getLogger("dynamod.python")
+
+Tell = Callable[[FeedItem], None]
+
+
+class Ledger:
+    """Lives in the loop of the connection. Without a publisher it is empty, and routers guess.
+
+    Blocks have the engine's own names (unsigned 64 bits); what they hold is told by the hashes of their tokens.
+    """
+
+    def __init__(self, component: str) -> None:
+        self.component = component
+        self.load: Load | None = None
+        self._block_size = 0  # tokens; 0: nobody publishes
+        self._names: dict[int, int] = {}  # name -> sequence hash
+        self._held: dict[int, int] = {}  # sequence hash -> how many names it has
+        self._readers: dict[Tell, tuple[str, int]] = {}  # with the endpoint's model and its block size
+
+    @property
+    def publishes(self) -> bool:
+        """Whether somebody tells of the cache."""
+        return self._block_size > 0
+
+    def serve(self, model: str, block_size: int, tell: Tell) -> None:
+        """An endpoint serves a model by this cache. Raises UserError when blocks have another size."""
+        self._agree(self._block_size, model, block_size)
+        self._readers[tell] = model, block_size
+
+    def leave(self, tell: Tell) -> None:
+        """The endpoint ends. An unknown one passes."""
+        self._readers.pop(tell, None)
+
+    def publish(self, block_size: int) -> None:
+        """Somebody begins to tell of the cache. Raises UserError when blocks have another size."""
+        if self._block_size not in (0, block_size):
+            raise UserError(
+                f"component {self.component} publishes blocks of {self._block_size} tokens already, not {block_size}",
+                "give all publishers of a component the same kv_block_size",
+            )
+        for model, size in self._readers.values():
+            self._agree(block_size, model, size)
+        self._block_size = block_size
+        self._tell(Holds((), ()))  # routers need not guess any more
+
+    def stored(self, parent: int | None, names: Sequence[int], local: Sequence[int]) -> None:
+        """Blocks are there: local hashes, behind block `parent`. Without a known parent their place is not known."""
+        before = None
+        if parent is not None and (before := self._names.get(parent)) is None:
+            log.warning("%d blocks are not told of: their parent block %d is not known", len(names), parent)
+            return
+        for name, block in zip(names, chain(local, before), strict=True):
+            if self._names.get(name) != block:
+                self._forget(name)
+                self._names[name] = block
+                self._held[block] = self._held.get(block, 0) + 1
+        self._tell(Stored(parent, tuple(names), tuple(local)))
+
+    def removed(self, names: Sequence[int]) -> None:
+        """Blocks are there no more; unknown ones pass."""
+        gone = tuple(name for name in names if self._forget(name))
+        if gone:
+            self._tell(Removed(gone))
+
+    def snapshot(self) -> tuple[FeedItem, ...]:
+        """What a new reader of a feed must know of the cache; nothing when nobody publishes."""
+        if not self.publishes:
+            return ()
+        return (Holds(tuple(self._names), tuple(self._names.values())),)
+
+    def footprint(self, ids: bytes) -> tuple[tuple[int, ...], int] | None:
+        """For packed token ids: sequence hashes of their full blocks, and how many tokens are not in the cache now."""
+        if not self.publishes:
+            return None
+        blocks = block_hashes(ids, self._block_size)
+        cached = next((depth for depth, block in enumerate(blocks) if block not in self._held), len(blocks))
+        return tuple(blocks), tokens.count(ids) - cached * self._block_size
+
+    def _forget(self, name: int) -> bool:
+        block = self._names.pop(name, None)
+        if block is None:
+            return False
+        self._held[block] -= 1
+        if not self._held[block]:
+            del self._held[block]
+        return True
+
+    def _tell(self, item: FeedItem) -> None:
+        for tell in self._readers:
+            tell(item)
+
+    def _agree(self, published: int, model: str, block_size: int) -> None:
+        if published and published != block_size:
+            raise UserError(
+                f"component {self.component} publishes blocks of {published} tokens, model {model!r} has {block_size}",
+                f"register_llm(..., kv_cache_block_size={published})",
+            )

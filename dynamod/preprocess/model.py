@@ -1,0 +1,151 @@
+"""Requests of clients into `Generate` messages for token engines.
+
+prepared = model.prepare(request)                 # checks, chat template: on the event loop
+generate = model.encode(prepared, request_id)     # tokenising: off the loop if model.needs_thread(prepared.prompt)
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest
+from dynamod.message.openai import ChatRequest, Common, CompletionRequest
+from dynamod.message.tokens import count, pack
+from dynamod.message.worker import Generate
+
+from . import checks
+from .conditions import sampling_of, stops_of
+from .conversation import kwargs_of, last_user_text, messages_of, tools_of
+from .source import open_card
+from .template import ChatTemplate
+from .tokenizer import Tokenizer
+
+_THREAD_AT = {"fastokens": 100_000, "tokenizers": 2_500}  # characters; at most about 1 ms of work
+_LONGEST_TOKEN = 256  # characters; only bounds how many tokens a text has at least
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request after its checks, before tokenising. Either `prompt` or `ids` (packed) is set."""
+
+    request: Common
+    param: Literal["messages", "prompt"]
+    prompt: str = ""
+    ids: bytes = b""
+    add_special: bool = False
+
+
+class Model:
+    """Tokenizer and chat template of one card. `templates` by name; "tool_use" serves requests with tools."""
+
+    def __init__(self, card: ModelCard, tokenizer: Tokenizer, templates: dict[str, ChatTemplate]) -> None:
+        self.card = card
+        self.tokenizer = tokenizer
+        self.templates = templates
+
+    @classmethod
+    def load(cls, card: ModelCard, *, hasten: bool = True) -> "Model":
+        """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid.
+
+        Without `hasten` it is there sooner and tokenises slowly until `tokenizer.hasten` has been called.
+        """
+        source = open_card(card)
+        tokens = dict(source.tokens)
+        bos, eos = tokens.pop("bos_token", ""), tokens.pop("eos_token", "")
+        templates = {
+            name: ChatTemplate(text, bos, eos, tokens=tokens)
+            for name, text in source.templates.items()
+            if name in ("default", "tool_use")
+        }
+        return cls(card, Tokenizer.from_source(source, hasten=hasten), templates)
+
+    def chat(self, request: ChatRequest, request_id: str) -> Generate:
+        """Lower a chat request. Raises BadRequest."""
+        return self.encode(self.prepare(request), request_id)
+
+    def completion(self, request: CompletionRequest, prompt: str | list[int], request_id: str) -> Generate:
+        """Lower one prompt of a completion request. Raises BadRequest."""
+        return self.encode(self.prepare(request, prompt), request_id)
+
+    def prepare(self, request: Common, prompt: str | list[int] | None = None) -> Prepared:
+        """Check the request and make its prompt; `prompt` is one of a completion request's. Raises BadRequest."""
+        # Everything that can be wrong without the prompt is said before it is rendered and tokenised.
+        sampling_of(request, self.card, self.tokenizer.vocab_size)
+        stops_of(request, self.card, 0, self.tokenizer.vocab_size)
+        given = request.nvext.token_data if request.nvext is not None else None
+        if given is not None:
+            checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
+            if not given:
+                raise BadRequest("nvext.token_data must not be empty", param="nvext.token_data")
+            return Prepared(request, "messages" if isinstance(request, ChatRequest) else "prompt", ids=pack(given))
+        if isinstance(request, ChatRequest):
+            return self._prepare_chat(request)
+        if isinstance(prompt, list):
+            checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
+            return Prepared(request, "prompt", ids=pack(prompt))
+        if prompt is None:
+            raise BadRequest("prompt is missing", param="prompt")
+        self._fits(prompt, "prompt")
+        return Prepared(request, "prompt", prompt, add_special=True)
+
+    def encode(self, prepared: Prepared, request_id: str) -> Generate:
+        """Tokenise the prompt and make the message. Safe in a thread. Raises BadRequest."""
+        request, param = prepared.request, prepared.param
+        ids = prepared.ids or self.tokenizer.encode_packed(prepared.prompt, prepared.add_special)
+        tokens = count(ids)
+        checks.context(tokens, self.card.context_length, param)
+        nvext = request.nvext
+        return Generate(
+            request_id=request_id,
+            model=self.card.name,
+            token_ids=ids,
+            stops=stops_of(request, self.card, tokens, self.tokenizer.vocab_size),
+            sampling=sampling_of(request, self.card, self.tokenizer.vocab_size),
+            eos_token_ids=self.card.eos_token_ids,
+            mdc_sum=self.card.mdc_sum,
+            annotations=tuple(nvext.annotations or ()) if nvext is not None else (),
+        )
+
+    def render(self, request: ChatRequest) -> str:
+        """Return the formatted prompt of a chat request. Raises BadRequest."""
+        messages, tools, kwargs = messages_of(request), tools_of(request), kwargs_of(request)
+        template = self.templates.get("tool_use") if tools else None
+        template = template or self.templates.get("default") or self.templates.get("tool_use")
+        if template is None:
+            raise BadRequest(
+                f"The model {self.card.name!r} has no chat template; use /v1/completions.", param="messages"
+            )
+        proceed = request.continue_final_message or False
+        generate = not proceed if request.add_generation_prompt is None else request.add_generation_prompt
+        if proceed and generate:
+            raise BadRequest(
+                "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+            )
+        text = template.render(messages, tools, generate, **kwargs)
+        return _without_end(text, messages[-1].get("content") or "") if proceed else text
+
+    def needs_thread(self, prompt: str) -> bool:
+        """Whether tokenising `prompt` takes so long that it must not happen on the event loop."""
+        return len(prompt) > _THREAD_AT[self.tokenizer.backend_for(prompt)]
+
+    def _prepare_chat(self, request: ChatRequest) -> Prepared:
+        nvext = request.nvext
+        if nvext is not None and nvext.use_raw_prompt:
+            return Prepared(request, "messages", last_user_text(request), add_special=True)
+        prompt = self.render(request)
+        self._fits(prompt, "messages")
+        return Prepared(request, "messages", prompt)
+
+    def _fits(self, prompt: str, param: str) -> None:
+        """Refuse at once what cannot fit however it is tokenised: megabytes are not worth the work."""
+        limit = self.card.context_length
+        if limit and len(prompt) > (limit + 1) * _LONGEST_TOKEN:
+            checks.context(len(prompt) // _LONGEST_TOKEN, limit, param, at_least=True)
+
+
+def _without_end(text: str, content: str) -> str:
+    """The rendered prompt cut right behind the last message's words, so that the model goes on in it."""
+    place = text.rfind(content.strip())
+    if place < 0 or not content.strip():
+        raise BadRequest("continue_final_message needs a last message that the template shows", param="messages")
+    return text[: place + len(content.strip())]

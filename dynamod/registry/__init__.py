@@ -1,1 +1,0 @@
-"""Who is alive: addresses, leases, instances and the model cards they publish."""

@@ -1,0 +1,1 @@
+"""The worker actor around one engine."""

@@ -1,0 +1,53 @@
+"""A worker's files for an ingress on another machine, which has none of its own to tokenise with."""
+
+import asyncio
+import logging
+
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import UserError
+from dynamod.message.worker import Files
+from dynamod.transport.base import Reply
+
+log = logging.getLogger("dynamod.engine")
+
+AHEAD = 4
+"""Pieces that may wait for a slow reader: others wait behind them, and memory is bounded."""
+PATIENCE = 30.0
+"""Seconds that a reader may take none."""
+LOOK = 0.01
+"""Seconds between looks at a slow reader."""
+
+
+async def send_files(card: ModelCard, request: Files, reply: Reply) -> None:
+    """Answer `request` with the items of `preprocess.ship`. Whatever goes wrong ends this stream alone."""
+    reply.accepted()
+    try:
+        async with asyncio.timeout(request.seconds_left):
+            await _send(await asyncio.to_thread(_pack, card), reply)
+    except UserError as error:
+        log.warning("cannot send the files of model %s: %s", card.name, error.line())
+        reply.failed("EngineFailed", error.line())
+    except TimeoutError:
+        reply.failed("TimedOut", "the files could not be sent in time")
+    except Exception as error:
+        log.exception("cannot send the files of model %s", card.name)
+        reply.failed("EngineFailed", f"{type(error).__name__}: {error}")
+    finally:
+        reply.failed("EngineFailed", "the worker ended", retry=True)  # when it did: an answer that has ended stays so
+
+
+def _pack(card: ModelCard) -> list[bytes]:
+    from dynamod.preprocess import model_files as ship  # not needed by engines without a model
+
+    return ship.pack(card)
+
+
+async def _send(items: list[bytes], reply: Reply) -> None:
+    for place, item in enumerate(items, 1):
+        async with asyncio.timeout(PATIENCE):
+            while reply.backlog >= AHEAD and not reply.cancelled:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(LOOK)
+        if reply.cancelled:
+            return
+        reply.items((item,), "stop" if place == len(items) else None)
+        await asyncio.sleep(0)  # the piece leaves in a frame of its own, with the tokens of others

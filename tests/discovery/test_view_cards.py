@@ -1,0 +1,49 @@
+"""What a view makes of workers that disagree about a model, and of an address that it is limited to."""
+
+import random
+from typing import Any
+
+import msgspec
+
+from dynamod.discovery.keys import Address, card_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View, disagree
+from dynamod.message.discovery import Instance, ModelCard
+
+
+def put(memory: MemoryRegistry, instance: Instance, card: ModelCard) -> int:
+    lease = memory.grant()
+    memory.put(instance_key(instance), msgspec.json.encode(instance), lease)
+    memory.put(card_key(instance), msgspec.json.encode(card), lease)
+    return lease
+
+
+def test_workers_that_disagree_are_not_mixed_and_the_next_takes_over() -> None:
+    memory: Any = MemoryRegistry(random.Random(0))
+    view = View(memory)
+    news: list[tuple[str, str | None]] = []
+    view.on_model(lambda name, card: news.append((name, card.mdc_sum if card is not None else None)))
+    old, new = ModelCard("m", mdc_sum="old"), ModelCard("m", mdc_sum="new")
+    assert disagree(old, new)
+    assert disagree(old, ModelCard("m", kind="text", mdc_sum="old"))
+    assert not disagree(old, ModelCard("m", mdc_sum="old", engine="other", kv_cache_block_size=1))
+    leases = [put(memory, Instance("n", "c", "e", number, {}), old) for number in (1, 2)]
+    put(memory, Instance("n", "c", "e", 3, {}), new)
+    assert news == [("m", "old")]
+    assert [one.instance_id for one in view.serving("m", old)] == [1, 2]
+    assert [one.instance_id for one in view.serving("m", new)] == [3]
+    for lease in leases:
+        memory.revoke(lease)
+    assert news == [("m", "old"), ("m", "new")]
+    assert view.card("m") == new
+
+
+def test_only_an_address() -> None:
+    memory: Any = MemoryRegistry(random.Random(0))
+    view = View(memory, Address("n", "c", "chat/completions"))
+    for number, (component, endpoint) in enumerate(
+        [("c", "chat/completions"), ("c", "chat"), ("c2", "chat/completions"), ("c", "chat/completions2")], 1
+    ):
+        put(memory, Instance("n", component, endpoint, number, {}), ModelCard(f"m{number}"))
+    assert sorted(view.models()) == ["m1"]
+    assert [one.instance_id for one in view.all_instances()] == [1]

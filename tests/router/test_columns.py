@@ -1,0 +1,298 @@
+"""Decisions among many: the columns give what the plain way gives, to the last bit, and cost little."""
+
+import random
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given, settings
+
+from dynamod.kvcache.hashes import chain
+from dynamod.message.discovery import Instance
+from dynamod.message.kv_events import Began, Cleared, Computed, Ended, Holds, Load, Removed
+from dynamod.router import columns as fleet_module
+from dynamod.router import router as router_module
+from dynamod.router.columns import best_of
+from dynamod.router.cost import ORIGINAL, Terms, Weights, total, totals
+from dynamod.router.decision import KEPT, Decision
+from dynamod.router.policy import MODES
+from dynamod.router.router import CHANGED, Prompt, Router, RouterSettings
+
+SIZE = 4
+
+weights = st.sampled_from([Weights(), ORIGINAL, Weights(active=0.0), Weights(0.3, 0.7, 0.013, 0.11, 0.07)])
+paths = st.builds(  # few, so that prompts share prefixes
+    lambda same, tail: [0] * same + tail, st.integers(0, 12), st.lists(st.integers(0, 1), max_size=3)
+)
+
+
+def make(mode: Any, **more: Any) -> Router:
+    now = more.pop("now", lambda: 1.0)
+    return Router("m", SIZE, RouterSettings(mode, **more), random.Random(0), now, lambda: 1.5e9)
+
+
+def fleet(count: int, ready: bool = True) -> tuple[Instance, ...]:
+    return tuple(Instance("n", "c", "e", 7 * number, {}) for number in range(count, 0, -1))
+
+
+def both(router: Router, prompt: Prompt, live: Any, tried: Any, limit: int) -> tuple[Decision | None, Decision | None]:
+    """The decision as it is made among few, and among many; chance and turns are the same for both."""
+    state, turn = router.random.getstate(), router._turn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_module, "KEPT", 10**9)
+        plain = router.decide(prompt, live, tried)
+    used = router.random.getstate()
+    router.random.setstate(state)
+    router._turn = turn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_module, "KEPT", limit)
+        patch.setattr(fleet_module, "KEPT", limit)
+        patch.setattr(fleet_module, "FEW", 2)
+        many = router._among_many(prompt, live, tried)
+    assert router.random.getstate() == used
+    return plain, many
+
+
+def compare(plain: Decision | None, many: Decision | None, limit: int) -> None:
+    assert (plain is None) == (many is None)
+    if plain is None or many is None:
+        return
+    for name in ("chosen", "rule", "shadow", "temperature", "overlap_weight", "overlap", "regret", "weights"):
+        assert getattr(many, name) == getattr(plain, name), name
+    known = {one.instance: one for one in plain.candidates}
+    kept = [one.instance for one in many.candidates]
+    assert kept == sorted(set(kept))
+    assert all(one == known[one.instance] for one in many.candidates), "scores are equal to the last bit"
+    assert len(kept) + many.left_out == len(known)
+    assert len(kept) == min(len(known), limit)
+    assert set(many.tied) == set(plain.tied) & set(kept)
+    rank = (lambda one: one.requests) if many.mode == "least-loaded" else (lambda one: one.total)
+    last = sorted(map(rank, known.values()))[len(kept) - 1]
+    assert all(rank(one) <= last for one in many.candidates if one.instance != many.chosen), "the best are kept"
+    assert set(many.excluded) <= set(plain.excluded)
+    assert len(many.excluded) + many.more_excluded == len(plain.excluded)
+
+
+WHAT = [
+    "holds",
+    "holds",
+    "removed",
+    "cleared",
+    "load",
+    "told",
+    "told",
+    "computed",
+    "ended",
+    "begin",
+    "crowd",
+    "end",
+    "forget",
+]
+
+
+@st.composite
+def steps(draw: Any) -> Any:
+    """Something happens at some workers in a row."""
+    first = draw(st.integers(1, 24))
+    workers = range(first * 7, draw(st.integers(first, 24)) * 7 + 1, 7)
+    blocks = tuple(chain(draw(paths)))
+    return draw(st.sampled_from(WHAT)), workers, blocks, draw(st.integers(0, 3))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    mode=st.sampled_from(MODES),
+    shadow=st.sampled_from([None, "kv", "least-loaded"]),
+    cost=weights,
+    busy=st.sampled_from([(None, None), (0.5, None), (None, 9.0)]),
+    events=st.booleans(),
+    rounds=st.lists(st.tuples(st.lists(steps(), max_size=8), paths, st.data()), min_size=1, max_size=5),
+)
+def test_the_columns_give_what_the_plain_way_gives(
+    mode: Any, shadow: Any, cost: Weights, busy: Any, events: bool, rounds: Any
+) -> None:
+    router = make(mode, shadow_mode=shadow, weights=cost, busy_blocks=busy[0], busy_prefill=busy[1], kv_events=events)
+    live = fleet(24)
+    for news, path, data in rounds:
+        for what, workers, blocks, number in news:
+            for worker in workers:
+                apply(router, what, worker, blocks, number)
+        if data.draw(st.booleans()):
+            live = data.draw(st.permutations(live[: data.draw(st.integers(1, 24))]).map(tuple))
+            draining = msgspec.structs.replace(live[0], state="draining")
+            live = data.draw(st.sampled_from([live, (draining, *live[1:]), list(live)]))
+        blocks = tuple(chain(path))
+        prompt = Prompt(
+            "r",
+            len(blocks) * SIZE + data.draw(st.integers(0, 3)),
+            blocks,
+            overlap_weight=data.draw(st.sampled_from([None, 0.0, 2.5])),
+            temperature=data.draw(st.sampled_from([None, None, 0.7])),
+            session=data.draw(st.sampled_from(["", "s"])),
+        )
+        tried = data.draw(st.sets(st.sampled_from([7, 14, 70, 999])))
+        limit = data.draw(st.sampled_from([1, 3, KEPT]))
+        plain, many = both(router, prompt, live, tried, limit)
+        compare(plain, many, limit)
+        if many is not None:
+            router.begin(object(), many, prompt)
+
+
+def apply(router: Router, what: str, worker: int, blocks: tuple[int, ...], number: int) -> None:
+    match what:
+        case "holds":
+            router.news(worker, (Holds(blocks, blocks),))
+        case "removed":
+            router.news(worker, (Removed(blocks[-1:]),))
+        case "cleared":
+            router.news(worker, (Cleared(),), anew=number < 3)
+        case "load":
+            router.news(worker, (Load(0, 0, 0, number * 2, 0.0),))
+        case "told":
+            router.news(worker, (Began(number, blocks, number),))
+        case "computed":
+            router.news(worker, (Computed(number),))
+        case "ended":
+            router.news(worker, (Ended(number),))
+        case "begin":
+            router.active.begin((number, worker, "own"), worker, blocks, number * 3, 0.0)
+        case "crowd":
+            for one in range(12):
+                router.active.begin((number, worker, one), worker, blocks, 0, 0.0)
+        case "end":
+            router.computed((number, worker, "own"))
+            if number:
+                router.end((number, worker, "own"))
+        case _:
+            router.forget(worker)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(0, 50), st.integers(-30, 9)), min_size=1),
+    st.floats(0, 50),
+    st.integers(1, 40),
+    st.integers(0, 20),
+    weights,
+    st.sampled_from([0.0, 0.5, 1.0, 3.7]),
+)
+def test_totals_are_total_to_the_last_bit(
+    rows: Any, own: float, whole: int, overlap: int, cost: Weights, scale: float
+) -> None:
+    expected = [
+        total(Terms(own, prefill / SIZE, blocks + whole, max(0, above + whole - overlap), own * requests), cost, scale)
+        for requests, prefill, blocks, above in rows
+    ]
+    columns: Any = [list(column) for column in zip(*rows, strict=True)]
+    columns[1] = [cost.queued * (prefill / SIZE) for prefill in columns[1]]
+    assert totals(columns, own, whole, overlap, cost, scale) == expected
+
+
+def test_a_record_among_many_is_small_and_says_how_many_are_left_out() -> None:
+    router, live = make("kv"), fleet(2000)
+    hot = tuple(chain([1, 2, 3]))
+    router.news(7 * 1500, (Holds(hot, hot),))
+    decision = router.decide(Prompt("r", 13, hot), live, {7})
+    assert decision is not None
+    assert decision.chosen == 7 * 1500
+    assert len(decision.candidates) == KEPT
+    assert decision.left_out == 2000 - 1 - KEPT
+    assert decision.excluded == ((7, "tried already"),)
+    assert (decision.overlap, decision.regret) == (3, 0)
+    elsewhere = router.decide(Prompt("s", 13, hot), live, {7 * 1500})
+    assert elsewhere is not None
+    assert "by chance among 1999 equal ones" in elsewhere.rule
+    assert set(elsewhere.tied) == {one.instance for one in elsewhere.candidates}
+    assert elsewhere.chosen in elsewhere.tied
+
+
+def test_thousands_of_busy_workers_are_counted() -> None:
+    router, live = make("kv", busy_prefill=0), fleet(500)
+    for one in live[1:]:
+        router.active.begin(one.instance_id, one.instance_id, (), 5, 0.0)
+    decision = router.decide(Prompt("r", 4, ()), live)
+    assert decision is not None
+    assert (decision.chosen, decision.rule) == (live[0].instance_id, "the only candidate")
+    assert (len(decision.excluded), decision.more_excluded) == (KEPT, 499 - KEPT)
+    assert decision.excluded[0][1] == "busy: 5 prompt tokens to compute"
+    router.active.begin("last", live[0].instance_id, (), 5, 0.0)
+    assert router.decide(Prompt("r", 4, ()), live) is None
+
+
+def test_the_instance_asked_for_by_its_id_is_found_among_many() -> None:
+    router, live = make("kv"), fleet(300)
+    decision = router.decide(Prompt("r", 4, (), instance=70), live)
+    assert decision is not None
+    assert (decision.chosen, decision.rule) == (70, "asked for by its id")
+    assert len(decision.excluded) + decision.more_excluded == 299
+
+
+def test_workers_that_come_and_go_leave_nothing() -> None:
+    router = make("kv")
+    for number in range(CHANGED * 2):
+        router.news(number, (Load(0, 0, 0, 9, 0.0), Began(1, (), 5)))
+        router.forget(number)
+    assert len(router.active.changed) <= CHANGED
+    assert len(router.active) == len(router.loads) == 0
+    router.news(70, (Began(1, (), 5),))
+    compare(*both(router, Prompt("r", 9, ()), fleet(24), (), 3), 3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the instances nor all workers' rows are looked at when nothing has changed."""
+    router, live = make(mode), fleet(400)
+    read: list[int] = []
+    row = router._row
+    monkeypatch.setattr(router._fleet, "_row", lambda worker: (read.append(worker), row(worker))[1])
+    prompt = Prompt("r", 9, tuple(chain([1, 2])))
+    assert router.decide(prompt, live) is not None
+    assert sorted(read) == sorted(one.instance_id for one in live)
+    read.clear()
+    assert router.decide(prompt, live) is not None
+    assert read == []
+    router.news(70, (Began(1, (), 5),))
+    router.news(9999, (Began(1, (), 5),))
+    assert router.decide(prompt, live) is not None
+    assert read == [70]
+    read.clear()
+    assert router.decide(prompt, live[1:]) is not None
+    assert router.decide(prompt, live) is not None
+    assert read == [live[0].instance_id]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60), st.data())
+def test_the_best_are_kept_and_the_chosen_one(ranks: list[int], data: Any) -> None:
+    ids = list(range(100, 100 + len(ranks)))
+    chosen = data.draw(st.sampled_from(ids))
+    kept = best_of(ids, ranks, chosen)
+    assert chosen in kept
+    assert kept == sorted(set(kept))
+    assert len(kept) == min(len(ids), KEPT)
+    left = [rank for one, rank in zip(ids, ranks, strict=True) if one not in kept]
+    assert all(rank >= ranks[one - 100] for rank in left for one in kept if one != chosen)
+    assert len(best_of(ids, (), chosen)) == len(kept)
+
+
+@pytest.mark.parametrize("why", ["crowded", "tried", "busy"])
+def test_who_cannot_be_chosen_hides_nobody(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What workers share is counted only for those near the best; the best must be one that can be had."""
+    monkeypatch.setattr(router_module, "KEPT", 1)
+    monkeypatch.setattr(fleet_module, "KEPT", 1)
+    monkeypatch.setattr(fleet_module, "FEW", 0)
+    router = make("kv", weights=ORIGINAL, busy_prefill=5.0 if why == "busy" else None)
+    prompt, other = tuple(chain(range(40))), tuple(chain(range(100, 140)))
+    live = fleet(20)
+    best, sharer = live[0].instance_id, live[1].instance_id
+    router.news(best, (Holds(prompt, prompt),))
+    for number in range(12 if why == "crowded" else 0):
+        router.active.begin(number, best, (), 0, 0.0)
+    if why == "busy":
+        router.active.begin("busy", best, (), 6, 0.0)
+    router.active.begin("same", sharer, prompt, 0, 0.0)
+    for one in live[2:]:
+        router.active.begin(one.instance_id, one.instance_id, other, 0, 0.0)
+    decision = router.decide(Prompt("r", 40 * SIZE + 1, prompt), live, {best} if why == "tried" else ())
+    assert decision is not None
+    assert decision.chosen == sharer
+    assert decision.candidates[0].terms.active == 42

@@ -1,0 +1,207 @@
+"""The worker actor around an engine: what it takes and refuses, how it drains and dies."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dynamod.actor import Crashed, System
+from dynamod.actor.testing import virtual
+from dynamod.engine.base import Engine, EngineOptions, EngineStatistics
+from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import UserError
+from dynamod.message.worker import Call, Chat, Generate
+from dynamod.transport.base import Reply
+
+
+class Manual(Engine):
+    """Does nothing by itself: the test answers. A token id 13 breaks it, 14 crashes it a second later."""
+
+    name = "manual"
+    kind = "tokens"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.replies: list[Reply] = []
+        self.closed = 0
+
+    async def start(self) -> None:
+        if self.options.name == "missing":
+            raise UserError("the model is missing", "look for it")
+        await asyncio.sleep(2)
+
+    def card(self) -> ModelCard:
+        return ModelCard(self.options.name)
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        assert isinstance(request, Generate)
+        ids = list(tokens.unpack(request.token_ids))
+        if 13 in ids:
+            raise KeyError("thirteen")
+        self.replies.append(reply)
+        if 14 in ids:
+            self.spawn(self._crash(), "crash")
+
+    async def _crash(self) -> None:
+        await asyncio.sleep(1)
+        raise RuntimeError("the engine broke")
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics(running=len(self.replies))
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def engine_of(house: Any) -> Manual:
+    engine = house.workers[-1]._engine
+    assert isinstance(engine, Manual)
+    return engine
+
+
+async def house_of(words: Any, system: System, make: Any = Manual) -> Any:
+    return await words.House(system, make, EngineOptions("m")).start()
+
+
+@virtual
+async def test_the_card_is_published_when_the_engine_has_loaded(words: Any) -> None:
+    async with System() as system:
+        house = words.House(system, Manual, EngineOptions("m"))
+        starting = asyncio.get_running_loop().create_task(house.start())
+        await asyncio.sleep(1)
+        assert house.published == []
+        await starting
+        assert [card.name for card in house.published] == ["m"]
+        assert house.withdrawn == 0
+    assert house.withdrawn == 1
+    assert engine_of(house).closed == 1
+
+
+@virtual
+async def test_an_engine_that_cannot_load_says_why(words: Any) -> None:
+    async with System() as system:
+        house = words.House(system, Manual, EngineOptions("missing"))
+        ref = system.start("worker", house._worker, restart="temporary")
+        reason = await system.ended(ref)
+        assert isinstance(reason, Crashed)
+        assert isinstance(reason.error, UserError)
+    assert house.published == []
+
+
+@pytest.mark.parametrize("kind", [Chat, Call])
+def test_the_wrong_kind_of_request_is_refused(words: Any, kind: type) -> None:
+    request = words.chat("x") if kind is Chat else Call("r")
+
+    @virtual
+    async def main() -> None:
+        async with System() as system:
+            house = await house_of(words, system)
+            answer = await house.ask(request).wait()
+            assert answer.error is not None
+            assert answer.error.error == "BadRequest"
+            assert answer.error.message == f"this endpoint takes Generate, not {kind.__name__}"
+            assert not answer.accepted
+            assert (house.statistics.refused, house.statistics.accepted) == (1, 0)
+            assert engine_of(house).replies == []
+
+    main()
+
+
+@virtual
+async def test_accepted_comes_first_and_open_streams_are_counted(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        answers = [house.ask(words.generate([1])) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert [type(answer.deltas[0]).__name__ for answer in answers] == ["Accepted"] * 3
+        assert house.statistics.open == 3
+        first, second, third = engine_of(house).replies
+        first.tokens(tokens.pack([1]), 1, "stop")
+        second.failed("EngineFailed", "no")
+        answers[2].stream.cancel()
+        third.tokens(tokens.pack([1]), 1, "stop")  # too late, and harmless
+        statistics = house.statistics
+        assert (statistics.accepted, statistics.open, statistics.cancelled) == (3, 0, 1)
+        assert house.workers[-1].inspection()["engine"]["running"] == 3
+
+
+@virtual
+async def test_who_left_before_the_mail_was_read_costs_nothing(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        house.ask(words.generate([1])).stream.cancel()
+        await asyncio.sleep(1)
+        assert house.statistics.accepted == 0
+        assert engine_of(house).replies == []
+
+
+@virtual
+async def test_an_engine_that_cannot_take_a_request_keeps_its_others(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        good, bad = house.ask(words.generate([1])), house.ask(words.generate([13]))
+        await bad.wait()
+        assert bad.error is not None
+        assert (bad.error.error, bad.error.retry) == ("EngineFailed", False)
+        assert "thirteen" in bad.error.message
+        engine_of(house).replies[0].tokens(tokens.pack([1]), 1, "stop")
+        assert good.finish == "stop"
+        assert house.statistics.open == 0
+
+
+@virtual
+async def test_drain_waits_for_open_streams_and_takes_no_more(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        answer = house.ask(words.generate([1]))
+        await asyncio.sleep(1)
+        now = asyncio.get_running_loop().time
+        began = now()
+        draining = asyncio.get_running_loop().create_task(system.root.stop_child("worker", drain=True, timeout=60))
+        await asyncio.sleep(5)
+        assert house.withdrawn == 1
+        assert engine_of(house).closed == 0
+        assert not draining.done()
+        engine_of(house).replies[0].tokens(tokens.pack([9]), 1, "stop")
+        await draining
+        assert answer.ids == [9]
+        assert now() - began == pytest.approx(5)
+        assert engine_of(house).closed == 1
+
+
+@virtual
+async def test_drain_without_streams_is_at_once(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        before = asyncio.get_running_loop().time()
+        await system.root.stop_child("worker", drain=True, timeout=60)
+        assert asyncio.get_running_loop().time() == before
+        assert engine_of(house).closed == 1
+
+
+@virtual
+async def test_streams_of_a_worker_that_dies_end_and_may_move(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        answers = [house.ask(words.generate([number])) for number in (1, 14)]
+        for answer in answers:
+            await answer.wait(30)
+            assert answer.error is not None
+            assert (answer.error.error, answer.error.retry) == ("EngineFailed", True)
+            assert "the engine broke" in answer.error.message
+        assert house.withdrawn == 1
+        assert engine_of(house).closed == 1
+
+
+@virtual
+async def test_a_full_mailbox_refuses_so_that_another_may_take_it(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        answers = [house.ask(words.generate([1])) for _ in range(1025)]
+        error = answers[-1].error
+        assert error is not None
+        assert (error.error, error.retry) == ("Overloaded", True)
+        assert [answer.error for answer in answers[:-1]] == [None] * 1024
+        await asyncio.sleep(1)
+        assert house.statistics.accepted == 1024
