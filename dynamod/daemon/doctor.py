@@ -227,7 +227,7 @@ async def _nats(server: str, settings: "NatsSettings") -> Finding:
 
 async def workers(known: Known) -> AsyncIterator[Finding]:
     """Every model's worker: whether it answers, and whether its tokenizer is that of the files here."""
-    from dynamod.frontend.static import describe
+    from dynamod.ingress.static_workers import describe
 
     from .remote import Remote
     from .site import Mail, local_and_unix

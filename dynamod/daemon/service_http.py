@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from dynamod.engine.python.plain import plain
-from dynamod.frontend.errors import error_response
 from dynamod.graph.endpoint import EndpointSpec
+from dynamod.http.errors import error_response
 from dynamod.message.errors import RequestError
 
 from .site import Site

@@ -15,7 +15,7 @@ from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
-from dynamod.frontend.static import describe
+from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Request

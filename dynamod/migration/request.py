@@ -60,7 +60,7 @@ class TextOutput(Protocol):
 
 
 class Listener(Protocol):
-    """Where the flight's answer goes: the part of frontend.base.Outlet for one choice."""
+    """Where the flight's answer goes: the part of ingress.base.Outlet for one choice."""
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """New text."""

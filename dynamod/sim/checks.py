@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 
 from dynamod.discovery.keys import CARDS, INSTANCES, QUARANTINED
-from dynamod.frontend.dispatch import Route
-from dynamod.frontend.processor import CLOCK
+from dynamod.ingress.dispatcher import Route
+from dynamod.ingress.processor import CLOCK
 from dynamod.message.errors import NotFound, Overloaded, TimedOut
 
 from .clients import Client

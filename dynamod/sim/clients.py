@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dynamod.frontend.base import Job, Run
+from dynamod.ingress.base import Job, Run
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
@@ -105,7 +105,7 @@ class Client:
         self.legs.append(instance.instance_id)
         self.at, self.since = instance.process, self.active
 
-    # frontend.base.Outlet.
+    # ingress.base.Outlet.
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """See Outlet."""

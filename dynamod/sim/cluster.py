@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
 from dynamod.discovery.keys import quarantine_key
 from dynamod.engine.base import EngineOptions
-from dynamod.frontend.processor import ProcessorBackend
+from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Generate
 from dynamod.router.router import RouterSettings

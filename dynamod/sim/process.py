@@ -10,8 +10,8 @@ from dynamod.actor import MailboxFull, Reason, System
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.frontend.dispatch import Dispatch
-from dynamod.frontend.processor import Processor
+from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.processor import Processor
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.kv_events import Holds, Load
 from dynamod.message.worker import Request

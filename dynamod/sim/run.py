@@ -10,7 +10,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
-from dynamod.frontend.feeds import AGAIN, PATIENCE
+from dynamod.ingress.subscriptions import AGAIN, PATIENCE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.worker import Generate

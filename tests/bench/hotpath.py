@@ -23,10 +23,10 @@ sys.path.insert(0, ROOT)
 import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 
-from dynamod.frontend.base import Job  # noqa: E402
-from dynamod.frontend.metrics import ModelMetrics  # noqa: E402
-from dynamod.frontend.sse import Frames  # noqa: E402
-from dynamod.frontend.stream import StreamOutlet  # noqa: E402
+from dynamod.http.metrics import ModelMetrics  # noqa: E402
+from dynamod.http.sse import Frames  # noqa: E402
+from dynamod.ingress.api.stream import StreamOutlet  # noqa: E402
+from dynamod.ingress.base import Job  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
 from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402

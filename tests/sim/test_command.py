@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from dynamod.cli.sim import sim
-from dynamod.frontend.dispatch import Route
+from dynamod.ingress.dispatcher import Route
 from dynamod.message.errors import UserError
 
 SMALL = ["--nodes", "2", "--workers", "3", "--ingresses", "1", "--requests", "8"]

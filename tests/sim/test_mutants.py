@@ -7,9 +7,9 @@ import pytest
 
 from dynamod.actor import Supervisor, unseen
 from dynamod.discovery.view import View
-from dynamod.frontend.dispatch import Dispatch, Route
-from dynamod.frontend.feeds import Feeds
-from dynamod.frontend.processor import Processor
+from dynamod.ingress.dispatcher import Dispatch, Route
+from dynamod.ingress.processor import Processor
+from dynamod.ingress.subscriptions import Feeds
 from dynamod.migration import request as flight_module
 from dynamod.migration.request import Flight
 from dynamod.router.active import ActiveLoad

@@ -13,7 +13,7 @@ from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore
-from dynamod.frontend.feeds import SILENT
+from dynamod.ingress.subscriptions import SILENT
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard

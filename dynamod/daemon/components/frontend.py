@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import Actor, Reason
-from dynamod.frontend.processor import Processor, ProcessorBackend
-from dynamod.frontend.prometheus import Exposition
-from dynamod.frontend.server import Server
-from dynamod.frontend.settings import FrontendSettings, read_keys
+from dynamod.http.exposition import Exposition
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings, read_keys
+from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.errors import UserError
 
 from ..site import Site

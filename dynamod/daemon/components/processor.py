@@ -11,11 +11,11 @@ import msgspec
 from dynamod.actor import Reason
 from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.view import View
-from dynamod.frontend import routing
-from dynamod.frontend.dispatch import Dispatch
-from dynamod.frontend.processor import Processor
-from dynamod.frontend.settings import metrics_prefix
-from dynamod.frontend.static import StaticWorkers
+from dynamod.http.settings import metrics_prefix
+from dynamod.ingress import router_metrics as routing
+from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.processor import Processor
+from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.migration.request import Limits

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamod.frontend.feeds import LOOK, Feeds
+from dynamod.ingress.subscriptions import LOOK, Feeds
 from dynamod.kvcache.hashes import block_hashes, chain
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance

@@ -1,1 +1,0 @@
-"""The front door: OpenAI routes over HTTP, streaming, errors, keys, health and metrics."""

@@ -1,0 +1,1 @@
+"""The HTTP server: connections, SSE bytes, error forms, keys, health, /metrics."""

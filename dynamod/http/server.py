@@ -1,0 +1,170 @@
+"""The HTTP server: start, stop, and the frame around every request."""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from dynamod.ingress.base import Backend
+from dynamod.message.errors import Overloaded, RequestError, UserError
+
+from .auth import KeyCheck
+from .connection import HttpServer
+from .context import GONE, Exchange, request_id
+from .errors import Internal, error_response, status_of
+from .exposition import Collect, Exposition
+from .metrics import Metrics
+from .routes import GUARDED, Routes
+from .settings import FrontendSettings
+
+log = logging.getLogger("dynamod.frontend")
+
+_FLUSH = 1.0  # seconds that ended streams have to tell their clients
+
+
+class Server:
+    """One front door. `extra_collectors`: functions whose metric families /metrics shows beside its own."""
+
+    def __init__(self, settings: FrontendSettings, backend: Backend, extra_collectors: Sequence[Collect] = ()) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.exposition = Exposition(self.metrics, settings.metrics_prefix, extra_collectors)
+        self._routes = Routes(settings, backend, self.metrics, self.exposition)
+        self._keys = KeyCheck(settings.api_keys)
+        self._http: HttpServer | None = None
+        self._listener: asyncio.Server | None = None
+        self._busy: dict[Exchange, web.RequestHandler] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._stopping = False
+
+    @property
+    def port(self) -> int:
+        """The port it listens on. Raises RuntimeError before `start`."""
+        if self._listener is None or not self._listener.sockets:
+            raise RuntimeError("the server is not listening")
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def inflight(self) -> int:
+        """Requests in work."""
+        return len(self._busy)
+
+    async def start(self, sock: socket.socket | None = None) -> None:
+        """Listen: on `sock` (bound or listening already), or on the host and port of the settings.
+
+        A port is never shared silently. Raises UserError when it is taken, not allowed, or TLS files are wrong.
+        """
+        tls = self._tls()
+        self._stopping = False
+        self._http = HttpServer(self._handle, handler_cancellation=True)
+        self._http.patience = self.settings.client_timeout
+        loop = asyncio.get_running_loop()
+        host, port, backlog = self.settings.host, self.settings.port, self.settings.backlog
+        try:
+            if sock is not None:
+                self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=backlog)
+            else:
+                self._listener = await loop.create_server(self._http, host or None, port, ssl=tls, backlog=backlog)
+        except OSError as error:
+            raise _cannot_listen(error, host, port) from error
+        log.info("listening on %s port=%d tls=%s", host, self.port, "on" if tls is not None else "off")
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
+
+        Cancelling this is safe but leaves connections open; call it again. Returns with no task left behind.
+        """
+        if self._http is None:
+            return
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+        await asyncio.sleep(0)  # requests that have been read reach their handlers
+        self._http.pre_shutdown()
+        busy = set(self._busy.values())
+        for connection in self._http.connections:
+            if connection not in busy:
+                connection.force_close()
+        await self._wait_idle(grace)
+        for generate in self._routes.generate:
+            for exchange in list(generate.live):
+                exchange.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
+        await self._wait_idle(_FLUSH)
+        await self._http.shutdown(0.05)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+        await self._wait_idle(_FLUSH)
+        self._http = self._listener = None
+
+    async def _wait_idle(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        exchange = Exchange(
+            request_id(request.headers.get("x-request-id")), request.method, request.rel_url.raw_path, self.metrics
+        )
+        self._busy[exchange] = request.protocol
+        self._idle.clear()
+        status = GONE
+        try:
+            response = await self._answer(request, exchange)
+            status = response.status
+            return response
+        finally:
+            exchange.end(status)
+            del self._busy[exchange]
+            if not self._busy:
+                self._idle.set()
+
+    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        try:
+            path = request.rel_url.path
+            if path.startswith(GUARDED):
+                self._keys.check(request.headers.get("Authorization"))
+            response = await self._routes.find(request.method, path)(request, exchange)
+        except RequestError as error:
+            exchange.error = error
+            response = error_response(error, status_of(error, self.settings.overload_status))
+        except ConnectionError:
+            raise
+        except Exception:
+            log.exception("request id=%s path=%s failed by a mistake of ours", exchange.id, exchange.path)
+            exchange.error = internal = Internal("internal error; the server's log has it under this x-request-id")
+            if request.writer.output_size > 0:
+                raise ConnectionAbortedError("part of the answer is out") from None
+            response = error_response(internal, 500)
+        if not response.prepared:
+            response.headers["x-request-id"] = exchange.id
+            if self._stopping:
+                response.force_close()
+        return response
+
+    def _tls(self) -> ssl.SSLContext | None:
+        cert, key = self.settings.tls_cert, self.settings.tls_key
+        if not cert:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
+        return context
+
+
+def _cannot_listen(error: OSError, host: str, port: int) -> UserError:
+    where = f"{host or '*'}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        hint = "stop the program that holds it or choose another port (0 takes a free one)"
+        return UserError(f"{where} is in use", hint)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return UserError(f"no permission to listen on {where}", "choose a port above 1023")
+    return UserError(f"cannot listen on {where}: {error.strerror or error}", "check the host")

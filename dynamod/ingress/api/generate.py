@@ -1,0 +1,143 @@
+"""The two routes that make text: /v1/chat/completions and /v1/completions."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+from aiohttp import HttpVersion11, web
+
+from dynamod.http.body import read_body
+from dynamod.http.context import Exchange, unused
+from dynamod.http.metrics import Metrics
+from dynamod.http.settings import FrontendSettings
+from dynamod.http.sse import Frames
+from dynamod.ingress.base import Backend, Job
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
+from dynamod.message.openai import ChatRequest, CompletionRequest
+from dynamod.observe.logs import bound
+
+from .parse import Parser, check_json
+from .stream import StreamOutlet
+from .unary import UnaryOutlet
+from .validate import check_chat, check_completion
+
+Kind = Literal["chat", "completion"]
+
+ENDPOINTS: dict[Kind, tuple[str, str]] = {
+    "chat": ("chat_completions", "chat"),
+    "completion": ("completions", "completions"),
+}
+"""By kind: the `endpoint` label of the metrics, and the word in `ModelCard.types`."""
+
+
+class Generate:
+    """Reads a request, hands it to the backend, answers with what the outlet gathered or streams."""
+
+    def __init__(self, kind: Kind, settings: FrontendSettings, backend: Backend, metrics: Metrics) -> None:
+        self._kind: Kind = kind
+        self._settings = settings
+        self._backend = backend
+        self._metrics = metrics
+        self._label, self._type = ENDPOINTS[kind]
+        self.live: set[Exchange] = set()
+        self._ids: set[str] = set()
+        reject = settings.unknown_fields == "reject"
+        self._read: Callable[[bytes], tuple[ChatRequest | CompletionRequest, int]]
+        if kind == "chat":
+            self._read = Parser(ChatRequest, reject).parse
+        else:
+            self._read = Parser(CompletionRequest, reject).parse
+
+    async def __call__(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        """Serve one request. Raises RequestError while nothing has been sent. Log lines meanwhile carry its id."""
+        with bound(x_request_id=exchange.id):
+            return await self._generate(request, exchange)
+
+    async def _generate(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+        exchange.endpoint = self._label
+        body = await read_body(request, self._settings.body_limit)
+        asked, unknown = self._read(body)
+        self._metrics.unknown_fields += unknown
+        if isinstance(asked, ChatRequest):
+            check_chat(asked)
+        else:
+            check_completion(asked)
+        name, card = self._pick(asked.model)
+        if card.kind == "text":
+            check_json(body)
+        if asked.model != name:
+            asked = msgspec.structs.replace(asked, model=name)
+        job = Job(id=unused(exchange.id, self._ids), kind=self._kind, request=asked, body=body)
+        self._ids.add(job.id)
+        self.live.add(exchange)
+        try:
+            return await self._serve(request, exchange, job)
+        finally:
+            exchange.release()
+            self.live.discard(exchange)
+            self._ids.discard(job.id)
+
+    async def _serve(self, request: web.BaseRequest, exchange: Exchange, job: Job) -> web.StreamResponse:
+        asked = job.request
+        meter = exchange.serving(asked.model, bool(asked.stream))
+        created = int(time.time())
+        headers = {"x-request-id": exchange.id}
+        limit = self._settings.total_timeout
+        clock = None
+        if limit:
+            clock = asyncio.get_running_loop().call_later(limit, exchange.abort, _too_long(limit))
+        try:
+            if not asked.stream:
+                unary = UnaryOutlet(job, meter, exchange.begun, asked.model, created)
+                await self._start(exchange, job, unary)
+                return await unary.serve(headers)
+            usage = self._settings.force_include_usage
+            usage = usage or (asked.stream_options is not None and asked.stream_options.include_usage)
+            chunked = request.version >= HttpVersion11
+            frames = Frames(self._kind, job.id, asked.model, created, chunked=chunked, usage_null=usage)
+            stream = StreamOutlet(job, meter, exchange.begun, frames, usage)
+            await self._start(exchange, job, stream)
+            return await stream.serve(request, headers, self._settings.keep_alive)
+        finally:
+            if clock is not None:
+                clock.cancel()
+
+    async def _start(self, exchange: Exchange, job: Job, answer: Any) -> None:
+        exchange.answering(job, answer)
+        limit = self._settings.total_timeout
+        if not limit:
+            exchange.run = await self._backend.start(job, answer)
+        else:
+            try:
+                async with asyncio.timeout(limit):
+                    exchange.run = await self._backend.start(job, answer)
+            except TimeoutError:
+                raise _too_long(limit) from None
+        if not answer.open and exchange.run is not None and answer.error is not None:
+            exchange.run.cancel()  # ended by a clock or by shutdown while the backend was beginning
+            exchange.run = None
+
+    def _pick(self, name: str) -> tuple[str, ModelCard]:
+        """The model asked for, with its card; without a name the only one."""
+        models = self._backend.models()
+        if not models:
+            raise Overloaded("no model is being served; start a worker", retry_after=1)
+        if not name:
+            if len(models) > 1:
+                known = ", ".join(sorted(models)[:8])
+                raise BadRequest(f"`model` is required; served: {known}", param="model")
+            name = next(iter(models))
+        card = models.get(name)
+        if card is None:
+            known = ", ".join(sorted(models)[:8])
+            raise NotFound(f"the model `{name[:200]}` does not exist; served: {known}", param="model")
+        if self._type not in card.types:
+            raise NotFound(f"the model `{name}` does not serve {self._type}", param="model")
+        return name, card
+
+
+def _too_long(limit: float) -> TimedOut:
+    return TimedOut(f"the request took longer than {limit:g} s, the limit of this server")

@@ -1,0 +1,164 @@
+"""Files of models for a front door that has none: asked of a worker over the post, checked, kept in a cache.
+
+Where they are looked for, in order: the card's own path, if what lies there has its checksum; the cache; the workers
+that serve the model, those on this node first. The processor does not come here for models of its own node.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from dynamod.actor import StreamGap, unseen
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.worker import Files
+from dynamod.preprocess.bundle import Parcel, ParcelError
+from dynamod.preprocess.model_files import is_here, verifiable
+from dynamod.transport.base import Sink, Transport
+
+from .model_store import ModelCache
+
+log = logging.getLogger("dynamod.frontend")
+
+SILENCE = 30.0
+"""Seconds without a new piece after which the next worker is asked."""
+TOTAL = 600.0
+"""Seconds that one worker may take in all."""
+AGAIN = 0.5
+MOST = 60.0
+"""Seconds until all are asked again: at first, and at most. A worker that comes meanwhile is asked at once."""
+LOOK = 0.1
+"""Seconds between looks at who has come."""
+
+Serving = Callable[[], Sequence[Instance]]
+
+
+class ModelFiles:
+    """`node()`: the name of this node."""
+
+    def __init__(self, transport: Transport, node: Callable[[], str]) -> None:
+        self._transport, self._node = transport, node
+        self._cache = ModelCache()
+
+    async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
+        """The card with paths that can be read here. Goes on for as long as `wanted()`; then None.
+
+        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could tell
+        whether other files are the right ones.
+        """
+        if not verifiable(card) or await asyncio.to_thread(is_here, card):
+            return card
+        found = await asyncio.to_thread(self._cache.find, card)
+        if found is not None:
+            log.info("using the cached tokenizer of model %s at %s", card.name, found.path)
+        told, pause = dict[int, str](), AGAIN
+        while found is None and wanted():
+            instances = sorted(serving(), key=lambda instance: instance.node != self._node())
+            before = dict(told)
+            found = await self._ask(card, instances, told)
+            if found is not None:
+                break
+            if told != before:  # not again and again
+                why = "; ".join(sorted({told[instance.instance_id] for instance in instances}))
+                log.error(
+                    "cannot serve model %s: it is not at %s on this machine, and no worker has sent its files (%s); "
+                    "going on asking",
+                    *(card.name, card.config_path or card.path or "any path", why),
+                )
+            await self._pause(pause, {instance.instance_id for instance in instances}, serving, wanted)
+            pause = min(pause * 2, MOST)
+        return found
+
+    @staticmethod
+    async def _pause(seconds: float, asked: set[int], serving: Serving, wanted: Callable[[], bool]) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                while wanted() and all(instance.instance_id in asked for instance in serving()):  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK)
+        except TimeoutError:
+            pass
+
+    async def _ask(self, card: ModelCard, instances: Sequence[Instance], told: dict[int, str]) -> ModelCard | None:
+        """One worker after the other. `told`: by instance, why it failed the last time."""
+        for instance in instances:
+            place, number = _name(instance), instance.instance_id
+            try:
+                files = await self._receive(card, instance, quiet=number in told)
+                return await asyncio.to_thread(self._cache.store, files, card)
+            except ParcelError as error:
+                why = f"{place}: {error}"
+                if told.get(number) != why:
+                    log.warning("the files of model %s from %s cannot be used: %s", card.name, place, error)
+            except OSError as error:
+                why = f"they cannot be written here: {error}"
+            told[number] = why
+        return None
+
+    async def _receive(self, card: ModelCard, instance: Instance, quiet: bool) -> dict[str, bytes]:
+        """The files as one worker sends them. Raises ParcelError when they do not come, or make no sense."""
+        sink = _Receiver(card.name, _name(instance), logging.DEBUG if quiet else logging.INFO)
+        stream = self._transport.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), sink)
+        try:
+            async with asyncio.timeout(TOTAL):
+                while not sink.over:
+                    async with asyncio.timeout(SILENCE):
+                        await sink.moved.wait()
+                    sink.moved.clear()
+        except TimeoutError:
+            received, size = sink.parcel.received, sink.parcel.size
+            raise ParcelError(f"it stopped sending after {received} of {size or 'unknown'} bytes") from None
+        finally:
+            stream.cancel()
+        if sink.error:
+            raise ParcelError(sink.error)
+        return await asyncio.to_thread(sink.parcel.files)
+
+
+class _Receiver(Sink):
+    """Takes the items of one stream. `moved` is set by each, and by the end; `over` and perhaps `error` then."""
+
+    def __init__(self, model: str, place: str, level: int) -> None:
+        self._model, self._place, self._level = model, place, level
+        self._items = 0
+        self.parcel = Parcel()
+        self.moved = asyncio.Event()
+        self.over = False
+        self.error = ""
+
+    def delta(self, delta: Delta) -> None:
+        """See Sink."""
+        if self.over:
+            return
+        if isinstance(delta, Items):
+            try:
+                self._take(delta)
+            except (ParcelError, StreamGap) as error:
+                self.lost(str(error))
+            else:
+                self.over = delta.finish is not None
+        elif isinstance(delta, Failed):
+            self.lost(delta.message)
+        self.moved.set()
+
+    def _take(self, delta: Items) -> None:
+        skip = unseen(self._items, delta.offset, len(delta.items))
+        for item in delta.items[skip:]:
+            first = self.parcel.size is None
+            self.parcel.add(item)
+            if first:
+                size = (self.parcel.size or 0) / 1e6
+                message = "fetching the tokenizer of model %s from %s (%.1f MB)"
+                log.log(self._level, message, self._model, self._place, size)
+        self._items += len(delta.items) - skip
+
+    def lost(self, why: str) -> None:
+        """See Sink."""
+        if not self.over:
+            self.over, self.error = True, why
+            self.moved.set()
+
+
+def _name(instance: Instance) -> str:
+    """The worker as people know it."""
+    node, process = instance.node or "this node", instance.process or f"dyn://{instance.path}"
+    return f"{process} on {node}"

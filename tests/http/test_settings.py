@@ -1,0 +1,73 @@
+"""Settings: what the environment says, and mistakes that must be told."""
+
+import pytest
+
+from dynamod.http.settings import FrontendSettings, metric_name, read_keys
+from dynamod.message.errors import UserError
+
+
+def test_the_environment_and_what_overrides_it(tmp_path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\nc\n\n d \n")
+    environ = {
+        "DYN_HTTP_BODY_LIMIT_MB": "2",
+        "DYN_HTTP_OVERLOAD_STATUS_CODE": "529",
+        "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": "1500",
+        "DYN_ENABLE_FORCE_INCLUDE_USAGE": "true",
+        "DYN_METRICS_PREFIX": "9-my.service",
+        "DYN_API_KEYS": "a, b,",
+        "DYN_API_KEY_FILE": str(file),
+    }
+    settings = FrontendSettings.from_environment(environ, port=1234, host=None)
+    assert (settings.body_limit, settings.overload_status, settings.keep_alive) == (2 * 1024 * 1024, 529, 1.5)
+    assert settings.force_include_usage
+    assert settings.metrics_prefix == "_9_my_service"
+    assert settings.api_keys == ("a", "b", "c", "d")
+    assert (settings.port, settings.host) == (1234, "0.0.0.0")
+    assert "'a'" not in repr(settings)
+    assert FrontendSettings.from_environment({}) == FrontendSettings()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"port": 70000},
+        {"body_limit_mb": 0},
+        {"unknown_fields": "maybe"},
+        {"overload_status": 200},
+        {"tls_cert": "x"},
+        {"keep_alive": -1},
+        {"total_timeout": -1},
+    ],
+)
+def test_wrong_settings_are_told(wrong) -> None:
+    with pytest.raises(UserError):
+        FrontendSettings(**wrong)
+
+
+def test_wrong_environment_is_told(tmp_path) -> None:
+    with pytest.raises(UserError, match="DYN_HTTP_BODY_LIMIT_MB"):
+        FrontendSettings.from_environment({"DYN_HTTP_BODY_LIMIT_MB": "many"})
+
+
+def test_a_key_file_without_keys_does_not_open_the_door(tmp_path) -> None:
+    empty = tmp_path / "keys"
+    empty.write_text("# nothing\n")
+    with pytest.raises(UserError, match="holds no key"):
+        read_keys(file=str(empty))
+    with pytest.raises(UserError, match="cannot read"):
+        read_keys(file=str(tmp_path / "missing"))
+
+
+def test_metric_names() -> None:
+    assert [metric_name(text) for text in ("dynamo_frontend", "a-b", "--", "1x")] == [
+        "dynamo_frontend",
+        "a_b",
+        "dynamo_frontend",
+        "_1x",
+    ]
+
+
+async def test_missing_tls_files_are_told(serve) -> None:
+    with pytest.raises(UserError, match="TLS"):
+        await serve(tls_cert="/nowhere/a", tls_key="/nowhere/b")

@@ -1,0 +1,329 @@
+"""All of a node but its processes: a registry in memory, workers behind unix sockets, a processor, a front door."""
+
+import asyncio
+import itertools
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from dynamod import sample
+from dynamod.actor import Actor, System
+from dynamod.daemon.exchange import Exchange
+from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
+from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
+from dynamod.engine.echo import DELAY, EchoCore, EchoFull
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
+from dynamod.message.errors import RequestError
+from dynamod.message.openai import ChatRequest, CompletionRequest
+from dynamod.message.worker import Chat, Files, Generate, Request
+from dynamod.transport.base import Reply
+from dynamod.transport.unix import UnixServer, UnixTransport
+from dynamod.worker.worker import Worker
+
+
+class Manual(Engine):
+    """A text engine that says nothing by itself: the test answers."""
+
+    name = "manual"
+    kind = "text"
+
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self.replies: list[Reply] = []
+        self.requests: list[Generate | Chat] = []
+
+    async def start(self) -> None: ...
+
+    def card(self) -> ModelCard:
+        return ModelCard(self.options.name, "text", engine=self.name, capabilities=Capabilities(logprobs=True))
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        self.requests.append(request)
+        self.replies.append(reply)
+
+    def statistics(self) -> EngineStatistics:
+        return EngineStatistics()
+
+
+class Seen(EchoCore):
+    """echo_core that keeps what it was asked, and says that there is chance in it, as models have."""
+
+    capabilities = msgspec.structs.replace(EchoCore.capabilities, deterministic=False)
+
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self.requests: list[Generate] = []
+
+    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+        assert isinstance(request, Generate)
+        self.requests.append(request)
+        super().submit(request, reply)
+
+
+class Member:
+    """A worker that lives: `actor`, its `engine`, and what stands in the registry for it. `asked`: for its files."""
+
+    def __init__(
+        self, instance: Instance, office: UnixServer, actor: Worker, exchange: Exchange, asked: list[Reply]
+    ) -> None:
+        self.instance, self.office, self.actor, self.exchange = instance, office, actor, exchange
+        self.asked = asked
+
+    @property
+    def engine(self) -> Any:
+        return self.actor._engine
+
+    @property
+    def open(self) -> int:
+        return self.actor.statistics().open
+
+
+class _Net(Actor):
+    """Owns the tasks of the post."""
+
+
+class House:
+    """`async with House(folder) as house:`."""
+
+    def __init__(self, folder: Path, seed: int = 1) -> None:
+        self._folder = folder
+        self.system = System(seed=seed)
+        self.registry = MemoryRegistry(random.Random(seed))
+        self._numbers = itertools.count(1)
+        self.members: list[Member] = []
+        self.announced: list[tuple[str, bool]] = []
+
+    async def __aenter__(self) -> Self:
+        await self.system.__aenter__()
+        net = self.system.start("net", _Net)
+        await self.system.ready(net, timeout=5)
+        cell = self.system.cell(net)
+        assert cell is not None
+        self.transport = UnixTransport(cell.actor.context.task)
+        self.view = View(self.registry)  # type: ignore[arg-type]  # with leases of its own for each worker
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.transport.close()
+        for member in self.members:
+            await member.office.close()
+        await self.system.__aexit__(None, None, None)
+
+    async def start(self, **settings: Any) -> Processor:
+        """The processor."""
+
+        def announce(name: str, card: ModelCard | None) -> None:
+            self.announced.append((name, card is not None))
+
+        self.ref = self.system.start(
+            "Processor",
+            lambda: Processor(self.view, self.transport, announce=announce, **settings),
+            restart="temporary",
+        )
+        await self.system.ready(self.ref, timeout=5)
+        cell = self.system.cell(self.ref)
+        assert cell is not None
+        assert isinstance(cell.actor, Processor)
+        self.processor = cell.actor
+        self.backend = ProcessorBackend(self.ref, self.processor, self.view)
+        return self.processor
+
+    async def worker(
+        self,
+        make: Callable[[EngineOptions, Spawn], Engine] = EchoCore,
+        name: str = "sample",
+        *,
+        model: str = "sample",
+        node: str = "",
+        files: Callable[[Reply], object] | None = None,
+        **card: Any,
+    ) -> Member:
+        """A worker that is in the registry when this returns. `card`: fields of its card to change.
+
+        `files(reply)` answers requests for the model's files in its place; they are counted anyway.
+        """
+        number = next(self._numbers)
+        exchange = Exchange()
+        asked: list[Reply] = []
+
+        def receive(endpoint: str, request: Request, reply: Reply) -> None:
+            if isinstance(request, Files):
+                asked.append(reply)
+                if files is not None:
+                    files(reply)
+                    return
+            exchange.receive(endpoint, request, reply)
+
+        office = UnixServer(str(self._folder / f"{number}.sock"), receive)
+        await office.start()
+        lease = self.registry.grant()
+        instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path}, node=node)
+
+        def publish(found: ModelCard) -> None:
+            changed = msgspec.structs.replace(found, **card)
+            self.registry.put(instance_key(instance), msgspec.json.encode(instance), lease)
+            self.registry.put(card_key(instance), msgspec.json.encode(changed), lease)
+
+        actor = Worker(make, EngineOptions(name, sample.path(model)), publish, lambda: self.registry.revoke(lease))
+        ref = self.system.start(f"worker{number}", lambda: actor, restart="temporary")
+        await self.system.ready(ref, timeout=30)
+        exchange.add(instance.path, ref)
+        self.members.append(Member(instance, office, actor, exchange, asked))
+        return self.members[-1]
+
+    def leave(self, member: Member) -> None:
+        """The worker goes from the registry; its streams go on."""
+        self.registry.revoke(member.instance.instance_id)
+
+    async def die(self, member: Member) -> None:
+        """As when its process is killed: the lease is gone and the socket closed."""
+        self.leave(member)
+        await member.office.close()
+
+    async def ask(self, **fields: Any) -> "Client":
+        """Send a request as the HTTP side does; `messages` or `prompt` say which kind."""
+        fields.setdefault("model", "sample")
+        request: ChatRequest | CompletionRequest
+        if "prompt" in fields:
+            request = msgspec.convert(fields, CompletionRequest)
+        else:
+            fields["messages"] = fields.get("messages") or [{"role": "user", "content": fields.pop("text", "hello")}]
+            request = msgspec.convert(fields, ChatRequest)
+        kind: Any = "completion" if "prompt" in fields else "chat"
+        job = Job(f"job{next(self._numbers)}", kind, request, msgspec.json.encode(fields))
+        client = Client()
+        client.run = await self.backend.start(job, client)
+        return client
+
+
+class Client:
+    """An outlet that keeps everything."""
+
+    def __init__(self) -> None:
+        self.run: Any = None
+        self.choices = self.prompt_tokens = 0
+        self.annotations: Mapping[str, Any] = {}
+        self.texts: dict[int, str] = {}
+        self.counts: dict[int, int] = {}
+        self.entries: dict[int, list[Logprob]] = {}
+        self.reasons: dict[int, str] = {}
+        self.error: RequestError | None = None
+        self.over = asyncio.Event()
+
+    def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
+        self.choices, self.prompt_tokens, self.annotations = choices, prompt_tokens, annotations
+        self.texts = dict.fromkeys(range(choices), "")
+        self.counts = dict.fromkeys(range(choices), 0)
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        assert index not in self.reasons
+        self.texts[index] += text
+        self.counts[index] += tokens
+
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        self.entries.setdefault(index, []).extend(entries)
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        raise AssertionError
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        assert index not in self.reasons
+        assert completion_tokens == self.counts[index]
+        self.reasons[index] = reason
+        if len(self.reasons) == self.choices:
+            self.over.set()
+
+    def fail(self, error: RequestError) -> None:
+        assert not self.over.is_set()
+        self.error = error
+        self.over.set()
+
+    async def wait(self, seconds: float = 20.0) -> "Client":
+        async with asyncio.timeout(seconds):
+            await self.over.wait()
+        return self
+
+    async def answers(self) -> Sequence[str]:
+        """The texts of all choices; raises what ended the request instead."""
+        await self.wait()
+        if self.error is not None:
+            raise self.error
+        return [self.texts[index] for index in range(self.choices)]
+
+
+@pytest.fixture(autouse=True)
+def pace(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv(DELAY, "1")
+    return monkeypatch
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where fetched files of models go."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "dynamod" / "models"
+
+
+@pytest.fixture
+async def house(tmp_path: Path) -> AsyncIterator[House]:
+    async with House(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def words() -> SimpleNamespace:
+    """Engines for test modules, which cannot import this file."""
+    return SimpleNamespace(Manual=Manual, Seen=Seen, EchoFull=EchoFull, EchoCore=EchoCore)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """The house in a thread of its own behind HTTP, for clients that block: models `sample` (tokens), `text`."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv(DELAY, "0")
+    begun, stop = threading.Event(), asyncio.Event()
+    found = SimpleNamespace(port=0)
+
+    async def live() -> None:
+        found.loop = asyncio.get_running_loop()
+        async with House(tmp_path_factory.mktemp("real")) as house:
+            await house.start()
+            await house.worker(EchoCore, "sample")
+            await house.worker(EchoFull, "text")
+            async with asyncio.timeout(20):
+                while len(house.processor.cards) < 2:  # noqa: ASYNC110 - loaded in a thread
+                    await asyncio.sleep(0.01)
+            server = Server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+            await server.start()
+            found.port, found.house, found.server = server.port, house, server
+            begun.set()
+            await stop.wait()
+            await server.stop(0)
+
+    def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            asyncio.run(main())
+        finally:
+            begun.set()
+
+    thread = threading.Thread(target=run, args=(live,))
+    thread.start()
+    assert begun.wait(30)
+    assert found.port, "the house did not start"
+    yield found
+    found.loop.call_soon_threadsafe(stop.set)
+    thread.join(20)
+    assert not thread.is_alive()
+    patch.undo()

@@ -1,0 +1,97 @@
+"""Requests nobody thought of, over HTTP: no 500, and every answer as /openapi.json says."""
+
+import http.client
+import json
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+import dynamod
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.openapi import document
+
+GOOD = {"model": "org/model", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "n": 2}
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(["model", "stop", "stream", "n", "nvext", "messages", "prompt", "logprobs", "stream_options"])
+BODIES = (
+    st.binary(max_size=40)
+    | VALUES.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(NAMES, VALUES, max_size=3).map(lambda change: json.dumps(GOOD | change).encode())
+)
+FEW = settings(
+    max_examples=60,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@FEW
+@given(BODIES)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_no_body_causes_a_500(threaded, path, body) -> None:
+    host, port, _ = threaded
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        text = answer.read()
+    finally:
+        connection.close()
+    assert answer.status in (200, 400, 404)
+    if answer.status != 200:
+        error = json.loads(text)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+
+
+schema = schemathesis.openapi.from_dict(document(FrontendSettings()))
+
+
+@schema.parametrize()
+@FEW
+def test_answers_are_as_the_document_says(threaded, case) -> None:
+    host, port, _ = threaded
+    if isinstance(case.body, dict) and case.operation.path.startswith("/v1/"):
+        case.body.pop("model", None)  # with random names every answer would be the same 404
+    case.call_and_validate(
+        base_url=f"http://{host}:{port}",
+        checks=[
+            schemathesis.checks.not_a_server_error,
+            schemathesis.checks.CHECKS.get_one("status_code_conformance"),
+            schemathesis.checks.CHECKS.get_one("content_type_conformance"),
+            schemathesis.checks.CHECKS.get_one("response_schema_conformance"),
+        ],
+    )
+
+
+def test_the_document_covers_every_route(threaded) -> None:
+    host, port, _ = threaded
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection.request("GET", "/openapi.json")
+    served = json.loads(connection.getresponse().read())
+    connection.close()
+    assert served == json.loads(json.dumps(document(FrontendSettings())))
+    assert served["openapi"] == "3.1.0"
+    assert served["info"]["version"] == dynamod.__version__
+    assert set(served["paths"]) == {
+        "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/health",
+        "/live", "/metrics",
+    }  # fmt: skip
+    temperature = served["components"]["schemas"]["ChatRequest"]["properties"]["temperature"]["anyOf"][0]
+    assert (temperature["minimum"], temperature["maximum"]) == (0, 2)
+    assert set(served["paths"]["/v1/completions"]["post"]["responses"]) >= {"200", "400", "401", "404", "413", "503"}
+
+
+def test_keys_and_the_overload_status_show_in_the_document() -> None:
+    made = document(FrontendSettings(api_keys=("x",), overload_status=529))
+    assert made["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
+    assert "529" in made["paths"]["/v1/completions"]["post"]["responses"]

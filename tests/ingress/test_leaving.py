@@ -1,0 +1,249 @@
+"""Clients that leave, clocks that pass, servers that stop: the slot is freed and nothing stays behind."""
+
+import asyncio
+import json
+import socket
+import time
+
+import pytest
+
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings
+from dynamod.message.errors import UserError
+
+CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}],"stream":true}'
+UNARY = CHAT.replace(b"true", b"false")
+PATH = "/v1/chat/completions"
+
+
+async def forever(job, outlet) -> None:
+    outlet.started(1, 1, {})
+    while True:
+        outlet.text(0, "a", 1)
+        await asyncio.sleep(0.005)
+
+
+async def silent(job, outlet) -> None:
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("body", [CHAT, UNARY])
+@pytest.mark.parametrize("play", [forever, silent])
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_client_that_leaves_frees_the_slot(server, backend, connect, body, play, reset, until) -> None:
+    backend.play = play
+    client = await connect(server)
+    client.post(PATH, body)
+    await until(lambda: backend.runs)
+    if body is CHAT and play is forever:
+        await client.head()
+    if reset:
+        sock = client.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+    client.writer.close()
+    left = time.perf_counter()
+    await asyncio.wait_for(backend.runs[0].cancelled.wait(), 1)
+    assert time.perf_counter() - left < 1
+    await until(lambda: not server.inflight)
+    assert backend.runs[0].times_cancelled == 1
+    model = server.metrics.models["org/model"]
+    assert (server.metrics.disconnected_clients, model.inflight, model.queued) == (1, 0, 0)
+    assert sum(model.cancellations.values()) == 1
+
+
+async def test_a_client_that_leaves_while_it_sends_the_body(server, backend, connect, until) -> None:
+    client = await connect(server)
+    client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    await until(lambda: server.inflight)
+    client.writer.close()
+    await until(lambda: not server.inflight)
+    assert not backend.jobs
+    assert server.metrics.disconnected_clients == 1
+
+
+async def test_a_request_that_ends_well_is_not_cancelled(server, backend, connect) -> None:
+    client = await connect(server)
+    for body in (CHAT, UNARY):
+        client.post(PATH, body)
+        _, headers = await client.head()
+        await (client.chunks() if body is CHAT else client.body(headers))
+    assert [run.times_cancelled for run in backend.runs] == [0, 0]
+
+
+async def test_the_total_clock_before_the_first_byte_is_a_504(serve, backend, connect) -> None:
+    backend.play = silent
+    client = await connect(await serve(total_timeout=0.05))
+    for body in (CHAT, UNARY):
+        client.post(PATH, body)
+        status, headers = await client.head()
+        assert status == 504
+        assert json.loads(await client.body(headers))["error"]["code"] == "timeout"
+    assert [run.times_cancelled for run in backend.runs] == [1, 1]
+
+
+async def test_the_total_clock_in_mid_stream_is_an_error_event(serve, backend, connect) -> None:
+    backend.play = forever
+    client = await connect(await serve(total_timeout=0.1))
+    client.post(PATH, CHAT)
+    await client.head()
+    chunks = await client.chunks()
+    assert b"event: error" in chunks[-1]
+    assert backend.runs[0].times_cancelled == 1
+
+
+async def test_the_total_clock_covers_a_backend_that_does_not_begin(serve, backend, connect) -> None:
+    never = asyncio.Event()
+
+    async def start(job, outlet):
+        await never.wait()
+
+    backend.start = start
+    client = await connect(await serve(total_timeout=0.05))
+    client.post(PATH, CHAT)
+    assert (await client.head())[0] == 504
+
+
+async def test_a_reader_that_stalls_is_cut_off_by_the_total_clock(serve, backend, connect, until) -> None:
+    async def play(job, outlet) -> None:
+        outlet.started(1, 1, {})
+        outlet.text(0, "x" * 20_000_000, 1)
+        outlet.finish(0, "stop", 1)
+
+    backend.play = play
+    server = await serve(total_timeout=0.2)
+    client = await connect(server, 4096)
+    client.post(PATH, CHAT)
+    await until(lambda: backend.runs)
+    await until(lambda: not server.inflight)
+
+
+BIG = 8_000_000
+
+
+async def big(job, outlet) -> None:
+    outlet.started(1, 1, {})
+    outlet.text(0, "x" * BIG, 1)
+    outlet.finish(0, "stop", 1)
+
+
+@pytest.mark.parametrize("body", [CHAT, UNARY])
+async def test_a_reader_that_takes_nothing_is_left(serve, backend, connect, until, body) -> None:
+    backend.play = big
+    server = await serve(client_timeout=0.2)
+    client = await connect(server, 4096)
+    client.post(PATH, body)
+    await until(lambda: backend.runs)
+    await until(lambda: not server.inflight)
+
+
+async def test_a_slow_reader_is_not_left(serve, backend, connect) -> None:
+    backend.play = big
+    client = await connect(await serve(client_timeout=0.1), 4096)
+    client.post(PATH, CHAT)
+    await client.head()
+    got = 0
+    while got < BIG // 2:  # for longer than the clock, a part at a time
+        got += len(await client.reader.read(400_000))
+        await asyncio.sleep(0.02)
+    rest = b""
+    while b"[DONE]" not in rest:
+        data = await client.reader.read(1 << 20)
+        assert data, "it was left"
+        got += len(data)
+        rest = rest[-100:] + data
+    assert got > BIG
+
+
+async def test_stop_lets_streams_finish(serve, backend, connect) -> None:
+    go = asyncio.Event()
+
+    async def play(job, outlet) -> None:
+        outlet.started(1, 1, {})
+        outlet.text(0, "a", 1)
+        await go.wait()
+        outlet.finish(0, "stop", 1)
+
+    backend.play = play
+    server = await serve()
+    client, idle = await connect(server), await connect(server)
+    client.post(PATH, CHAT)
+    await client.head()
+    port = server.port
+    stopping = asyncio.create_task(server.stop(5))
+    await asyncio.sleep(0.02)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", port)
+    assert await asyncio.wait_for(idle.reader.read(), 1) == b""
+    assert not stopping.done()
+    go.set()
+    chunks = await client.chunks()
+    assert b"[DONE]" in chunks[-1]
+    await asyncio.wait_for(stopping, 1)
+    assert backend.runs[0].times_cancelled == 0
+
+
+@pytest.mark.parametrize("body", [CHAT, UNARY])
+async def test_stop_ends_what_takes_longer_than_the_grace(serve, backend, connect, body, until) -> None:
+    backend.play = forever
+    server = await serve()
+    client = await connect(server)
+    client.post(PATH, body)
+    await until(lambda: backend.runs)
+    await asyncio.sleep(0.02)
+    await asyncio.wait_for(server.stop(0.05), 3)
+    status, headers = await client.head()
+    if body is CHAT:
+        last = (await client.chunks())[-1]
+        assert b"event: error" in last
+        assert b"shutting_down" in last
+    else:
+        assert status == 503
+        assert json.loads(await client.body(headers))["error"]["code"] == "shutting_down"
+    assert backend.runs[0].times_cancelled == 1
+    assert server.inflight == 0
+
+
+async def test_stop_ends_a_backend_that_does_not_begin(serve, backend, connect, until) -> None:
+    never = asyncio.Event()
+
+    async def start(job, outlet):
+        backend.runs.append(None)
+        try:
+            await never.wait()
+        finally:
+            backend.runs.clear()
+
+    backend.start = start
+    server = await serve()
+    client = await connect(server)
+    client.post(PATH, UNARY)
+    await until(lambda: backend.runs)
+    await asyncio.wait_for(server.stop(0.01), 4)
+    assert backend.runs == []
+    assert server.inflight == 0
+
+
+async def test_a_taken_port_says_what_to_do(server, backend) -> None:
+    other = Server(FrontendSettings(host="127.0.0.1", port=server.port), backend)
+    with pytest.raises(UserError, match="in use") as caught:
+        await other.start()
+    assert "another port" in caught.value.line()
+    wrong = Server(FrontendSettings(host="no.such.host.invalid", port=0), backend)
+    with pytest.raises(UserError, match="cannot listen"):
+        await wrong.start()
+
+
+async def test_a_given_socket_is_used(backend, connect) -> None:
+    for listening in (False, True):
+        sock = socket.socket()
+        sock.bind(("127.0.0.1", 0))
+        if listening:
+            sock.listen(5)
+        server = Server(FrontendSettings(port=1), backend)
+        await server.start(sock)
+        assert server.port == sock.getsockname()[1]
+        client = await connect(server)
+        client.writer.write(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.head())[0] == 200
+        await server.stop(0)
+        await server.stop(0)

@@ -1,0 +1,91 @@
+"""What metrics show of the routers: valid names, honest numbers."""
+
+import asyncio
+import random
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dynamod.daemon.statistics import text
+from dynamod.discovery.view import Serving
+from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.router_metrics import rows
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.router.router import Prompt, RouterSettings
+
+
+class View:
+    """Two workers, one of whose process is not known."""
+
+    def __init__(self) -> None:
+        self.instances = [
+            Instance("d", "W", "generate", number, {}, process=process)
+            for number, process in ((10, "agg/Worker.0"), (11, ""))
+        ]
+
+    def serving(self, _model: str, _like: Any = None) -> list[Instance]:
+        return self.instances
+
+    def served(self, _model: str, _like: Any = None) -> Serving:
+        found = Serving()
+        for instance in self.instances:
+            found.put(f"{instance.instance_id:x}", instance)
+        return found
+
+    all_instances = serving
+
+    def card(self, model: str) -> ModelCard:
+        return ModelCard(model, migration_limit=5)
+
+    def on_change(self, _call: Any) -> None:
+        pass
+
+
+async def test_a_model_and_its_workers() -> None:
+    view: Any = View()
+    view.all_instances = lambda: view.instances
+    transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
+    dispatch = Dispatch(
+        view, transport, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None
+    )
+    card = ModelCard(name="Llama", kind="tokens", kv_cache_block_size=4)
+    routes = [dispatch.route(card, Prompt(f"r{number}", 10, (1, 2))) for number in range(3)]
+    for route in routes:
+        assert route.pick(()) is not None
+    dispatch.overhead("Llama").block_hashing.observe(0.3)
+    moves = dispatch.moves("Llama")
+    for ongoing in (True, True, False):
+        moves.broke(ongoing)
+    moves.settled(0.004, True)
+    moves.settled(1.5, False)
+    await asyncio.sleep(0)
+    found = {}
+    for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):
+        assert family.type != "unknown"
+        assert family.documentation
+        for sample in family.samples:
+            assert (sample.labels["model"], sample.labels["process"]) == ("llama", "agg/ingress.0")
+            label = next(
+                (sample.labels[key] for key in ("worker", "migration_type", "outcome") if key in sample.labels), ""
+            )
+            found[sample.name, label or sample.labels.get("le", "")] = sample.value
+    assert found["dynamod_router_decisions_total", ""] == 3
+    assert found["dynamod_router_prompt_blocks_total", ""] == 6
+    assert 0 <= found["dynamod_router_overlap_blocks_total", ""] <= 6
+    assert found["dynamod_router_active_requests", ""] == 3
+    prefill = {name: found["dynamo_frontend_worker_active_prefill_tokens", name] for name in ("agg/Worker.0", "b")}
+    assert sum(prefill.values()) > 0
+    assert sum(found["dynamo_frontend_worker_active_decode_blocks", name] for name in prefill) >= 5
+    assert found["dynamo_frontend_router_queue_pending_requests", ""] == 0
+    assert found["dynamo_router_overhead_scheduling_ms_count", ""] == 3
+    assert found["dynamo_router_overhead_scheduling_ms_sum", ""] > 0
+    assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.25"] == 0
+    assert found["dynamo_router_overhead_block_hashing_ms_bucket", "0.5"] == 1
+    assert found["dynamo_frontend_model_migration_total", "ongoing_request"] == 2
+    assert found["dynamo_frontend_model_migration_total", "new_request"] == 1
+    assert found["dynamo_frontend_model_migration_duration_seconds_sum", "success"] == 0.004
+    assert found["dynamo_frontend_model_migration_duration_seconds_count", "failure"] == 1
+    assert found["dynamo_frontend_model_migration_limit", ""] == 5
+    dispatch.drop("Llama")
+    assert list(rows(dispatch, view, "p")) == []
