@@ -100,7 +100,7 @@ class WorkerSettings(Settings):
 @service(
     dynamo={"namespace": "dynamo", "component_type": "worker"},
     config=WorkerSettings,
-    actor="dynamod.daemon.components.worker:WorkerComponent",
+    actor="dynamod.runtime.components.worker:WorkerComponent",
 )
 class Worker:
     """Runs an engine in a process of its own."""
@@ -117,7 +117,7 @@ class Worker:
 @service(
     dynamo={"namespace": "dynamo"},
     config=ProcessorSettings,
-    actor="dynamod.daemon.components.processor:ProcessorComponent",
+    actor="dynamod.runtime.components.processor:ProcessorComponent",
 )
 class Processor:
     """Prepares requests and sends them to workers."""
@@ -128,7 +128,7 @@ class Processor:
 @service(
     dynamo={"namespace": "dynamo"},
     config=FrontendSettings,
-    actor="dynamod.daemon.components.frontend:FrontendComponent",
+    actor="dynamod.runtime.components.frontend:FrontendComponent",
 )
 class Frontend:
     """Listens for OpenAI clients."""

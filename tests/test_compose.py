@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from dynamod.daemon.infra import ETCD_PORT, NATS_PORT
+from dynamod.control.infra import ETCD_PORT, NATS_PORT
 
 ROOT = Path(__file__).parents[1]
 

@@ -369,8 +369,9 @@ def config_check(
     graph: Annotated[str | None, typer.Option("--graph", help="graph, when the file names none")] = None,
 ) -> None:
     """Check a config file without starting anything."""
-    from dynamod.daemon.preflight import check
     from dynamod.graph.load import load_graph
+
+    from .preflight import check
 
     loaded = load_graph(graph, config_file, overrides=context.args)
     check(loaded)

@@ -37,11 +37,12 @@ def replay(
     output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
 ) -> None:
     """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
-    from dynamod.daemon.tables import table
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
     from dynamod.replay.report import HEAD, numbers, row, write_picture
     from dynamod.replay.simulate import Machine, Replay
     from dynamod.replay.trace import faster
+
+    from .tables import table
 
     if timing not in TIMINGS:
         raise UserError(f"unknown timing '{timing}'", f"known timings: {', '.join(NAMES)}")

@@ -41,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
         return int(end.code or 0)
     make = None
     if flags.interactive:
-        from .talk.start import start
+        from dynamod.cli.chat.start import start
 
         arguments, make = start(RunArguments("text", "auto", "", flags))
         flags = arguments.flags

@@ -31,9 +31,10 @@ def reload_graph(
         control.post("reload", timeout=timeout)
         print("the daemon has read its file again; see dynamo ps and dynamo logs")
         return 0
-    from dynamod.daemon.preflight import check
     from dynamod.graph.absolute import absolute
     from dynamod.graph.load import load_graph
+
+    from .preflight import check
 
     graph = load_graph(target, config_file, overrides=list(extra), service_name=service_name)
     check(graph)
@@ -58,7 +59,7 @@ def reload_graph(
 
 def _running(control: Control, graph: Any) -> str:
     """The running graph that is meant."""
-    from dynamod.daemon.verbs import graph_name
+    from dynamod.control.commands import graph_name
 
     names = sorted({row["graph"] for row in control.get("ps")})
     wanted = graph_name(graph)

@@ -14,7 +14,7 @@ from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
 if TYPE_CHECKING:
-    from dynamod.daemon.desk import Talk
+    from .interrupt import Talk
 
 MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
@@ -191,7 +191,7 @@ def run(argv: Sequence[str]) -> int:
         return int(end.code or 0)
     make: Callable[[], Talk] | None = None
     if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
-        from .talk.start import start
+        from dynamod.cli.chat.start import start
 
         arguments, make = start(arguments)
     graph = build(arguments)
@@ -200,7 +200,7 @@ def run(argv: Sequence[str]) -> int:
 
         print(dry_run_text(graph))
         return 0
-    from dynamod.daemon.preflight import check
+    from .preflight import check
 
     check(graph)
     from .serve import foreground
@@ -388,7 +388,7 @@ def _spec(
         namespace=namespace,
         component=component,
         placement=placement,
-        actor=f"dynamod.daemon.components.{actor}",
+        actor=f"dynamod.runtime.components.{actor}",
         config=kept,
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.message.errors import UserError
 
 if TYPE_CHECKING:
-    from dynamod.daemon.desk import Talk
+    from .interrupt import Talk
 
 LEVELS = ("", "debug", "trace")
 
@@ -44,7 +44,7 @@ def serve_graph(arguments: ServeArguments) -> int:
 
         print(dry_run_text(graph))
         return 0
-    from dynamod.daemon.preflight import check
+    from .preflight import check
 
     check(graph)
     if arguments.detach:
@@ -98,9 +98,10 @@ def foreground(
     `again` reads the graph anew, for SIGHUP. `talk` speaks to it instead of clients: nothing else is printed.
     """
     configure_logs(verbose)
-    from dynamod.daemon.boot import Options, Wanted, run
     from dynamod.daemon.paths import choose_socket
     from dynamod.daemon.reload import rereader
+
+    from .boot import Options, Wanted, run
 
     path = choose_socket(socket)
     options = Options(path, title, (Wanted(graph, name),), reload=rereader(again) if again is not None else None)

@@ -64,10 +64,11 @@ def run(argv: Sequence[str]) -> int:
     from .serve import configure_logs
 
     configure_logs(flags.verbose)
-    from dynamod.daemon.boot import Options
-    from dynamod.daemon.boot import run as boot
     from dynamod.daemon.paths import choose_socket
     from dynamod.daemon.reload import reloader
+
+    from .boot import Options
+    from .boot import run as boot
 
     path = choose_socket(flags.socket or settings.get("socket"))
     state = state_file(flags.state_dir)
@@ -152,10 +153,11 @@ def keep(file: Path | None, node: "Node") -> None:
 
 
 def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
-    from dynamod.daemon.preflight import check
+    from dynamod.control.commands import check_name
     from dynamod.daemon.reload import Wanted
-    from dynamod.daemon.verbs import check_name
     from dynamod.graph.load import load_graph
+
+    from .preflight import check
 
     wanted: list[Wanted] = []
     for number, entry in enumerate(settings.get("graphs") or []):

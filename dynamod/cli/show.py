@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from dynamod.daemon.tables import table
+from .tables import table
 
 
 def show(verb: str, value: Any, output: str) -> None:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.daemon.tables import table
 from dynamod.message.errors import UserError
 
 from .client import Control
+from .tables import table
 from .top_rows import Look, Top, top
 from .top_table import GAP, age, sections, state, widths
 

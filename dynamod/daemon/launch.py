@@ -7,10 +7,10 @@ import msgspec
 
 from dynamod.actor import Backoff, Spec
 from dynamod.graph.graph import Graph
+from dynamod.runtime.plan import HostPlan, ServicePlan
 
 from .gpus import VARIABLE
 from .paths import worker_socket_path
-from .plan import HostPlan, ServicePlan
 from .process import Output, Process
 from .running import Running
 from .spawn import environment

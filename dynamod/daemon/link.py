@@ -36,7 +36,7 @@ from dynamod.message.node import (
 from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
 from dynamod.transport.unix import remove_stale
 
-from .heard import Ear
+from .heartbeat import Ear
 
 log = logging.getLogger("dynamod.daemon")
 

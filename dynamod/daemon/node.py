@@ -12,6 +12,8 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, Backoff, Ref, Spec, Supervisor, System, handle
+from dynamod.control.commands import Verbs, check_name
+from dynamod.control.socket import Door
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
@@ -26,16 +28,14 @@ from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogBook
 
 from .cluster import Cluster, cluster_of
-from .door import Door
 from .gpus import Gpus, devices
 from .link import LinkServer
+from .lock import Seat
 from .names import node_name, watch_namesakes
 from .paths import RunFolder, link_path, logs_folder
 from .recent import Recent
 from .reload import HANDED_OVER, Kept
 from .runner import GraphRunner
-from .seat import Seat
-from .verbs import Verbs, check_name
 
 if TYPE_CHECKING:
     from .link import LinkEnd

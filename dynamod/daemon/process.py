@@ -12,9 +12,9 @@ import msgspec
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
 from dynamod.message.node import Answer, Ask, Beat, State
+from dynamod.runtime.lifeline import Lifeline
+from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 
-from .lifeline import Lifeline
-from .plan import EXIT_USER_ERROR, HostPlan, encode
 from .spawn import Child, take_spare
 from .stall import Clocks, judge
 
@@ -50,7 +50,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
 
 
 class Process(Actor):
-    """Starts `python -m dynamod.daemon.host`, hands it the plan, and is Ready when all its components are.
+    """Starts `python -m dynamod.runtime.host`, hands it the plan, and is Ready when all its components are.
 
     Stop: SIGTERM, then SIGKILL to the whole group after `grace` seconds. Whatever the child started dies with it.
     """

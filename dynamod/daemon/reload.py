@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynamod.control.commands import graph_name
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import Changes, diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-
-from .verbs import graph_name
 
 if TYPE_CHECKING:
     from .node import Node

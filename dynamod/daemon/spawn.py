@@ -20,13 +20,13 @@ WARM = ("ingress", "worker")
 
 
 class Child:
-    """A process that runs `dynamod.daemon.host`, in a session of its own. `sock` is our end of its lifeline."""
+    """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its lifeline."""
 
     def __init__(self, environ: Mapping[str, str], warm: str = "") -> None:
         self.sock, theirs = socket.socketpair()
         try:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "dynamod.daemon.host", str(theirs.fileno()), warm],
+                [sys.executable, "-m", "dynamod.runtime.host", str(theirs.fileno()), warm],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

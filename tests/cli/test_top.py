@@ -135,7 +135,7 @@ def test_the_first_look_has_no_rates() -> None:
     engine, front = view.processes
     assert engine.cpu is None
     assert engine.worker is not None
-    assert (engine.worker.running, worker.worker.tokens_per_second) == (2, None)
+    assert (engine.worker.running, engine.worker.tokens_per_second) == (2, None)
     assert front.ingress is not None
     assert (front.ingress.in_flight, front.ingress.requests_per_second, front.ingress.ttft_p50) == (4, None, None)
 
@@ -146,7 +146,7 @@ def test_what_began_since_has_no_rates_either() -> None:
     view = top(look(102.0, again, worker("agg/Worker.0", 5), cpu=0.1), before)
     engine = view.processes[0]
     assert engine.worker is not None
-    assert (engine.cpu, worker.worker.tokens_per_second, engine.restarts) == (None, None, 1)
+    assert (engine.cpu, engine.worker.tokens_per_second, engine.restarts) == (None, None, 1)
     assert top(look(102.0, ROWS, holder=2), before).interval is None, "another holder's clock"
     assert top(now, now).interval is None
 

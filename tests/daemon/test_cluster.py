@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from dynamod.control.infra import etcd_answers, nats_answers
 from dynamod.daemon.cluster import cluster_of
-from dynamod.daemon.infra import etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
 NATS, ETCD = "nats://other:4222", "http://other:2379"

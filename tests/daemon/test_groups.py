@@ -7,7 +7,7 @@ from dynamod.daemon.groups import groups
 from dynamod.graph.graph import EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.load import load_graph
 
-FRONTEND = "dynamod.daemon.components.frontend:FrontendComponent"
+FRONTEND = "dynamod.runtime.components.frontend:FrontendComponent"
 
 
 def spec(name: str, **fields: object) -> ServiceSpec:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dynamod.actor.testing import virtual
-from dynamod.daemon.service_host import NotAlive, ServiceHost
 from dynamod.graph.hooks import Hooks
+from dynamod.runtime.service_host import NotAlive, ServiceHost
 
 
 class Service:

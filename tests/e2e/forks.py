@@ -24,12 +24,12 @@ def warm() -> None:
     import dynamod.cli.client
     import dynamod.cli.frontend
     import dynamod.cli.main
+    import dynamod.cli.preflight
     import dynamod.cli.reload
     import dynamod.cli.run
     import dynamod.cli.serve
     import dynamod.cli.service
     import dynamod.cli.show
-    import dynamod.daemon.preflight
     import dynamod.graph.config
     import dynamod.graph.load
     import dynamod.preprocess.locate

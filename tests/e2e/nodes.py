@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dynamod.daemon import infra
+from dynamod.control import infra
 from dynamod.preprocess.locate import locate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
+from dynamod.control import infra
 
 from .nodes import Servers, instances, models, on, worker
 from .together import together

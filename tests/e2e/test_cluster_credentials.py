@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.daemon import infra
+from dynamod.control import infra
 
 from .nodes import Servers, models, on, worker
 

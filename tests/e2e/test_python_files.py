@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .test_talk import piped
+from .test_chat import piped
 from .together import together
 
 PYSTR = """\

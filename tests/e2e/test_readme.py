@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .test_talk import piped
+from .test_chat import piped
 
 ROOT = Path(__file__).parents[2]
 FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"

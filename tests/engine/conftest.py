@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from dynamod.actor import Ref, System
-from dynamod.daemon.exchange import Exchange
 from dynamod.engine.base import Engine, EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.message import tokens
@@ -19,6 +18,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
 from dynamod.message.kv_events import FeedItem, unpack
 from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Subscribe
+from dynamod.runtime.dispatcher import Exchange
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.worker.worker import Worker, WorkerStatistics

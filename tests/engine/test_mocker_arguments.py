@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from dynamod.daemon.components.worker import options_of
 from dynamod.engine.mocker.arguments import MockerArguments, arguments_of
 from dynamod.engine.names import check_arguments
 from dynamod.message.errors import UserError
+from dynamod.runtime.components.worker import options_of
 
 
 def test_the_defaults_are_the_originals() -> None:

@@ -26,7 +26,7 @@ STORE = """
 import pathlib, sys, time
 from dynamod import sample
 from dynamod.ingress.model_store import ModelCache
-from dynamod.preprocess import ship
+from dynamod.preprocess import model_files as ship
 from dynamod.preprocess.card import read_card
 card = read_card(sample.path("sample"), name="m")
 files, cache, entry = ship.collect(card), ModelCache(), None

@@ -7,12 +7,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamod.daemon.statistics import text
 from dynamod.discovery.view import Serving
 from dynamod.ingress.dispatcher import Dispatch
 from dynamod.ingress.router_metrics import rows
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.router.router import Prompt, RouterSettings
+from dynamod.runtime.statistics import text
 
 
 class View:

@@ -371,8 +371,8 @@ async def test_a_server_that_comes_late_is_waited_for_and_the_log_says_so(
         lambda work, name: tasks.append(asyncio.get_running_loop().create_task(work)),
     )
     connection.start()
-    server = NatsServer(connection, "d_b.g-1", Engine())
-    await server.start()
+    worker = NatsServer(connection, "d_b.g-1", Engine())
+    await worker.start()
     assert not await connection.ready(1.5)
     said = [line for line in caplog.messages if "cannot be reached" in line]
     assert said == [f"NATS at {server.url} cannot be reached: connection refused; trying on"]

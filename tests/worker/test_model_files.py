@@ -10,7 +10,6 @@ import pytest
 
 from dynamod import sample
 from dynamod.actor import Actor, System
-from dynamod.daemon.exchange import Exchange
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore
 from dynamod.message.discovery import Instance
@@ -19,6 +18,7 @@ from dynamod.message.ingress import Delta, Items
 from dynamod.message.worker import Files
 from dynamod.preprocess import model_files as ship
 from dynamod.preprocess.bundle import CHUNK, Parcel
+from dynamod.runtime.dispatcher import Exchange
 from dynamod.transport.base import Sink
 from dynamod.transport.inbox import ends
 from dynamod.transport.unix import UnixServer, UnixTransport

@@ -14,7 +14,6 @@ import pytest
 
 from dynamod import sample
 from dynamod.actor import Actor, System
-from dynamod.daemon.exchange import Exchange
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
@@ -28,6 +27,7 @@ from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Files, Generate, Request
+from dynamod.runtime.dispatcher import Exchange
 from dynamod.transport.base import Reply
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.worker import Worker

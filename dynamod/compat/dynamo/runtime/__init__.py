@@ -1,14 +1,5 @@
 """`dynamo.runtime`: serving and calling endpoints from one's own file; addresses and errors."""
 
-from dynamod.daemon.distributed.bindings import missing
-from dynamod.daemon.distributed.client import Annotated as Annotated
-from dynamod.daemon.distributed.client import Client as Client
-from dynamod.daemon.distributed.decorators import dynamo_endpoint as dynamo_endpoint
-from dynamod.daemon.distributed.decorators import dynamo_worker as dynamo_worker
-from dynamod.daemon.distributed.runtime import Component as Component
-from dynamod.daemon.distributed.runtime import DistributedRuntime as DistributedRuntime
-from dynamod.daemon.distributed.runtime import Endpoint as Endpoint
-from dynamod.daemon.distributed.runtime import Namespace as Namespace
 from dynamod.discovery.keys import Address as EndpointId
 from dynamod.engine.python.context import Context as Context
 from dynamod.message.errors import BadRequest as InvalidArgument
@@ -17,6 +8,15 @@ from dynamod.message.errors import DynamodError as DynamoException
 from dynamod.message.errors import EngineFailed as StreamIncomplete
 from dynamod.message.errors import Overloaded as WorkerUnavailable
 from dynamod.message.errors import TimedOut as ConnectionTimeout
+from dynamod.sdk.bindings import missing
+from dynamod.sdk.client import Annotated as Annotated
+from dynamod.sdk.client import Client as Client
+from dynamod.sdk.decorators import dynamo_endpoint as dynamo_endpoint
+from dynamod.sdk.decorators import dynamo_worker as dynamo_worker
+from dynamod.sdk.runtime import Component as Component
+from dynamod.sdk.runtime import DistributedRuntime as DistributedRuntime
+from dynamod.sdk.runtime import Endpoint as Endpoint
+from dynamod.sdk.runtime import Namespace as Namespace
 
 __all__ = [
     "Annotated",

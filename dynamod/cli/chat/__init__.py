@@ -1,0 +1,1 @@
+"""The chat client of dynamo-run: terminal, standard input, batch files."""

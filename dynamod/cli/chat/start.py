@@ -1,0 +1,128 @@
+"""From the words of `dynamo-run` to a talk: what must be known before anything starts is checked here."""
+
+import copy
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamod.message.errors import UserError
+
+from . import entries
+from .client import Door
+
+if TYPE_CHECKING:
+    from dynamod.cli.interrupt import Desk, Talk
+    from dynamod.cli.run import RunArguments
+
+MAX_TOKENS = 8192
+TEMPERATURE = 0.7
+FIELDS: dict[str, type | tuple[type, ...]] = {"model": str, "temperature": (int, float), "max_completion_tokens": int}
+TEMPLATE = 'for example {"temperature": 0.7, "max_completion_tokens": 8192}'
+
+
+def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]":
+    """Arguments for a graph whose front door only we can enter, and what makes what talks to it. Raises UserError.
+
+    The latter reads stdin, or the files, and may raise UserError too: it is called when the graph is known to be good.
+
+    Every request asks for 8,192 tokens at most and temperature 0.7; echo_core also gets `ignore_eos`, since the
+    template that it repeats contains stop tokens (all as the original does).
+    """
+    flags = copy.copy(arguments.flags)
+    if flags.api_key or flags.api_key_file or flags.tls_cert_path or flags.tls_key_path:
+        raise UserError(f"in={arguments.input} serves no clients", "keys and certificates belong to in=http")
+    key = secrets.token_urlsafe(24)
+    flags.http_host, flags.http_port, flags.api_key = "127.0.0.1", 0, key
+    wanted = flags.model_name or ""
+    if arguments.output in ("auto", "dyn"):
+        flags.model_name = None  # which of those that are found
+    fields: dict[str, Any] = {"max_completion_tokens": MAX_TOKENS, "temperature": TEMPERATURE}
+    if file := getattr(flags, "request_template", None):
+        fields |= template(file)
+        wanted = str(fields.pop("model", "")) or wanted
+        flags.request_template = None
+    if arguments.output in ("echo", "echo_core"):
+        fields["nvext"] = {"ignore_eos": True}
+    if not flags.verbose:
+        os.environ.setdefault("DYN_LOG", "warn")
+    if arguments.input == "text" and not sys.stdin.isatty():
+        raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
+    changed = copy.copy(arguments)
+    changed.input, changed.flags = "http", flags
+
+    def make() -> "Talk":
+        return _waiting(arguments, _way(arguments, lambda url: Door(url, key, fields), wanted))
+
+    return changed, make
+
+
+def template(file: str) -> dict[str, Any]:
+    """The fields that a file sets: `model`, `temperature`, `max_completion_tokens`. Raises UserError."""
+    try:
+        with open(file, encoding="utf-8") as text:
+            value = json.load(text)
+    except OSError as error:
+        raise UserError(f"--request-template {file}: {error.strerror}", "check the path") from None
+    except ValueError as error:
+        raise UserError(f"--request-template {file}: no JSON ({error})", TEMPLATE) from None
+    if not isinstance(value, dict):
+        raise UserError(f"--request-template {file} holds no object", TEMPLATE)
+    for name, field in value.items():
+        if name not in FIELDS:
+            raise UserError(f"--request-template {file}: unknown key {name}", f"known keys: {', '.join(FIELDS)}")
+        if not isinstance(field, FIELDS[name]) or isinstance(field, bool):
+            raise UserError(f"--request-template {file}: {name} is {field!r}", TEMPLATE)
+    return value
+
+
+def _way(arguments: "RunArguments", door: Callable[[str], Door], wanted: str) -> "Talk":
+    if arguments.input == "text":
+        from .text import Chat, reader
+
+        stats = bool(arguments.flags.verbose)
+        return lambda desk, url: Chat(desk, door(url), reader(), stats=stats).run(wanted)
+    if arguments.input == "stdin":
+        if sys.stdin.isatty():
+            print("reading the prompt from stdin; Ctrl-D ends it", file=sys.stderr)
+        prompt = sys.stdin.read().strip()
+        if not prompt:
+            raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
+        from .once import answer_once
+
+        return lambda desk, url: answer_once(desk, door(url), wanted, prompt)
+    files = entries.inputs(arguments.input.removeprefix("batch:"))
+    total = entries.count(files)
+    from .batch import Batch
+
+    return lambda desk, url: Batch(door(url), files, total, _counter(arguments)).run(desk, wanted)
+
+
+def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
+    """Counts the tokens of a text, if this command has the model's files."""
+    if not arguments.model or arguments.output in ("auto", "dyn", "echo_full"):
+        return None
+    from dynamod.preprocess.locate import locate
+    from dynamod.preprocess.source import open_source
+    from dynamod.preprocess.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_source(open_source(locate(arguments.flags.model_config or arguments.model)))
+    return lambda text: len(tokenizer.encode(text))
+
+
+def _waiting(arguments: "RunArguments", run: "Talk") -> "Talk":
+    """Says what is waited for, on a terminal, until the talk begins."""
+    if not sys.stderr.isatty():
+        return run
+    what = (
+        "waiting for a worker" if arguments.output in ("auto", "dyn") else f"loading {arguments.model or 'the model'}"
+    )
+    print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
+
+    async def begin(desk: "Desk", url: str) -> int:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        return await run(desk, url)
+
+    return begin

@@ -1,0 +1,105 @@
+"""`in=text`: a conversation in the terminal."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dynamod.cli.interrupt import Desk
+
+from .client import Answer, Door, Refused
+
+HELP = """\
+  /clear   forget the conversation
+  /model   say which models there are; /model NAME takes another
+  /help    this
+  /exit    end (as Ctrl-D, or Ctrl-C at the prompt)
+Ctrl-C while an answer comes ends the answer."""
+
+
+def history_file() -> Path:
+    """Where lines are remembered."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
+
+
+class Chat:
+    """A conversation: what was said so far goes with every question."""
+
+    def __init__(self, desk: Desk, door: Door, read: Callable[[], Any], *, stats: bool) -> None:
+        self._desk, self._door, self._read, self._stats = desk, door, read, stats
+        self._messages: list[dict[str, str]] = []
+        self._model = ""
+
+    async def run(self, wanted: str) -> int:
+        """Until the user leaves. Returns the exit code."""
+        async with self._door:
+            self._model = await self._door.model(wanted)
+            print(f"Talking to {self._model}. Ctrl-C to exit, /help for more.", flush=True)
+            while True:
+                try:
+                    line = (await self._read()).strip()
+                except (EOFError, KeyboardInterrupt):
+                    return 0
+                if line.startswith("/") and line.split()[0] in ("/clear", "/model", "/help", "/exit", "/quit"):
+                    if line in ("/exit", "/quit"):
+                        return 0
+                    await self._command(line)
+                elif line:
+                    await self._turn(line)
+
+    async def _command(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "/clear":
+            self._messages.clear()
+            print("The conversation is forgotten.")
+        elif word == "/help":
+            print(HELP)
+        else:
+            names = await self._door.models()
+            if rest.strip() in names:
+                self._model = rest.strip()
+                print(f"Talking to {self._model}.")
+            else:
+                print(f"models: {', '.join(names) or 'none'}" + (f"; none is called {rest.strip()}" if rest else ""))
+
+    async def _turn(self, line: str) -> None:
+        """One question with its answer. What has failed is not part of the conversation."""
+        self._messages.append({"role": "user", "content": line})
+        answer = Answer()
+        try:
+            async with self._desk.interruptible():
+                async for piece in self._door.ask(self._model, self._messages, answer):
+                    sys.stdout.write(piece)
+                    sys.stdout.flush()
+        except Refused as error:
+            print(f"{chr(10) if answer.pieces else ''}error: {error}", flush=True)
+            if not answer.pieces:
+                self._messages.pop()
+                return
+        except self._desk.Interrupted:
+            print("...", end="")
+        self._messages.append({"role": "assistant", "content": answer.text})
+        print(flush=True)
+        if self._stats and answer.tokens_out:
+            speed = answer.tokens_out / max(answer.seconds, 1e-3)
+            print(f"({answer.tokens_in} tokens in, {answer.tokens_out} out, {speed:.1f} tokens/s)", flush=True)
+
+
+def reader() -> Callable[[], Any]:
+    """Reads a line with editing and history: a coroutine function that raises EOFError and KeyboardInterrupt."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.formatted_text import FormattedText
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+    history: History = InMemoryHistory()
+    path = history_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        history = FileHistory(str(path))
+    except OSError:
+        pass  # a home that cannot be written to: nothing is remembered
+    session: PromptSession[str] = PromptSession(history=history)
+    label = FormattedText([("bold", "User: ")])
+    return lambda: session.prompt_async(label, handle_sigint=False)

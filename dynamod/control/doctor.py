@@ -1,0 +1,333 @@
+"""`dynamo doctor`: looks at what serving needs, and says how to mend what is wrong. Changes nothing."""
+
+import asyncio
+import os
+import resource
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from dynamod import __version__
+from dynamod.actor import Actor, System
+from dynamod.daemon.cluster import Cluster, cluster_of
+from dynamod.daemon.paths import choose_socket, link_path, socket_candidates
+from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
+from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
+from dynamod.discovery.view import disagree
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import UserError
+from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
+from dynamod.transport.framing import MAGIC, Unframer, pack
+
+if TYPE_CHECKING:
+    from dynamod.transport.nats.settings import NatsSettings
+
+State = Literal["ok", "warn", "fail"]
+FILES = 4096
+"""Open files that a node with a thousand streams needs."""
+SKEW = 2.0
+"""Seconds between two clocks above which times in logs mislead."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at. `mend` says what to do, empty when all is well."""
+
+    check: str
+    state: State
+    found: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the registry of the running node holds."""
+
+    node: str
+    version: str
+    cards: Mapping[str, ModelCard]
+    instances: Mapping[str, Instance]
+    cluster: Mapping[str, str]
+
+
+async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """All checks, one after the other, each within seconds."""
+    yield limits()
+    for finding in places(explicit):
+        yield finding
+    known = await running(explicit)
+    yield daemon(known)
+    for port in ports:
+        yield free(port, known is not None)
+    try:
+        cluster = cluster_of(environ)
+    except UserError as error:
+        yield Finding("cluster", "fail", str(error), error.hint or "correct the variable")
+    else:
+        async for finding in brokers(cluster):
+            yield finding
+    if known is not None:
+        async for finding in workers(known):
+            yield finding
+
+
+def limits() -> Finding:
+    """Open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft} open files (hard limit {hard})"
+    if 0 <= soft < FILES:
+        return Finding("limits", "warn", text, f"ulimit -n {FILES}, or LimitNOFILE= in the unit")
+    return Finding("limits", "ok", text)
+
+
+def places(explicit: str | None) -> list[Finding]:
+    """The control socket's folder: whether we may create it, and who else may."""
+    try:
+        path = choose_socket(explicit)
+    except UserError as error:
+        return [Finding("socket", "fail", str(error), error.hint)]
+    folder = path.parent
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    found = [Finding("socket", "ok", f"{path} can be used")]
+    if mode & 0o002 and not mode & stat.S_ISVTX:
+        mend = f"chmod o-w {folder}, or name another with --socket"
+        found = [Finding("socket", "fail", f"everybody may replace files in {folder}", mend)]
+    return found
+
+
+def free(port: int, running_here: bool) -> Finding:
+    """Whether a front door could listen."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("0.0.0.0", port))
+        except OSError as error:
+            why = f"port {port}: {error.strerror}"
+            if running_here:
+                return Finding("ports", "ok", f"{why} (perhaps by the front door that runs)")
+            return Finding("ports", "warn", why, "stop what listens there, or choose --Frontend.port")
+    return Finding("ports", "ok", f"port {port} is free")
+
+
+def daemon(known: Known | None) -> Finding:
+    """The running daemon and its version."""
+    if known is None:
+        return Finding("daemon", "ok", "none runs (dynamo serve and dynamo-run need none)")
+    text = f"node {known.node} runs dynamod {known.version or 'of an unknown version'}"
+    if known.version != __version__:
+        return Finding("daemon", "warn", f"{text}, this command is {__version__}", "restart the daemon")
+    return Finding("daemon", "ok", text)
+
+
+async def brokers(cluster: Cluster) -> AsyncIterator[Finding]:
+    """The etcd and NATS servers that a node would join."""
+    if cluster.etcd is None and not cluster.nats:
+        yield Finding("cluster", "ok", "this node is alone (no ETCD_ENDPOINTS, no NATS_SERVER, none found here)")
+        return
+    if cluster.etcd is not None:
+        for finding in together([await _etcd(endpoint, cluster.etcd) for endpoint in cluster.etcd.endpoints]):
+            yield finding
+        if not cluster.nats:
+            found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
+            yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
+    if cluster.nats:
+        from dynamod.transport.nats.settings import NatsSettings
+
+        settings = NatsSettings.from_environment(cluster.nats)
+        assert settings is not None
+        for finding in together([await _nats(server, settings) for server in settings.servers]):
+            yield finding
+
+
+def together(findings: Sequence[Finding]) -> list[Finding]:
+    """Of several servers one that answers will do: then what is wrong with others is only to be looked at."""
+    if all(finding.state == "fail" for finding in findings):
+        return list(findings)
+    return [msgspec.structs.replace(one, state="warn") if one.state == "fail" else one for one in findings]
+
+
+async def _etcd(endpoint: Endpoint, settings: EtcdSettings) -> Finding:
+    from dynamod.discovery.etcd.probe import probe
+
+    told = await probe(str(endpoint), 2.0, settings)
+    if told is None:
+        why = await _refusal(endpoint, settings)
+        files = "ETCD_AUTH_CA, ETCD_AUTH_CLIENT_CERT and ETCD_AUTH_CLIENT_KEY" if endpoint.tls else "ETCD_AUTH_CA"
+        mend = f"start it (dynamo infra up, or your cluster's), or correct ETCD_ENDPOINTS and {files}"
+        return Finding("etcd", "fail", f"{endpoint} does not answer as etcd{f' ({why})' if why else ''}", mend)
+    text = f"{endpoint} is etcd {told['version']}, answered in {told['seconds'] * 1000:.0f} ms"
+    if not told["healthy"]:
+        return Finding("etcd", "fail", f"{text}, and is not healthy", "see etcdctl endpoint health; has it a leader?")
+    if why := await _refusal(endpoint, settings):
+        user = "the user of ETCD_AUTH_USERNAME" if settings.username else "a node without ETCD_AUTH_USERNAME"
+        mend = f"correct ETCD_AUTH_USERNAME and ETCD_AUTH_PASSWORD; the user has to read and write keys under {SHARED}"
+        return Finding("etcd", "fail", f"{endpoint} refuses {user}: {why}", mend)
+    skew = told.get("skew")
+    if skew is not None and abs(skew) > SKEW:
+        mend = "set the clocks by NTP: leases do not depend on them, but times in logs and answers do"
+        return Finding("clocks", "warn", f"{text}; its clock differs by {skew:+.0f} s", mend)
+    return Finding("etcd", "ok", text)
+
+
+async def _refusal(endpoint: Endpoint, settings: EtcdSettings) -> str:
+    """Why a node could not do there what it has to, empty when it can: the probe needs no user."""
+    from dynamod.discovery.etcd.client import connect
+    from dynamod.discovery.etcd.errors import EtcdError
+
+    try:
+        async with connect(endpoint, settings) as client:
+            await client.ping(SHARED)
+            await client.delete(f"{SHARED}doctor", 1)  # nothing hangs on lease 1, but the right to write is asked for
+    except EtcdError as error:
+        return str(error)
+    except UserError as error:
+        return error.line()
+    return ""
+
+
+async def _nats(server: str, settings: "NatsSettings") -> Finding:
+    from dynamod.transport.nats import client as nats_client
+
+    problems: list[Exception] = []
+
+    async def hear(error: Exception) -> None:
+        problems.append(error)
+
+    client = nats_client.new_client()
+    try:
+        options = nats_client.options(replace(settings, servers=(server,)), client, "doctor")
+        async with asyncio.timeout(5.0):
+            try:
+                once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": hear}
+                await client.connect(**{**options, **once})
+                if settings.tls and not nats_client.offers_tls(client):
+                    raise ConnectionRefusedError("the server offers no TLS")
+                begun = time.monotonic()
+                await client.flush(2)
+                took = (time.monotonic() - begun) * 1000
+                size = client.max_payload
+            finally:
+                await client.close()
+    except Exception as error:
+        why = next(filter(nats_client.distrusts, problems), problems[0] if problems else error)
+        if nats_client.refuses_credentials(why):
+            of = settings.credentials
+            text = f"refuses the credentials of {of}" if of else "wants credentials"
+            return Finding("nats", "fail", f"{server} {text}", "set NATS_AUTH_USERNAME and others to what it knows")
+        mend = "start it (dynamo infra up, or your cluster's), or correct NATS_SERVER and NATS_TLS_*"
+        return Finding("nats", "fail", f"{server}: {nats_client.plain(why)}", mend)
+    return Finding("nats", "ok", f"{server} answered in {took:.1f} ms, takes messages of {size // 1024} KiB")
+
+
+async def workers(known: Known) -> AsyncIterator[Finding]:
+    """Every model's worker: whether it answers, and whether its tokenizer is that of the files here."""
+    from dynamod.ingress.static_workers import describe
+    from dynamod.runtime.context import Mail, local_and_unix
+    from dynamod.runtime.remote import Remote
+
+    async with System() as system:
+        owner = Actor()  # of the connections
+        await system.ready(system.start("doctor", lambda: owner, restart="temporary"), timeout=5)
+        local, unix = local_and_unix(owner.context.task)
+        remote = Remote("doctor", lambda *_: None, owner.context.task)
+        remote.welcome(Welcome(0, known.node, known.version, dict(known.cluster)))
+        mail = Mail("", local, unix, remote)
+        mail.node = known.node
+        try:
+            if remote.connection is not None:
+                await remote.connection.ready(2.0)
+            first: dict[str, tuple[str, ModelCard]] = {}
+            for place, card in sorted(known.cards.items()):
+                instance = known.instances.get(place)
+                if instance is None:
+                    continue
+                who = f"{instance.process or place} on {instance.node} ({card.name})"
+                other, known_card = first.setdefault(card.name, (who, card))
+                if disagree(card, known_card):
+                    text = f"{who} and {other} differ in tokenizer, template or context length: requests go to one kind"
+                    yield Finding("workers", "fail", text, "give both the same files and settings, or one another name")
+                begun = time.monotonic()
+                if await describe(mail, instance) is None:
+                    mend = f"see dynamo ps and dynamo logs on {instance.node}"
+                    if instance.node != known.node and remote.connection is None:
+                        mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
+                    yield Finding("workers", "fail", f"{who} does not answer", mend)
+                    continue
+                yield Finding("workers", "ok", f"{who} answers in {(time.monotonic() - begun) * 1000:.1f} ms")
+                finding = await asyncio.to_thread(tokenizer, card)
+                if finding is not None:
+                    yield finding
+        finally:
+            await mail.close()
+            await remote.close()
+
+
+def tokenizer(card: ModelCard) -> Finding | None:
+    """Whether what turns text into tokens here is what the worker has; None for text engines and files elsewhere."""
+    from dynamod.preprocess.card import read_card
+    from dynamod.preprocess.source import open_source
+    from dynamod.preprocess.tokenizer import Tokenizer
+
+    if card.kind != "tokens" or not Path(card.path).exists():
+        return None
+    config = Path(card.config_path) if card.config_path else None
+    length = card.context_length or None
+    try:
+        here = read_card(Path(card.path), name=card.name, config=config, context_length=length)
+        if here.mdc_sum != card.mdc_sum:
+            mend = "restart the worker, or give both the same files"
+            return Finding(
+                "tokenizer", "fail", f"{card.path} has changed since the worker of {card.name} read it", mend
+            )
+        found = Tokenizer.from_source(open_source(config or Path(card.path)))
+    except UserError as error:
+        return Finding("tokenizer", "fail", f"{card.name}: {error}", error.hint)
+    if found.backend == "tokenizers":
+        mend = "nothing is wrong; prompts just take longer"
+        return Finding("tokenizer", "warn", f"{card.name}: the fast encoder does not give the same tokens", mend)
+    return Finding("tokenizer", "ok", f"{card.name}: {found.backend} and the reference give the same tokens")
+
+
+async def running(explicit: str | None) -> Known | None:
+    """Ask the daemon that holds the node what its registry has; None when none answers."""
+    for candidate in socket_candidates(explicit):
+        try:
+            async with asyncio.timeout(2.0):
+                return await _ask(str(link_path(candidate)))
+        except (OSError, TimeoutError, EOFError, msgspec.MsgspecError, ValueError):
+            continue
+    return None
+
+
+async def _ask(path: str) -> Known:
+    reader, writer = await asyncio.open_unix_connection(path)
+    encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+    decode = msgspec.msgpack.Decoder(FromNode).decode
+    try:
+        words = (Hello("doctor", os.getpid(), version=__version__), Watch(1, CARDS), Watch(2, INSTANCES))
+        writer.write(MAGIC + b"".join(pack(encode(word)) for word in words))
+        unframer, snapshots, welcome = Unframer(), dict[int, dict[str, bytes]](), Welcome(0, "")
+        while len(snapshots) < 2:
+            data = await reader.read(1 << 16)
+            if not data:
+                raise EOFError
+            for payload in unframer.feed(data):
+                match decode(payload):
+                    case Welcome() as told:
+                        welcome = told
+                    case Snapshot(number, items):
+                        snapshots[number] = dict(items)
+                    case _:
+                        pass
+    finally:
+        writer.close()
+    cards = {key.removeprefix(CARDS): msgspec.json.decode(value, type=ModelCard) for key, value in snapshots[1].items()}
+    instances = {
+        key.removeprefix(INSTANCES): msgspec.json.decode(value, type=Instance) for key, value in snapshots[2].items()
+    }
+    return Known(welcome.node, welcome.version, cards, instances, welcome.cluster)

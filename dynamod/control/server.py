@@ -1,0 +1,169 @@
+"""The control socket: HTTP and JSON under /v1 over a unix socket, for the command line and for curl."""
+
+import array
+import asyncio
+import json
+import logging
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from dynamod import __version__
+from dynamod.message.errors import DynamodError, UserError
+
+from .commands import CHANGING, UnknownName
+
+if TYPE_CHECKING:
+    from dynamod.daemon.node import Node
+
+log = logging.getLogger("dynamod.control")
+
+READING = ("status", "ps", "top", "logs", "inspect")
+SO_PEERGROUPS = 59
+"""Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
+FOLLOW = 0.3
+"""Seconds between looks for new log lines."""
+
+
+class Control:
+    """Answers on a listener that `door.Door` bound; who may change something is decided by the peer's credentials."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, listener: socket.socket) -> None:
+        """Serve the node's verbs."""
+        app = web.Application(middlewares=[_errors])
+        for verb in READING:
+            app.router.add_get(f"/v1/{verb}", self._read)
+            app.router.add_get(f"/v1/{verb}/{{name:.+}}", self._read)
+        for verb in sorted(CHANGING):
+            app.router.add_post(f"/v1/{verb}", self._change)
+            app.router.add_post(f"/v1/{verb}/{{name:.+}}", self._change)
+        app.router.add_get("/v1/metrics", self._metrics)
+        app.router.add_get("/v1/requests/{request}/decision", self._explain)
+        app.router.add_get("/v1", self._index)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await self._runner.setup()
+        await web.SockSite(self._runner, listener).start()
+
+    async def stop(self) -> None:
+        """End open answers and close the listener."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _index(self, request: web.Request) -> web.Response:
+        verbs = {
+            "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
+            "post": [f"/v1/{v}" for v in sorted(CHANGING)],
+        }
+        return _json({"version": __version__, **verbs})
+
+    async def _read(self, request: web.Request) -> web.StreamResponse:
+        verb = request.path.split("/")[2]
+        arguments: dict[str, Any] = dict(request.query)
+        name = request.match_info.get("name")
+        if name:
+            arguments["actor" if verb == "inspect" else "component"] = name
+        if verb == "logs":
+            for key in ("after", "lines"):
+                if key in arguments:
+                    arguments[key] = _parsed(key, arguments[key])
+            if arguments.pop("follow", "0") in ("1", "true", ""):
+                return await self._follow(request, arguments)
+        return _json(await self._node.verbs.call(verb, arguments))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = await self._node.verbs.call("metrics", {})
+        return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        return _json(await self._node.verbs.call("explain", dict(request.match_info)))
+
+    async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
+        entries = await self._node.verbs.call("logs", arguments)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+        await response.prepare(request)
+        while True:
+            for line in entries["lines"]:
+                await response.write(f"{line}\n".encode())
+            await asyncio.sleep(FOLLOW)
+            entries = await self._node.verbs.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+
+    async def _change(self, request: web.Request) -> web.Response:
+        verb = request.path.split("/")[2]
+        if not self._may_change(request):
+            return _error(403, f"user {_peer(request)[0]} may not {verb}", "ask the owner of the daemon, or root")
+        text = await request.text()
+        try:
+            arguments = json.loads(text) if text.strip() else {}
+        except ValueError as error:
+            return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
+        if not isinstance(arguments, dict):
+            return _error(400, "the body is no JSON object", 'for example {"component": "Worker"}')
+        name = request.match_info.get("name")
+        if name:
+            arguments["graph" if verb == "stop" else "component"] = name
+        for key, value in request.query.items():
+            arguments[key] = _parsed(key, value)
+        return _json(await self._node.verbs.call(verb, arguments))
+
+    def _may_change(self, request: web.Request) -> bool:
+        uid, groups = _peer(request)
+        owner = os.stat(self._node.socket).st_gid
+        return uid in (0, os.getuid()) or (owner != 0 and owner in groups)
+
+
+def _peer(request: web.Request) -> tuple[int, set[int]]:
+    """User and groups of the client, from the kernel; user -1 when it does not tell."""
+    sock = request.transport.get_extra_info("socket") if request.transport is not None else None
+    option = getattr(socket, "SO_PEERCRED", None)
+    if sock is None or option is None:
+        return os.getuid() if option is None else -1, set()  # elsewhere the socket's mode is the guard
+    _, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+    try:
+        others = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)  # 256 groups, the most Python takes
+    except OSError:
+        others = b""
+    return uid, {gid, *array.array("I", others[: len(others) // 4 * 4])}
+
+
+def _parsed(key: str, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        if key in ("lines", "replicas", "after"):
+            raise UserError(f"{key} is '{text}'", "give a number") from None
+        return text
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
+    try:
+        response: web.StreamResponse = await handler(request)
+    except UnknownName as error:
+        return _error(404, str(error), error.hint)
+    except UserError as error:
+        return _error(400, str(error), error.hint)
+    except TimeoutError:
+        return _error(504, "the component did not answer in time", "try dynamo inspect")
+    except DynamodError as error:
+        return _error(400, str(error), "")
+    except web.HTTPException as error:
+        return _error(error.status, f"{request.method} {request.path}: {error.reason}", "see /v1")
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        return _error(500, f"{type(error).__name__}: {error}", "see the daemon's log")
+    return response
+
+
+def _json(value: Any) -> web.Response:
+    return web.json_response(value)
+
+
+def _error(status: int, message: str, hint: str) -> web.Response:
+    return web.json_response({"error": {"message": message, "hint": hint}}, status=status)

@@ -1,0 +1,68 @@
+"""The door of the control socket: bound as soon as the node is held, answered once somebody knocks.
+
+The HTTP library takes a third of a second to import, the longest single step of a cold start, and most daemons that run
+in a terminal are never asked anything. So it is imported for the first client, who waits in the listener's backlog.
+"""
+
+import asyncio
+import importlib
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from dynamod.actor import Actor, Reason
+from dynamod.message.errors import UserError
+from dynamod.transport.unix import remove_stale
+
+if TYPE_CHECKING:
+    from dynamod.daemon.node import Node
+
+    from .server import Control
+
+
+class Door(Actor):
+    """Binds the control socket, mode 0660, and hands it to `control.Control` at the first connection."""
+
+    def __init__(self, node: "Node") -> None:
+        self._node = node
+        self._listener: socket.socket | None = None
+        self._control: Control | None = None
+
+    async def started(self) -> None:
+        """Bind the socket. We hold the node's seat, so a socket in the way is a dead daemon's."""
+        path = str(self._node.socket)
+        remove_stale(path)
+        self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        old = os.umask(0o177)  # closed to others until it has its mode
+        try:
+            listener.bind(path)
+            os.chmod(path, 0o660)  # whatever umask, or a default ACL of the folder, made of it
+        except OSError as error:
+            listener.close()
+            raise UserError(f"cannot bind the control socket {path}: {error.strerror}", "choose --socket") from None
+        finally:
+            os.umask(old)
+        listener.listen(128)
+        listener.setblocking(False)
+        self.context.task(self._open(listener), "open")
+
+    async def _open(self, listener: socket.socket) -> None:
+        knocked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, knocked.set)
+        try:
+            await knocked.wait()
+        finally:
+            loop.remove_reader(listener)
+        module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
+        control: Control = module.Control(self._node)
+        self._control = control
+        await control.start(listener)
+
+    async def stopping(self, reason: Reason) -> None:
+        """Close and remove the socket."""
+        if self._control is not None:
+            await self._control.stop()
+        if self._listener is not None:
+            self._listener.close()
+        remove_stale(str(self._node.socket))

@@ -1,0 +1,1 @@
+"""The components that ship: frontend, processor, worker."""

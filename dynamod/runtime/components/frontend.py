@@ -1,0 +1,82 @@
+"""The frontend component: the HTTP server in the ingress process."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dynamod.actor import Actor, Reason
+from dynamod.http.exposition import Exposition
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings, read_keys
+from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.message.errors import UserError
+from dynamod.runtime.context import Site
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+GRACE = 2.0
+"""Seconds that open answers get to finish when the frontend is stopped (a drain waits for them)."""
+
+
+class FrontendComponent(Actor):
+    """Listens on the socket that the daemon bound and passes requests to the processor of the same process."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._server: Server | None = None
+
+    async def started(self) -> None:
+        """Open the door; models appear as the processor finds them."""
+        site = self._site
+        ref = site.neighbour("Processor")
+        cell = site.around.system.cell(ref) if ref is not None else None
+        if ref is None or cell is None or not isinstance(cell.actor, Processor):
+            raise UserError(
+                f"{site.name} needs a Processor in its process", f"write {site.name}.link(Processor) in the graph"
+            )
+        backend = ProcessorBackend(ref, cell.actor, site.around.view)
+        self._server = Server(settings_of(site.config), backend, [self._statistics])
+        await self._server.start(site.listener())
+
+    def _statistics(self) -> "Iterable[Metric]":
+        """What /metrics shows of this process's actors; imported and made at a scrape."""
+        from prometheus_client.parser import text_string_to_metric_families
+
+        from dynamod.runtime.statistics import process_text
+
+        return text_string_to_metric_families(process_text(self._site.around))
+
+    def exposition(self) -> str:
+        """What the front door itself counts, as Prometheus text."""
+        server = self._server
+        return Exposition(server.metrics, server.settings.metrics_prefix).text().decode() if server is not None else ""
+
+    async def drained(self) -> None:
+        """Close the door, let open answers finish."""
+        if self._server is not None:
+            await self._server.stop(grace=600.0)
+            self._server = None
+
+    async def stopping(self, reason: Reason) -> None:
+        """Close the door."""
+        if self._server is not None:
+            await self._server.stop(grace=GRACE)
+
+
+def settings_of(config: Mapping[str, Any]) -> FrontendSettings:
+    """The HTTP settings from the component's configuration, over those of the environment. Raises UserError."""
+    keys = {name.replace("-", "_"): value for name, value in config.items()}
+    api_keys = read_keys(text=str(keys.get("api_keys") or ""), file=str(keys.get("api_key_file") or ""))
+    return FrontendSettings.from_environment(
+        host=keys.get("host"),
+        port=keys.get("port"),
+        body_limit_mb=keys.get("body_limit_mb"),
+        api_keys=api_keys or None,
+        unknown_fields=keys.get("unknown_fields"),
+        overload_status=keys.get("overload_status"),
+        tls_cert=keys.get("tls_cert_path"),
+        tls_key=keys.get("tls_key_path"),
+        keep_alive=keys.get("keep_alive"),
+        client_timeout=keys.get("client_timeout"),
+        total_timeout=keys.get("request_timeout"),
+    )

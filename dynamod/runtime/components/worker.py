@@ -1,0 +1,140 @@
+"""The worker component: an engine in a process of its own."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynamod.actor import Reason, handle
+from dynamod.engine.base import Engine, EngineOptions, Spawn
+from dynamod.engine.names import ENGINES, arguments_with, canonical, engine_class
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import UserError
+from dynamod.message.worker import Request
+from dynamod.runtime.context import Site
+from dynamod.transport.base import Reply
+from dynamod.worker.worker import Worker
+
+log = logging.getLogger("dynamod.worker")
+
+
+LOAD_METRICS = "load_metrics"
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """A call of the endpoint `load_metrics`."""
+
+    request: Request
+    reply: Reply
+
+    def undeliverable(self, why: str) -> None:
+        """The worker ends or drains before it read this (called by the kernel)."""
+        self.reply.failed("Overloaded", why, retry=True)
+
+
+class WorkerComponent(Worker):
+    """Loads the engine that the configuration names and serves it at the `generate` endpoint, its load beside it."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._static = bool(site.config.get("static", False))
+        self._endpoint = str(site.config.get("endpoint", "generate"))
+        super().__init__(_make(site.config), options_of(site.config), self._published, self._withdrawn)
+
+    async def started(self) -> None:
+        """Load the engine; the lease is waited for meanwhile."""
+        await asyncio.gather(super().started(), self._site.around.registry.leased(timeout=60))
+        self._site.serve(self._endpoint, self.context.ref)
+        if self._static:
+            await self._site.publish_static(self._endpoint)
+            return
+        await self._site.require_agreement(self._card)
+        await self._site.reachable(self._endpoint)
+        self._site.serve(LOAD_METRICS, self.context.ref, Metrics)
+        self._site.publish(self._endpoint, self._card)
+        self._site.publish(LOAD_METRICS)
+
+    @handle
+    async def load_metrics(self, message: Metrics) -> None:
+        """Tell the engine's load in the original's form (ForwardPassMetrics)."""
+        message.reply.accepted()
+        message.reply.items((self.forward_pass_metrics(),), "stop")
+
+    def forward_pass_metrics(self) -> dict[str, Any]:
+        """`worker_stats` and `kv_stats`; slots in all are 0 where the engine has no limit of its own."""
+        assert self._engine is not None
+        load = self._engine.load()
+        return {
+            "worker_stats": {
+                "data_parallel_rank": None,
+                "request_active_slots": load.running,
+                "request_total_slots": int(self._options.arguments.get("max_num_seqs", 0)),
+                "num_requests_waiting": load.waiting,
+            },
+            "kv_stats": {
+                "kv_active_blocks": load.active_blocks,
+                "kv_total_blocks": load.total_blocks,
+                "gpu_cache_usage_perc": load.active_blocks / load.total_blocks if load.total_blocks else 0.0,
+                "gpu_prefix_cache_hit_rate": load.hit_rate,
+            },
+            "spec_decode_stats": None,
+        }
+
+    def _published(self, card: ModelCard) -> None:
+        self._card = card
+
+    def _withdrawn(self) -> None:
+        self._site.withdraw()
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry, free the engine."""
+        await super().stopping(reason)
+
+
+def _make(config: Mapping[str, Any]) -> Any:
+    name = canonical(str(config.get("engine", "mistralrs")))
+
+    def make(options: EngineOptions, spawn: Spawn) -> Engine:
+        return engine_class(name)(options, spawn)
+
+    return make
+
+
+def options_of(config: Mapping[str, Any]) -> EngineOptions:
+    """The engine's options from the component's configuration (keys with `-` or `_`). Raises UserError."""
+    get = {key.replace("-", "_"): value for key, value in config.items()}.get
+    typed = str(get("engine", "mistralrs"))
+    name = canonical(typed)
+    model = get("model") or get("model_path") or ""
+    path: Path | None = None
+    if model and ENGINES[name].model:
+        from dynamod.preprocess.locate import locate
+
+        path = locate(str(model))
+    served = get("served_model_name") or get("model_name") or ""
+    if not served:
+        from dynamod.preprocess.locate import model_name
+
+        served = model_name(str(model), path) if path is not None else ""
+    if path is None and ENGINES[name].model:
+        raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
+    config_path = get("model_config")
+    if config_path:
+        from dynamod.preprocess.locate import locate
+
+        config_path = locate(str(config_path))
+    arguments = arguments_with(typed, get("engine_args") or {})
+    return EngineOptions(
+        name=str(served),
+        path=path,
+        config_path=config_path,
+        context_length=get("context_length"),
+        kv_cache_block_size=int(get("kv_cache_block_size") or 0) or None,
+        migration_limit=int(get("migration_limit", 3)),
+        tensor_parallel_size=int(get("tensor_parallel_size") or 1),
+        base_gpu_id=int(get("base_gpu_id") or 0),
+        arguments=arguments,
+    )

@@ -1,0 +1,214 @@
+"""A user's service class as an actor: every endpoint is a message type of its mailbox."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dynamod.actor import Actor, Reason
+from dynamod.engine.python.plain import plain
+from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
+from dynamod.graph.graph import ServiceSpec
+from dynamod.graph.hooks import hooks
+from dynamod.graph.load import load_service
+from dynamod.graph.service_config import find_key
+from dynamod.message.errors import DynamodError, RequestError, UserError
+from dynamod.message.worker import Call, Request
+from dynamod.observe.logs import adopt_structlog
+from dynamod.transport.base import Reply
+
+from .context import Site
+from .service_client import ServiceClient
+
+log = logging.getLogger("dynamod.service")
+
+LIVENESS_INTERVAL = 5.0
+"""Seconds between looks at the liveness and readiness hooks; `@service(liveness_interval=...)` or the config decide."""
+HOOK_TIMEOUT = 10.0
+
+
+class NotAlive(DynamodError):
+    """A liveness hook said no: the component crashes and is started afresh."""
+
+
+@dataclass(frozen=True)
+class Invoke:
+    """Base of the message types that `host_class` makes, one per endpoint."""
+
+    request: Request
+    reply: Reply
+
+    def undeliverable(self, why: str) -> None:
+        """The component ends or drains before it read this (called by the kernel)."""
+        self.reply.failed("Overloaded", why, retry=True)
+
+
+class ServiceHost(Actor):
+    """Owns the instance of a user's class. Requests run beside each other, each ends with its reader."""
+
+    mailbox_capacity = 1024
+    invokes: ClassVar[Mapping[str, type[Invoke]]] = {}
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._instance: Any = None
+        self._endpoints: dict[str, EndpointSpec] = {}
+        self._open: set[Any] = set()
+        self._calls = 0
+        self._published: list[str] = []  # endpoints that are in the registry while the service is ready
+        self._ready = False
+        self._hook_error = ""
+        self._http: Any = None
+        self._tending: asyncio.Task[Any] | None = None
+
+    async def started(self) -> None:
+        """Make the instance, run its start hooks, serve its endpoints."""
+        site = self._site
+        spec = ServiceSpec.from_dict(site.service.spec)
+        service = load_service(spec)
+        adopt_structlog()
+        clients = {name: ServiceClient(site.around, info) for name, info in site.service.spec["depends"].items()}
+        self._instance = service.create(clients, spec.config)
+        self._hooks = hooks(service)
+        for name in self._hooks.on_start:
+            await _maybe(getattr(self._instance, name)())
+        self._endpoints = dict(service.endpoints)
+        await site.around.registry.leased(timeout=30)
+        routes = []
+        for name, endpoint in self._endpoints.items():
+            if DynamoTransport.DEFAULT in endpoint.transports:
+                site.serve(name, self.context.ref, self.invokes[name])
+                self._published.append(name)
+            if DynamoTransport.HTTP in endpoint.transports:
+                routes.append(endpoint)
+        if routes:
+            from .service_http import ServiceHttp
+
+            self._http = ServiceHttp(self._instance, routes, site)
+            await self._http.start()
+        for name in self._published[:1]:
+            await site.reachable(name)
+        self._set_ready(await self._is_ready())
+        if self._hooks.liveness or self._hooks.readiness:
+            self._tending = self.context.task(self._tend(_interval(service.options, spec.config)), "look at hooks")
+
+    async def drained(self) -> None:
+        """Leave the registry and wait for the calls that run."""
+        self._leave()
+        for task in list(self._open):
+            await task
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry, close the HTTP side, run the shutdown hooks."""
+        self._leave()
+        if self._http is not None:
+            await self._http.stop()
+        if self._instance is not None:
+            for name in self._hooks.on_shutdown:
+                await _maybe(getattr(self._instance, name)())
+
+    def _leave(self) -> None:
+        if self._tending is not None:
+            self._tending.cancel()
+        self._site.withdraw()
+
+    async def _tend(self, interval: float) -> None:
+        """Look at the hooks again and again; raises NotAlive, or what a liveness hook raises."""
+        while True:
+            await asyncio.sleep(interval)
+            for name in self._hooks.liveness:
+                try:
+                    alive = await self._hook(name)
+                except TimeoutError:
+                    text = f"{self._site.name}.{name}() did not answer within {HOOK_TIMEOUT:g} s"
+                    raise NotAlive(text) from None
+                if not alive:
+                    raise NotAlive(f"{self._site.name}.{name}() says that the service does not work any more")
+            self._set_ready(await self._is_ready())
+
+    async def _is_ready(self) -> bool:
+        for name in self._hooks.readiness:
+            try:
+                if not await self._hook(name):
+                    return False
+            except Exception as error:
+                if f"{error!r}" != self._hook_error:  # it is asked again and again
+                    self._hook_error = f"{error!r}"
+                    log.exception("%s.%s failed: the service is not ready", self._site.name, name)
+                return False
+        self._hook_error = ""
+        return True
+
+    async def _hook(self, name: str) -> bool:
+        """What the hook says; no answer (None) is a yes, and raising is the way to say no."""
+        value = getattr(self._instance, name)()
+        if inspect.isawaitable(value):
+            async with asyncio.timeout(HOOK_TIMEOUT):
+                value = await value
+        return value is None or bool(value)
+
+    def _set_ready(self, ready: bool) -> None:
+        if ready == self._ready:
+            return
+        self._ready = ready
+        if self._hooks.readiness:
+            log.info("%s is %s", self._site.name, "ready" if ready else "not ready: it leaves the registry")
+        for name in self._published:
+            if ready:
+                self._site.publish(name)
+            else:
+                self._site.withdraw(name)
+
+    async def invoke(self, message: Invoke) -> None:
+        """Start a call of an endpoint."""
+        name = type(message).__name__
+        task = self.context.task(self._call(self._endpoints[name], message), f"call {name}")
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        message.reply.on_cancel(task.cancel)
+
+    async def _call(self, endpoint: EndpointSpec, message: Invoke) -> None:
+        reply = message.reply
+        if not isinstance(message.request, Call):
+            reply.failed("BadRequest", f"{endpoint.name} takes calls, not {type(message.request).__name__}")
+            return
+        reply.accepted()
+        self._calls += 1
+        try:
+            async with aclosing(endpoint.stream(self._instance, message.request.payload)) as items:
+                async for item in items:
+                    reply.items((plain(item),))
+            reply.items((), "stop")
+        except RequestError as error:
+            reply.raised(error)
+        except Exception as error:  # the user's code: the caller gets the error, the log the traceback
+            log.exception("%s.%s failed", self._site.name, endpoint.name)
+            reply.failed("EngineFailed", f"{self._site.name}.{endpoint.name}: {type(error).__name__}: {error}")
+
+    def inspection(self) -> dict[str, Any]:
+        """Calls so far and now."""
+        return {"endpoints": sorted(self._endpoints), "calls": self._calls, "running": len(self._open)}
+
+
+def host_class(site: Site) -> type[ServiceHost]:
+    """A host for one service, with a message type of its own for each endpoint."""
+    names = list(site.service.spec.get("endpoints", {}))
+    invokes = {name: type(name, (Invoke,), {}) for name in names}
+    receivers = {**ServiceHost.receivers, **dict.fromkeys(invokes.values(), ServiceHost.invoke)}
+    return type(f"{site.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
+
+
+def _interval(options: Mapping[str, Any], config: Mapping[str, Any]) -> float:
+    key = find_key(config, "liveness_interval")
+    value = config[key] if key is not None else options.get("liveness_interval", LIVENESS_INTERVAL)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise UserError(f"liveness_interval is {value!r}", "give seconds")
+    return float(value)
+
+
+async def _maybe(value: Any) -> None:
+    if inspect.isawaitable(value):
+        await value

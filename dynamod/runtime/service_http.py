@@ -1,0 +1,68 @@
+"""HTTP endpoints of a user's service (`@api`): one route per endpoint, strings stream as they are yielded."""
+
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+from aiohttp import web
+
+from dynamod.engine.python.plain import plain
+from dynamod.graph.endpoint import EndpointSpec
+from dynamod.http.errors import error_response
+from dynamod.message.errors import RequestError
+
+from .context import Site
+
+
+class ServiceHttp:
+    """Listens on the socket that the daemon bound for this service."""
+
+    def __init__(self, instance: Any, endpoints: Sequence[EndpointSpec], site: Site) -> None:
+        self._instance, self._site = instance, site
+        app = web.Application()
+        for endpoint in endpoints:
+            app.router.add_route(endpoint.http_method or "POST", f"/{endpoint.name}", self._handler(endpoint))
+        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+
+    async def start(self) -> None:
+        """Serve."""
+        await self._runner.setup()
+        sock = self._site.listener()
+        await web.SockSite(self._runner, sock).start()
+
+    async def stop(self) -> None:
+        """Close the listening socket and the connections."""
+        await self._runner.cleanup()
+
+    def _handler(self, endpoint: EndpointSpec) -> Any:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            body = await request.text()
+            try:
+                payload = json.loads(body) if body else None
+            except ValueError:
+                payload = body
+            if request.method == "GET":
+                payload = dict(request.query) or None
+            response: web.StreamResponse | None = None
+            try:
+                async with aclosing(endpoint.stream(self._instance, payload)) as items:
+                    async for item in items:
+                        if response is None:
+                            response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+                            await response.prepare(request)
+                        await response.write(_text(item).encode())
+            except RequestError as error:
+                if response is None:
+                    return error_response(error, error.status)
+                raise
+            if response is None:
+                return web.Response(status=204)
+            await response.write_eof()
+            return response
+
+        return handle
+
+
+def _text(item: Any) -> str:
+    return item if isinstance(item, str) else json.dumps(plain(item))

@@ -1,0 +1,1 @@
+"""The Python client API: what stands behind dynamo.runtime and dynamo.llm."""

@@ -1,0 +1,246 @@
+"""One call of an endpoint: where it goes, its items, and its end from either side."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Sequence
+from typing import Any, Self
+
+from dynamod.actor import Stream, StreamGap
+from dynamod.engine.python.context import Context
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
+from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
+from dynamod.message.worker import Request
+from dynamod.transport.base import Outbound, Sink, Transport
+
+from .builtin import Answer
+
+log = logging.getLogger("dynamod.python")
+
+ACCEPT = 30.0
+"""Seconds for an instance to take a call. How long it works on it then is its own business."""
+
+
+class Annotated:
+    """One item of an answer, and what may be said beside it."""
+
+    def __init__(
+        self,
+        data: Any,
+        event: str | None = None,
+        comments: list[str] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        self._data, self._event, self._comments, self._id = data, event, comments, id
+
+    def data(self) -> Any:
+        """What the handler yielded."""
+        return self._data
+
+    def event(self) -> str | None:
+        """Name of an event; None: it is plain data."""
+        return self._event
+
+    def comments(self) -> list[str] | None:
+        """Further words."""
+        return self._comments
+
+    def id(self) -> str | None:
+        """Id of the item, if it has one."""
+        return self._id
+
+    def is_error(self) -> bool:
+        """Whether it stands for an error; those are raised here, so none that is seen does."""
+        return self._event == "error"
+
+    def __repr__(self) -> str:
+        return f"Annotated(data={self._data!r}, event={self._event!r}, comments={self._comments!r}, id={self._id!r})"
+
+
+class Answers:
+    """What a call gives: `async for item in await client.random(request)`; the `await` may be left out.
+
+    The request is sent at the `await`, or when the first item is asked for.
+    """
+
+    def __init__(self, call: "CallOut", annotated: bool) -> None:
+        self._call, self._annotated = call, annotated
+        self._items: AsyncGenerator[Any, None] | None = None
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        self._call.send()
+        yield from ()
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._items is None:
+            self._items = self._call.items()
+        item = await anext(self._items)
+        return Annotated(item) if self._annotated else item
+
+    async def aclose(self) -> None:
+        """Leave: the handler is told to stop. Also done when the context of the call is stopped."""
+        self._call.leave()
+        if self._items is not None:
+            await self._items.aclose()
+
+    def __del__(self) -> None:
+        self._call.forgotten()
+
+
+class _Refused(Exception):
+    """Nothing was done for the call; another instance may take it."""
+
+    def __init__(self, error: RequestError) -> None:
+        self.error = error
+
+
+class _Sink(Sink):
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self.stream: Stream[Any] = Stream()
+        self._answer = Answer()
+        self._count = 0
+        self._taken = asyncio.Event()
+
+    def delta(self, delta: Delta) -> None:
+        """See Sink."""
+        match delta:
+            case Accepted():
+                pass
+            case Items(_, offset, items, finish):
+                self._push(offset, items, finish)
+            case Tokens() | Text():
+                try:
+                    item = self._answer.item(delta)
+                except StreamGap as gap:
+                    self.stream.fail(EngineFailed(f"{self._where}: {gap}"))
+                else:
+                    self._push(self._count, (item,) if item is not None else (), delta.finish)
+                    self._count += item is not None
+            case Logprobs():
+                pass
+            case Failed():
+                error = delta.exception()
+                self.stream.fail(_Refused(error) if delta.retry else error)
+        self._taken.set()
+
+    def _push(self, offset: int, items: Sequence[Any], finish: str | None) -> None:
+        try:
+            self.stream.push(offset, items)
+        except StreamGap as gap:
+            self.stream.fail(EngineFailed(f"{self._where}: {gap}"))
+        if finish is not None:
+            self.stream.end(finish)
+
+    def lost(self, why: str) -> None:
+        """See Sink."""
+        self.stream.fail(EngineFailed(f"{self._where}: {why}"))
+        self._taken.set()
+
+    def leave(self) -> None:
+        """Nothing is wanted any more."""
+        self.stream.end()
+        self._taken.set()
+
+    async def taken(self) -> None:
+        """Wait for the first word of the instance. Raises TimedOut."""
+        try:
+            async with asyncio.timeout(ACCEPT):
+                await self._taken.wait()
+        except TimeoutError:
+            raise TimedOut(f"{self._where} did not take the call within {ACCEPT:g} s") from None
+
+
+Pick = Callable[[Collection[int]], Instance]
+"""An instance that is not among those tried. Raises Overloaded."""
+
+
+class CallOut:
+    """One request: sent again to another instance as long as none has begun with it."""
+
+    def __init__(
+        self, transport: Transport, request: Callable[[Instance], Request], pick: Pick, context: Context, *, again: bool
+    ) -> None:
+        self._transport, self._request, self._pick, self._context, self._again = (
+            transport,
+            request,
+            pick,
+            context,
+            again,
+        )
+        self._tried: set[int] = set()
+        self._sink: _Sink | None = None
+        self._outbound: Outbound | None = None
+        self.instance: Instance | None = None  # where it is now
+        self._left = False
+        self._loop = asyncio.get_running_loop()
+
+    def send(self) -> None:
+        """Send it to the next instance. Raises Overloaded when there is none, BadRequest when it cannot take it."""
+        if self._sink is not None or self._left:
+            return
+        instance = self.instance = self._pick(self._tried)
+        self._tried.add(instance.instance_id)
+        request = self._request(instance)
+        sink = self._sink = _Sink(f"{instance.path} ({instance.process or instance.instance_id})")
+        self._outbound = self._transport.open(instance, request, sink)
+        self._context.on_stop(self.leave)
+
+    def lost(self, why: str) -> None:
+        """The instance does not answer any more: nobody knows what it has done of the call."""
+        if self._sink is not None and not self._left:
+            self._sink.lost(why)
+            if self._outbound is not None:
+                self._outbound.cancel()
+                self._outbound = None
+
+    def leave(self) -> None:
+        """The reader has left."""
+        self._left = True
+        self.instance = None
+        self._context.forget(self.leave)
+        if self._outbound is not None:
+            self._outbound.cancel()
+            self._outbound = None
+        if self._sink is not None:
+            self._sink.leave()
+
+    def forgotten(self) -> None:
+        """Nobody holds the answer any more; called from wherever that is noticed."""
+        if self._outbound is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.leave)
+
+    async def items(self) -> AsyncGenerator[Any, None]:
+        """The items. Raises RequestError."""
+        try:
+            refused: RequestError | None = None
+            while not self._left:
+                try:
+                    self.send()
+                except Overloaded:
+                    if refused is not None:
+                        raise refused from None
+                    raise
+                assert self._sink is not None
+                seen = False
+                try:
+                    await self._sink.taken()
+                    while items := await self._sink.stream.read():
+                        for item in items:
+                            seen = True
+                            yield item
+                except _Refused as error:
+                    refused = error.error
+                    if seen or not self._again:
+                        raise refused from None
+                    log.debug("call %s is made again elsewhere: %s", self._context.id(), refused)
+                    self._context.forget(self.leave)
+                    self._sink = self._outbound = None
+                else:
+                    return
+        finally:
+            self.leave()

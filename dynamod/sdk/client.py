@@ -1,0 +1,150 @@
+"""Clients of endpoints: calls to instances that are found in the registry, or to the one at a static address."""
+
+import asyncio
+import itertools
+from collections.abc import Collection
+from typing import Any, Self
+from weakref import WeakSet
+
+import msgspec
+
+from dynamod.discovery.keys import CARDS, STATIC, Address, card_key, place_of
+from dynamod.engine.python.context import Context
+from dynamod.engine.python.plain import plain
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import Overloaded
+from dynamod.message.worker import Request
+from dynamod.runtime.context import Surroundings
+
+from .builtin import request_for
+from .call import Annotated, Answers, CallOut, Pick
+
+__all__ = ["Annotated", "Client"]
+
+WAIT = 600.0
+"""Seconds that `wait_for_instances` waits."""
+
+
+class Client:
+    """Instances of one endpoint. Every call gives an asynchronous iterator of `Annotated` items.
+
+    `annotated=False` gives the payloads themselves; `context`: stopping it stops the call.
+    """
+
+    def __init__(self, around: Surroundings, address: Address, *, static: bool) -> None:
+        self._around, self._address, self._is_static = around, address, static
+        self._static: dict[str, Instance] = {}
+        self._cards: dict[str, ModelCard] = {}
+        self._turn = itertools.count()
+        self._calls: WeakSet[CallOut] = WeakSet()
+
+    async def open(self) -> Self:
+        """Look at the registry: what is there now is known when this returns."""
+        around, found = self._around, self._static
+        if self._is_static:
+
+            def told(key: str, value: bytes | None) -> None:
+                if value is None:
+                    found.pop(key, None)
+                else:
+                    found[key] = msgspec.json.decode(value, type=Instance)
+
+            await around.caught_up(f"{STATIC}{place_of(self._address)}/", told)
+        else:
+            around.view.on_change(self._leave_quarantined)
+            await around.caught_up(f"{CARDS}{place_of(self._address)}/", self._card)
+        return self
+
+    def instance_ids(self) -> list[int]:
+        """Ids of the instances that take calls now, in order."""
+        view = self._around.view
+        ready = view.instances(str(self._address)).values()
+        return sorted(one.instance_id for one in ready if one.state == "ready" and not view.quarantined(one))
+
+    async def wait_for_instances(self, timeout: float = WAIT) -> list[int]:
+        """Wait for the first instance; returns the ids of all. Raises TimeoutError after `timeout` seconds."""
+        try:
+            async with asyncio.timeout(timeout):
+                while not (ids := self.instance_ids()):  # noqa: ASYNC110 - a view never forgets who listens
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise TimeoutError(f"no instance of dyn://{self._address} within {timeout:g} s") from None
+        return ids
+
+    def random(self, request: Any = None, annotated: bool = True, context: Context | None = None) -> Answers:
+        """Call any instance."""
+
+        def pick(tried: Collection[int]) -> Instance:
+            return self._instance(self._around.system.random.choice(self._ready(tried)))
+
+        return self._call(request, annotated, context, pick)
+
+    generate = random
+
+    def round_robin(self, request: Any = None, annotated: bool = True, context: Context | None = None) -> Answers:
+        """Call the next instance of this client."""
+
+        def pick(tried: Collection[int]) -> Instance:
+            ids = self._ready(tried)
+            return self._instance(ids[next(self._turn) % len(ids)])
+
+        return self._call(request, annotated, context, pick)
+
+    def direct(self, request: Any, instance_id: int, annotated: bool = True, context: Context | None = None) -> Answers:
+        """Call one instance and no other."""
+
+        def pick(_tried: Collection[int]) -> Instance:
+            if instance_id not in self.instance_ids():
+                known = ", ".join(map(str, self.instance_ids())) or "none"
+                raise Overloaded(f"dyn://{self._address} has no instance {instance_id}; there are: {known}")
+            return self._instance(instance_id)
+
+        return self._call(request, annotated, context, pick, again=False)
+
+    def static(self, request: Any = None, annotated: bool = True, context: Context | None = None) -> Answers:
+        """Call the worker at the static address."""
+
+        def pick(tried: Collection[int]) -> Instance:
+            here = [one for one in self._static.values() if one.instance_id not in tried]
+            instance = here[0] if here else self._around.static_instance(self._address)
+            if instance is None or instance.instance_id in tried:
+                raise Overloaded(f"no static worker at dyn://{self._address}")
+            return instance
+
+        return self._call(request, annotated, context, pick)
+
+    def _ready(self, tried: Collection[int]) -> list[int]:
+        ids = [number for number in self.instance_ids() if number not in tried]
+        if not ids:
+            raise Overloaded(
+                f"no instance of dyn://{self._address} is ready: await client.wait_for_instances() before"
+                if not tried
+                else f"no other instance of dyn://{self._address} is ready"
+            )
+        return ids
+
+    def _instance(self, number: int) -> Instance:
+        return self._around.view.instances(str(self._address))[number]
+
+    def _call(
+        self, request: Any, annotated: bool, context: Context | None, pick: Pick, *, again: bool = True
+    ) -> Answers:
+        context, payload = context if context is not None else Context(), plain(request)
+
+        def mail(instance: Instance) -> Request:
+            return request_for(self._cards.get(card_key(instance)), context.id(), payload)
+
+        call = CallOut(self._around.mail, mail, pick, context, again=again)
+        self._calls.add(call)
+        return Answers(call, annotated)
+
+    def _leave_quarantined(self) -> None:
+        for call in list(self._calls):
+            if call.instance is not None and self._around.view.quarantined(call.instance):
+                call.lost("its process does not answer any more")
+
+    def _card(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._cards.pop(key, None)
+        else:
+            self._cards[key] = msgspec.json.decode(value, type=ModelCard)

@@ -1,0 +1,178 @@
+"""The actors behind endpoints: one for each `serve_endpoint`, in the registry while it is Ready."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from dynamod.actor import Actor, Reason, Ref, handle
+from dynamod.discovery.keys import static_key
+from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.engine.python.answers import CallAnswer
+from dynamod.engine.python.handler import Calls, Handler
+from dynamod.kvcache.block_registry import Ledger
+from dynamod.message.discovery import ModelCard
+from dynamod.message.worker import Call
+from dynamod.runtime.context import Site
+from dynamod.transport.base import Reply
+from dynamod.worker.worker import Worker
+
+from .engine import ServedText, ServedTokens
+
+log = logging.getLogger("dynamod.python")
+
+
+class Place:
+    """An endpoint's place: what leads requests to its actor, and its entry in the registry."""
+
+    def __init__(self, site: Site, endpoint: str, card: ModelCard | None, *, static: bool) -> None:
+        self._site, self._endpoint, self._card, self._static = site, endpoint, card, static
+        self._static_key = ""
+        self.path = site.path(endpoint)
+        self.published: Callable[[], None] = lambda: None  # called when others can find it
+
+    async def publish(self, ref: Ref) -> None:
+        """Let others find it. Raises UserError when the model's name, or a static address, is taken."""
+        site = self._site
+        site.serve(self._endpoint, ref)
+        if self._static:
+            self._static_key = static_key(await site.publish_static(self._endpoint))
+        else:
+            if self._card is not None:
+                await site.require_agreement(self._card)
+            await site.reachable(self._endpoint)
+            site.publish(self._endpoint, self._card)
+        self.published()
+
+    def withdraw(self) -> None:
+        """Nobody finds it any more; what is open goes on."""
+        self._site.withdraw(self._endpoint)
+        if self._static_key:
+            self._site.around.registry.delete(self._static_key)
+
+
+class Desk:
+    """Takes the calls of other Python processes and keeps account of the open ones."""
+
+    def __init__(self, handler: Handler, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
+        self.calls = Calls(handler, spawn)
+        self._handler = handler
+        self._open: set[Reply] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def take(self, call: Call, reply: Reply) -> None:
+        """Start a call."""
+        if reply.cancelled:
+            return
+        self._open.add(reply)
+        self._idle.clear()
+        reply.on_end(lambda _cancelled: self._ended(reply))
+        reply.accepted()
+        answer = CallAnswer(reply, self._handler.name)
+        self.calls.begin(call.request_id, call.payload, reply, answer.take, answer.end)
+
+    def _ended(self, reply: Reply) -> None:
+        self._open.discard(reply)
+        if not self._open:
+            self._idle.set()
+
+    async def idle(self) -> None:
+        """Wait until no call is open, or for `cut`."""
+        await self._idle.wait()
+
+    def cut(self) -> None:
+        """Wait no longer."""
+        self._idle.set()
+
+    def fail(self, why: str) -> None:
+        """End what is open. Nobody makes a call again by himself: the handler may have done half of it."""
+        self.calls.stop()
+        for reply in list(self._open):
+            reply.failed("EngineFailed", why)
+
+
+class EndpointHost(Actor):
+    """An endpoint without a model: any JSON-like value in, any number of them out."""
+
+    mailbox_capacity = 1024
+
+    def __init__(self, place: Place, handler: Handler) -> None:
+        self._place, self._handler = place, handler
+
+    async def started(self) -> None:
+        """Publish the instance. Raises UserError when a static address is taken."""
+        self._desk = Desk(self._handler, self.context.task)
+        await self._place.publish(self.context.ref)
+
+    @handle
+    async def job(self, message: Job) -> None:
+        """Start a call of the handler."""
+        if isinstance(message.request, Call):
+            self._desk.take(message.request, message.reply)
+        else:
+            what = type(message.request).__name__
+            message.reply.failed("BadRequest", f"{self._place.path} takes calls, not {what}")
+
+    def cut(self) -> None:
+        """Drain no longer."""
+        self._desk.cut()
+
+    async def drained(self) -> None:
+        """Leave the registry, and wait for the calls that are open."""
+        self._place.withdraw()
+        await self._desk.idle()
+
+    async def stopping(self, reason: Reason) -> None:
+        """Leave the registry; callers of what is open get an error."""
+        self._place.withdraw()
+        if hasattr(self, "_desk"):
+            self._desk.fail(f"{self._place.path} ended ({reason})")
+
+    def inspection(self) -> dict[str, Any]:
+        """Calls so far and now."""
+        calls = self._desk.calls
+        return {"handler": self._handler.name, "calls": calls.begun, "running": len(calls)}
+
+
+class ModelHost(Worker):
+    """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
+
+    def __init__(self, place: Place, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
+        self._place, self._handler = place, handler
+        engine = ServedTokens if card.kind == "tokens" else ServedText
+
+        def make(options: EngineOptions, spawn: Spawn) -> Engine:
+            return engine(options, spawn, handler, card, ledger)
+
+        super().__init__(make, EngineOptions(name=card.name), lambda _card: None, place.withdraw)
+
+    async def started(self) -> None:
+        """Publish the instance and its card. Raises UserError when the model's name is taken."""
+        await super().started()
+        self._desk = Desk(self._handler, self.context.task)
+        await self._place.publish(self.context.ref)
+
+    @handle
+    async def job(self, message: Job) -> None:
+        """Start what is asked for."""
+        if isinstance(message.request, Call):
+            self._desk.take(message.request, message.reply)
+        else:
+            await super().job(message)
+
+    def cut(self) -> None:
+        """Drain no longer."""
+        self._desk.cut()
+        self._idle.set()
+
+    async def drained(self) -> None:
+        """See Worker."""
+        await super().drained()
+        await self._desk.idle()
+
+    async def stopping(self, reason: Reason) -> None:
+        """See Worker."""
+        await super().stopping(reason)
+        if hasattr(self, "_desk"):
+            self._desk.fail(f"{self._place.path} ended ({reason})")

@@ -1,0 +1,112 @@
+"""One endpoint from its start to its end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynamod.actor import ActorUnreachable, Crashed, Reason, Supervisor
+from dynamod.discovery.keys import Address
+from dynamod.engine.python.handler import Handler
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import UserError
+from dynamod.runtime.context import Site
+from dynamod.runtime.plan import ServicePlan
+
+from .connection import Connection
+from .host import EndpointHost, ModelHost, Place
+
+if TYPE_CHECKING:
+    from .runtime import DistributedRuntime
+
+log = logging.getLogger("dynamod.python")
+
+LINGER = 0.1
+"""Seconds that an endpoint still takes requests once it has left the registry: not all have heard of that yet."""
+STOP = 3.0
+"""Seconds that an endpoint has to end once nothing is waited for any more."""
+
+
+async def serve(
+    runtime: "DistributedRuntime",
+    connection: Connection,
+    address: Address,
+    function: Callable[..., Any],
+    card: ModelCard | None,
+    *,
+    graceful: bool,
+) -> None:
+    """See runtime.Endpoint.serve_endpoint."""
+    if runtime.ended:
+        return
+    handler = Handler(function)
+    where, around = str(address), connection.around
+    if where in connection.served:
+        raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")
+    connection.served[where] = None
+    wake, grace = asyncio.Event(), 0.0
+
+    def end(seconds: float) -> None:
+        nonlocal grace
+        grace = seconds
+        wake.set()
+
+    site = Site(
+        around, ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
+    )
+    place = Place(site, address.endpoint, card, static=runtime.is_static)
+    host: EndpointHost | ModelHost = (
+        EndpointHost(place, handler)
+        if card is None
+        else ModelHost(place, handler, card, connection.ledger(address.namespace, address.component))
+    )
+    ready = False
+
+    def published() -> None:
+        nonlocal ready
+        ready = True
+        log.info("serving dyn://%s%s", where, f" with model {card.name}" if card is not None else "")
+        connection.show(address, "Ready")
+
+    place.published = published
+    name = f"{address.namespace}.{address.endpoint}".replace("/", "%2F")  # a slash is for the children of an actor
+    forget = runtime.on_end(end)
+    connection.cuts[host.cut] = None
+    connection.show(address, "Starting")
+    supervisor: Supervisor | None = None
+    try:
+        supervisor = await connection.supervisor(address.component)
+        ref = around.system.start(name, lambda: host, under=supervisor, restart="temporary", shutdown=STOP)
+        around.system.watch(ref, lambda _notice: wake.set())
+        await wake.wait()
+        cell = around.system.cell(ref)
+        if cell is None:
+            raise _error(around.system.reason_of(ref), where)
+        if ready and graceful and grace > 0:
+            connection.show(address, "Draining")
+            timer = asyncio.get_running_loop().call_later(grace, _cut, host, where)
+            try:
+                place.withdraw()
+                await asyncio.sleep(min(grace, LINGER))
+                await supervisor.stop_child(name, drain=True, timeout=grace + STOP)
+            finally:
+                timer.cancel()
+    finally:
+        if supervisor is not None:
+            await supervisor.stop_child(name)
+        around.exchange.remove(where)
+        connection.cuts.pop(host.cut, None)
+        del connection.served[where]
+        forget()
+        connection.show(address, "")
+
+
+def _cut(host: EndpointHost | ModelHost, where: str) -> None:
+    log.warning("dyn://%s: what is still open is cut", where)
+    host.cut()
+
+
+def _error(reason: Reason | None, where: str) -> Exception:
+    if isinstance(reason, Crashed) and isinstance(reason.error, Exception):
+        return reason.error
+    return ActorUnreachable(f"dyn://{where} ended ({reason})")

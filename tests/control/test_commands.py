@@ -1,0 +1,153 @@
+"""How the verbs find what a name means: here, at a guest, nowhere, or in several places."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dynamod.control.commands import UnknownName, Verbs, graph_name
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+from dynamod.message.node import Hello
+
+
+@dataclass
+class Runner:
+    """A graph with these components, each in a process of its own."""
+
+    name: str
+    names: tuple[str, ...]
+    done: list[Any] = field(default_factory=list)
+
+    def has(self, component: str) -> bool:
+        return component.removeprefix(f"{self.name}/").split(".")[0] in self.names
+
+    def rows(self) -> list[Any]:
+        return [Row(self.name, name, f"{self.name}/{name}.0") for name in self.names]
+
+    async def restart(self, component: str, *, drain: bool, timeout: float) -> None:
+        self.done.append(("restart", component, drain))
+
+    async def scale(self, component: str, replicas: int, timeout: float) -> None:
+        self.done.append(("scale", component, replicas))
+
+    async def drain(self, component: str, timeout: float) -> None:
+        self.done.append(("drain", component, timeout))
+
+
+@dataclass
+class Row:
+    graph: str
+    component: str
+    process: str
+    state: str = "Ready"
+
+
+@dataclass
+class Guest:
+    """A process that has joined."""
+
+    rows: tuple[dict[str, Any], ...]
+    asked: list[Any] = field(default_factory=list)
+    hello: Hello = Hello("dynamo-run", 42, guest=True)
+
+    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+        self.asked.append((verb, arguments))
+        return "asked"
+
+
+def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Verbs, Any]:
+    fake = SimpleNamespace(
+        graphs={runner.name: runner for runner in runners}, guests=lambda: list(guests), failed={}, ended=0
+    )
+    fake.stop = lambda: setattr(fake, "ended", fake.ended + 1)
+    return Verbs(fake), fake  # type: ignore[arg-type]
+
+
+AGG = ("Frontend", "Worker")
+
+
+def guest(graph: str, *components: str) -> Guest:
+    return Guest(
+        tuple({"graph": graph, "component": c, "process": f"{graph}/{c}.0", "state": "Ready"} for c in components)
+    )
+
+
+@pytest.mark.parametrize("name", ["Worker", "agg/Worker", "Worker.0", "agg/Worker.0"])
+async def test_names_of_our_own(name: str) -> None:
+    agg = Runner("agg", AGG)
+    verbs, _ = node(agg, guests=(guest("run-echo_core", "Engine"),))
+    rows = await verbs.call("restart", {"component": name})
+    assert agg.done == [("restart", name.removeprefix("agg/"), True)]
+    assert [row["component"] for row in rows] == ["Worker"]
+
+
+async def test_a_guests_component_is_asked_of_the_guest() -> None:
+    there = guest("run-echo_core", "Worker")
+    agg = Runner("agg", ("Frontend",))
+    verbs, fake = node(agg, guests=(guest("other", "Else"), there))
+    assert await verbs.call("scale", {"component": "Worker", "replicas": 2}) == "asked"
+    assert await verbs.call("restart", {"component": "run-echo_core/Worker"}) == "asked"
+    assert await verbs.call("stop", {"graph": "run-echo_core"}) == "asked"
+    assert [verb for verb, _ in there.asked] == ["scale", "restart", "stop"]
+    assert agg.done == []
+    with pytest.raises(UnknownName):  # a guest that is asked does not ask on
+        await verbs.call("restart", {"component": "Worker"}, local=True)
+    assert fake.ended == 0
+    assert await verbs.call("stop", {}) == {"stopping": "dynamod"}
+    assert fake.ended == 1
+
+
+async def test_of_two_terminals_each_can_be_named() -> None:
+    one, two = guest("run", "Worker"), guest("run-2", "Worker")
+    verbs, _ = node(Runner("agg", AGG), guests=(one, two))
+    for name in ("Worker", "Worker.0"):
+        with pytest.raises(UserError, match="several graphs have a component") as several:
+            await verbs.call("restart", {"component": name})
+        assert f"agg/{name}, run/{name}, run-2/{name}" in several.value.hint
+    assert await verbs.call("restart", {"component": "run-2/Worker"}) == "asked"
+    assert await verbs.call("drain", {"component": "run/Worker.0"}) == "asked"
+    assert [len(one.asked), len(two.asked)] == [1, 1]
+
+
+async def test_names_that_mean_nothing_or_too_much() -> None:
+    one, two = Runner("one", AGG), Runner("two", AGG)
+    verbs, _ = node(one, two)
+    with pytest.raises(UserError, match="several graphs have a component 'Worker'") as several:
+        await verbs.call("restart", {"component": "Worker"})
+    assert "one/Worker, two/Worker" in several.value.hint
+    await verbs.call("restart", {"component": "two/Worker"})
+    await verbs.call("restart", {"component": "Worker", "graph": "one", "drain": False})
+    assert (one.done, two.done) == ([("restart", "Worker", False)], [("restart", "Worker", True)])
+    with pytest.raises(UnknownName, match="no component 'Wroker'") as unknown:
+        await verbs.call("drain", {"component": "Wroker"})
+    assert unknown.value.hint == "known: Frontend, Worker"
+    with pytest.raises(UnknownName, match="three/Worker"):
+        await verbs.call("drain", {"component": "three/Worker"})
+    with pytest.raises(UnknownName, match="no graph 'three'") as graph:
+        await verbs.call("stop", {"graph": "three"})
+    assert graph.value.hint == "known: one, two"
+    with pytest.raises(UserError, match="no component named"):
+        await verbs.call("restart", {})
+    with pytest.raises(UserError, match="unknown verb 'fly'"):
+        await verbs.call("fly", {})
+    for replicas in (None, "2", 1.5, True):
+        with pytest.raises(UserError, match="replicas is"):
+            await verbs.call("scale", {"component": "one/Worker", "replicas": replicas})
+    for timeout in ("soon", 0, -1, True):
+        with pytest.raises(UserError, match="timeout is"):
+            await verbs.call("drain", {"component": "one/Worker", "timeout": timeout})
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("graphs.agg:Frontend", "agg"),
+        ("hello:Frontend", "hello"),
+        ("path/to/file.py:Frontend", "file"),
+        ("", "Root"),
+    ],
+)
+def test_the_default_name_of_a_graph(target: str, name: str) -> None:
+    assert graph_name(Graph("Root", {}, "dynamo", target=target)) == name

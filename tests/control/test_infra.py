@@ -1,0 +1,83 @@
+"""`dynamo infra` against the real servers."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dynamod.control import infra
+from dynamod.message.errors import UserError
+from tests.ports import free_port
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "infra"
+    infra.down(tmp_path / "infra")
+
+
+def test_up_is_healthy_and_down_leaves_nothing(folder: Path) -> None:
+    ports = {"nats_port": free_port(), "etcd_port": free_port()}
+    servers = infra.up(folder, **ports)
+    assert [server.name for server in servers] == ["nats-server", "etcd"]
+    assert all(infra.healthy(server) for server in servers)
+    assert infra.environment(servers) == {
+        "NATS_SERVER": f"nats://127.0.0.1:{ports['nats_port']}",
+        "ETCD_ENDPOINTS": f"http://127.0.0.1:{ports['etcd_port']}",
+    }
+    assert [server.pid for server in infra.up(folder, **ports)] == [server.pid for server in servers], (
+        "they run already"
+    )
+    os.kill(servers[0].pid, signal.SIGKILL)
+    while servers[0].lives:
+        pass
+    again = infra.up(folder, **ports)
+    assert again[0].pid != servers[0].pid
+    assert again[1].pid == servers[1].pid
+    assert len(infra.down(folder)) == 2
+    assert infra.running(folder) == []
+    assert not any(server.lives for server in again)
+    assert (folder / "etcd").is_dir(), "data stays"
+    infra.down(folder, purge=True)
+    assert not folder.exists()
+
+
+def test_a_port_that_is_taken_is_named_and_nothing_runs(folder: Path) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen()
+        with pytest.raises(UserError, match="for etcd: Address already in use") as caught:
+            infra.up(folder, nats_port=free_port(), etcd_port=sock.getsockname()[1])
+        assert "--etcd-port" in caught.value.line()
+    assert infra.running(folder) == []
+
+
+def test_a_server_that_cannot_start_is_explained(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "etcd").write_text("no folder")
+    with pytest.raises(UserError, match="etcd ended at once"):
+        infra.up(folder, nats_port=free_port(), etcd_port=free_port())
+    assert infra.running(folder) == []
+    assert not (folder / infra.RECORD).exists()
+
+
+def test_a_record_of_another_process_is_not_believed(folder: Path) -> None:
+    folder.mkdir()
+    other = {"name": "etcd", "pid": os.getpid(), "born": "1", "url": "http://other:1", "log": ""}
+    (folder / infra.RECORD).write_text(json.dumps({"servers": [other]}))
+    assert infra.running(folder) == []
+    assert infra.down(folder) == []
+    (folder / infra.RECORD).write_text("torn {")
+    assert infra.running(folder) == []
+
+
+def test_missing_binaries_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(UserError, match="nats-server is not installed") as caught:
+        infra.up(folder)
+    assert "infra" in caught.value.line()
