@@ -401,15 +401,15 @@ def env() -> None:
     print("sockets tried: " + ", ".join(map(str, socket_candidates())))
 
 
-def _get(verb: str, socket: str | None, output: Form, **query: Any) -> None:
+def _get(command: str, socket: str | None, output: Form, **query: Any) -> None:
     from .client import Control
     from .show import show
 
-    show(verb, Control(socket).get(verb, **query), output)
+    show(command, Control(socket).get(command, **query), output)
 
 
-def _post(verb: str, socket: str | None, output: Form, **arguments: Any) -> None:
+def _post(command: str, socket: str | None, output: Form, **arguments: Any) -> None:
     from .client import Control
     from .show import show
 
-    show(verb, Control(socket).post(verb, **arguments), output)
+    show(command, Control(socket).post(command, **arguments), output)

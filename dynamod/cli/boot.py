@@ -21,7 +21,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 from dynamod.runtime.components.served import ServedModel
 
-from .interrupt import Desk, Talk
+from .interrupt import Interrupts, Talk
 from .served import Models
 from .tables import table
 
@@ -80,9 +80,9 @@ async def _live(options: Options) -> int:
             if isinstance(error, UserError):
                 raise error from None
             raise
-        desk = Desk()
-        hangup = _signals(node, desk)
-        session = _Session(node, options, desk)
+        interrupts = Interrupts()
+        hangup = _signals(node, interrupts)
+        session = _Session(node, options, interrupts)
         try:
             for wanted in options.wanted:
                 try:
@@ -112,8 +112,8 @@ async def _live(options: Options) -> int:
 class _Session:
     """What the person in front of the terminal sees."""
 
-    def __init__(self, node: Node, options: Options, desk: Desk) -> None:
-        self._node, self._options, self._desk = node, options, desk
+    def __init__(self, node: Node, options: Options, interrupts: Interrupts) -> None:
+        self._node, self._options, self._interrupts = node, options, interrupts
         self.code = 0
         self._runners: list[GraphRunner] = []
         self._models = Models(node.watch, self._model_added, node.changed)
@@ -144,7 +144,7 @@ class _Session:
 
     async def _talk(self, talk: Talk, url: str) -> None:
         try:
-            self.code = await talk(self._desk, url)
+            self.code = await talk(self._interrupts, url)
         except UserError as error:
             print(f"error: {error.line()}", file=sys.stderr)
             self.code = 1
@@ -179,14 +179,14 @@ class _Session:
         return any(spec.actor.endswith(":ProcessorComponent") for spec in specs)
 
 
-def _signals(node: Node, desk: Desk) -> asyncio.Event:
+def _signals(node: Node, interrupts: Interrupts) -> asyncio.Event:
     """Handle signals. The event is set by SIGHUP."""
     loop = asyncio.get_running_loop()
     asked = 0
 
     def end(name: str) -> None:
         nonlocal asked
-        if name == "SIGINT" and not asked and desk.interrupt():
+        if name == "SIGINT" and not asked and interrupts.interrupt():
             return
         asked += 1
         if asked == 1:

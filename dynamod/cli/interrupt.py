@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-Talk = Callable[["Desk", str], Awaitable[int]]
+Talk = Callable[["Interrupts", str], Awaitable[int]]
 """Runs when the graph is ready, with the URL of its front door; its result is the exit code of the command."""
 
 
-class Desk:
+class Interrupts:
     """Tells Ctrl-C that ends an answer from Ctrl-C that ends the command."""
 
     class Interrupted(Exception):
@@ -27,7 +27,7 @@ class Desk:
         except asyncio.CancelledError:
             if not self._asked or self._task is None or self._task.uncancel() > 0:
                 raise
-            raise Desk.Interrupted from None
+            raise Interrupts.Interrupted from None
         finally:
             self._task = None
 

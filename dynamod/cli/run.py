@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
 _BOOLS = {"true": True, "false": False}
-MOVES = 1023
+MIGRATIONS = 1023
 """The largest --migration-limit, as in the original."""
 HELP = """\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
@@ -169,8 +169,8 @@ def joined(words: Sequence[str]) -> list[str]:
 
 
 def _moves(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) > MOVES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MOVES}")
+    if not text.isascii() or not text.isdigit() or int(text) > MIGRATIONS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {MIGRATIONS}")
     return int(text)
 
 

@@ -6,17 +6,17 @@ from typing import Any
 from .tables import table
 
 
-def show(verb: str, value: Any, output: str) -> None:
+def show(command: str, value: Any, output: str) -> None:
     """Print an answer as `text` or `json`."""
     if output == "json":
         print(json.dumps(value, indent=2))
-    elif verb == "ps" or (isinstance(value, list) and value and "component" in value[0]):
+    elif command == "ps" or (isinstance(value, list) and value and "component" in value[0]):
         print(processes(value))
-    elif verb == "status":
+    elif command == "status":
         print(status(value))
-    elif verb == "explain":
+    elif command == "explain":
         print("\n\n".join(map(decision, value)))
-    elif verb == "inspect":
+    elif command == "inspect":
         print(actors(value))
     else:
         print(", ".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else value)

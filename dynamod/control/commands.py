@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload"})
-"""Verbs that change something: only the owner of the daemon (or root, or its group) may use them."""
+"""Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 ASK = 3.0
 """Seconds that a process has to answer a question."""
@@ -41,19 +41,19 @@ class UnknownName(UserError):
     """No component, graph or actor of that name."""
 
 
-class Verbs:
+class Commands:
     """All verbs. `call` finds who is responsible: this process, or a guest whose component is named."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
 
-    async def call(self, verb: str, arguments: dict[str, Any], *, local: bool = False) -> Any:
+    async def call(self, command: str, arguments: dict[str, Any], *, local: bool = False) -> Any:
         """Run a verb; `local` keeps it in this process. Raises UserError."""
         if not local:
-            guest = self._guest_for(arguments) if verb in ("restart", "scale", "drain", "stop", "reload") else None
+            guest = self._guest_for(arguments) if command in ("restart", "scale", "drain", "stop", "reload") else None
             if guest is not None:
-                return await guest.ask(verb, arguments, timeout=patience(arguments.get("timeout")))
-        match verb:
+                return await guest.ask(command, arguments, timeout=patience(arguments.get("timeout")))
+        match command:
             case "status":
                 return self.status()
             case "ps":
@@ -91,7 +91,7 @@ class Verbs:
             case "reload":
                 return await self._reload(arguments)
             case _:
-                raise UserError(f"unknown verb '{verb}'", "see /v1")
+                raise UserError(f"unknown verb '{command}'", "see /v1")
 
     # Reading.
 
@@ -149,14 +149,14 @@ class Verbs:
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
         lines = _whole("lines", arguments.get("lines", 100))
         hosting = {row["process"] for row in self.ps(local=True) if _means(row, component, graphs=True)}
-        found = [name for name in self._node.book.components() if name in hosting or _is_of(name, component)]
+        found = [name for name in self._node.log_store.components() if name in hosting or _is_of(name, component)]
         marks = {"here": self._node.recent.number}
         if "here" in after:
             result = self._node.recent.after(int(after["here"]), set(found) if component else None)
         elif component:
-            result = [line for name in found for line in self._node.book.tail(name, lines)][-lines:]
+            result = [line for name in found for line in self._node.log_store.tail(name, lines)][-lines:]
         else:
-            result = self._node.book.tail(None, lines)
+            result = self._node.log_store.tail(None, lines)
         answered = bool(found) or bool(hosting) or not component
         if not local:
             for end in self._node.guests():

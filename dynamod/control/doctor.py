@@ -227,7 +227,7 @@ async def _nats(server: str, settings: "NatsSettings") -> Finding:
 async def workers(known: Known) -> AsyncIterator[Finding]:
     """Every model's worker: whether it answers, and whether its tokenizer is that of the files here."""
     from dynamod.ingress.static_workers import describe
-    from dynamod.runtime.context import Mail, local_and_unix
+    from dynamod.runtime.context import TransportSelector, local_and_unix
     from dynamod.runtime.remote import Remote
 
     async with System() as system:
@@ -236,7 +236,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
         local, unix = local_and_unix(owner.context.task)
         remote = Remote("doctor", lambda *_: None, owner.context.task)
         remote.welcome(Welcome(0, known.node, known.version, dict(known.cluster)))
-        mail = Mail("", local, unix, remote)
+        mail = TransportSelector("", local, unix, remote)
         mail.node = known.node
         try:
             if remote.connection is not None:

@@ -29,7 +29,7 @@ FOLLOW = 0.3
 
 
 class Control:
-    """Answers on a listener that `door.Door` bound; who may change something is decided by the peer's credentials."""
+    """Answers on a listener that `ControlSocket` bound; the peer's credentials decide who may change something."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -38,12 +38,12 @@ class Control:
     async def start(self, listener: socket.socket) -> None:
         """Serve the node's verbs."""
         app = web.Application(middlewares=[_errors])
-        for verb in READING:
-            app.router.add_get(f"/v1/{verb}", self._read)
-            app.router.add_get(f"/v1/{verb}/{{name:.+}}", self._read)
-        for verb in sorted(CHANGING):
-            app.router.add_post(f"/v1/{verb}", self._change)
-            app.router.add_post(f"/v1/{verb}/{{name:.+}}", self._change)
+        for command in READING:
+            app.router.add_get(f"/v1/{command}", self._read)
+            app.router.add_get(f"/v1/{command}/{{name:.+}}", self._read)
+        for command in sorted(CHANGING):
+            app.router.add_post(f"/v1/{command}", self._change)
+            app.router.add_post(f"/v1/{command}/{{name:.+}}", self._change)
         app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1/requests/{request}/decision", self._explain)
         app.router.add_get("/v1", self._index)
@@ -57,47 +57,47 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        verbs = {
+        commands = {
             "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
             "post": [f"/v1/{v}" for v in sorted(CHANGING)],
         }
-        return _json({"version": __version__, **verbs})
+        return _json({"version": __version__, **commands})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
-        verb = request.path.split("/")[2]
+        command = request.path.split("/")[2]
         arguments: dict[str, Any] = dict(request.query)
         name = request.match_info.get("name")
         if name:
-            arguments["actor" if verb == "inspect" else "component"] = name
-        if verb == "logs":
+            arguments["actor" if command == "inspect" else "component"] = name
+        if command == "logs":
             for key in ("after", "lines"):
                 if key in arguments:
                     arguments[key] = _parsed(key, arguments[key])
             if arguments.pop("follow", "0") in ("1", "true", ""):
                 return await self._follow(request, arguments)
-        return _json(await self._node.verbs.call(verb, arguments))
+        return _json(await self._node.commands.call(command, arguments))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = await self._node.verbs.call("metrics", {})
+        text = await self._node.commands.call("metrics", {})
         return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _explain(self, request: web.Request) -> web.Response:
-        return _json(await self._node.verbs.call("explain", dict(request.match_info)))
+        return _json(await self._node.commands.call("explain", dict(request.match_info)))
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
-        entries = await self._node.verbs.call("logs", arguments)
+        entries = await self._node.commands.call("logs", arguments)
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
         while True:
             for line in entries["lines"]:
                 await response.write(f"{line}\n".encode())
             await asyncio.sleep(FOLLOW)
-            entries = await self._node.verbs.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            entries = await self._node.commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
 
     async def _change(self, request: web.Request) -> web.Response:
-        verb = request.path.split("/")[2]
+        command = request.path.split("/")[2]
         if not self._may_change(request):
-            return _error(403, f"user {_peer(request)[0]} may not {verb}", "ask the owner of the daemon, or root")
+            return _error(403, f"user {_peer(request)[0]} may not {command}", "ask the owner of the daemon, or root")
         text = await request.text()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -107,10 +107,10 @@ class Control:
             return _error(400, "the body is no JSON object", 'for example {"component": "Worker"}')
         name = request.match_info.get("name")
         if name:
-            arguments["graph" if verb == "stop" else "component"] = name
+            arguments["graph" if command == "stop" else "component"] = name
         for key, value in request.query.items():
             arguments[key] = _parsed(key, value)
-        return _json(await self._node.verbs.call(verb, arguments))
+        return _json(await self._node.commands.call(command, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
         uid, groups = _peer(request)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .server import Control
 
 
-class Door(Actor):
+class ControlSocket(Actor):
     """Binds the control socket, mode 0660, and hands it to `control.Control` at the first connection."""
 
     def __init__(self, node: "Node") -> None:

@@ -17,7 +17,7 @@ from .stall import Clocks, clocks_of, judge
 
 log = logging.getLogger("dynamod.daemon")
 
-BEAT = 0.5
+HEARTBEAT = 0.5
 """Seconds between two signs of life of a process."""
 LOOK = 0.1
 """Seconds between two looks at who is silent."""
@@ -38,7 +38,7 @@ class _Process:
     why: str = ""
 
 
-class Ear:
+class HeartbeatMonitor:
     """Judges who has beaten at least once. `told` hears of every change; `value(key)`: what the registry has there."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Ear:
             log.error("%s; processes may be silent for %g s", error.line(), Clocks().heartbeat)
             self._clocks = Clocks()
 
-    def beat(self, lease: int, hello: Hello) -> None:
+    def heartbeat(self, lease: int, hello: Hello) -> None:
         """A sign of life."""
         one = self._processes.get(lease)
         if one is None:

@@ -19,12 +19,12 @@ from dynamod.message.errors import DynamodError
 from dynamod.message.node import (
     Answer,
     Ask,
-    Beat,
     Changed,
     Claim,
     Claimed,
     Delete,
     FromNode,
+    Heartbeat,
     Hello,
     Put,
     Report,
@@ -36,7 +36,7 @@ from dynamod.message.node import (
 from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
 from dynamod.transport.unix import remove_stale
 
-from .heartbeat import Ear
+from .heartbeat import HeartbeatMonitor
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -67,7 +67,7 @@ class LinkServer(Actor):
         self._graphs = graphs
         self._server: asyncio.Server | None = None
         self.ends: set[LinkEnd] = set()
-        self._ear = Ear(self._heard, self._value)
+        self._ear = HeartbeatMonitor(self._heard, self._value)
 
     async def started(self) -> None:
         """Begin to listen; only processes of the same user may connect."""
@@ -147,7 +147,7 @@ class LinkEnd(asyncio.Protocol):
         taken: Callable[[], set[str]],
         cluster: dict[str, str],
         gone: Callable[[int], None],
-        ear: Ear,
+        ear: HeartbeatMonitor,
     ) -> None:
         self._ear = ear
         self._cluster, self._gone = cluster, gone
@@ -211,13 +211,13 @@ class LinkEnd(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+    async def ask(self, command: str, arguments: dict[str, Any], *, timeout: float) -> Any:
         """Ask the process something. Raises TimeoutError, or DynamodError with its own message."""
         self._next_ask += 1
         number = self._next_ask
         future = self._asks[number] = asyncio.get_running_loop().create_future()
         try:
-            self._say(Ask(number, verb, arguments))
+            self._say(Ask(number, command, arguments))
             async with asyncio.timeout(timeout):
                 return await future
         finally:
@@ -251,9 +251,9 @@ class LinkEnd(asyncio.Protocol):
                 given = unused(name, self._taken())
                 self._claimed.add(given)
                 self._say(Claimed(name, given))
-            case Beat():
+            case Heartbeat():
                 if self.hello is not None:
-                    self._ear.beat(self.lease, self.hello)
+                    self._ear.heartbeat(self.lease, self.hello)
             case _:
                 log.debug("unexpected word from %s", self.hello)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from .paths import lock_path
 
 
-class Seat:
+class NodeLock:
     """`take` succeeds for one process at a time and until it ends, however it ends."""
 
     def __init__(self, socket: Path) -> None:

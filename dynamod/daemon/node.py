@@ -12,8 +12,8 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, Backoff, Ref, Spec, Supervisor, System, handle
-from dynamod.control.commands import Verbs, check_name
-from dynamod.control.socket import Door
+from dynamod.control.commands import Commands, check_name
+from dynamod.control.socket import ControlSocket
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
@@ -25,12 +25,12 @@ from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, Report
 from dynamod.observe.capture import LineReader
-from dynamod.observe.logstore import LogBook
+from dynamod.observe.logstore import LogStore
 
 from .cluster import Cluster, cluster_of
 from .gpus import Gpus, devices
 from .link import LinkServer
-from .lock import Seat
+from .lock import NodeLock
 from .names import node_name, watch_namesakes
 from .paths import RunFolder, link_path, logs_folder
 from .recent import Recent
@@ -68,17 +68,17 @@ class Node(Actor):
         self.born = time.monotonic()
         self.gpus = Gpus(devices())
         self.folder = RunFolder(path)
-        self.book = LogBook(logs_folder(self.folder.path))
-        self.recent = Recent(self.book)
+        self.log_store = LogStore(logs_folder(self.folder.path))
+        self.recent = Recent(self.log_store)
         self.graphs: dict[str, GraphRunner] = {}
         self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
-        self.verbs = Verbs(self)
+        self.commands = Commands(self)
         self.stopped = asyncio.Event()
         self.seated = asyncio.Event()  # the role is known
-        self._seat = Seat(path)
+        self._seat = NodeLock(path)
         self._link: LinkServer | None = None
         self._guest: LinkRegistry | None = None
         self._guest_lost = asyncio.Event()
@@ -116,7 +116,7 @@ class Node(Actor):
         await self.system.root.stop_child("seat")
         self._seat.leave()
         logging.getLogger().removeHandler(self.recent)
-        self.book.close()
+        self.log_store.close()
         self.folder.remove()
 
     @handle
@@ -292,7 +292,7 @@ class Node(Actor):
         log.debug("this process holds the node at %s", self.socket)
         if (etcd := self.cluster.etcd) is not None:
             self._join_cluster(etcd)
-        self._seat_supervisor.start_child(Spec("door", lambda: Door(self)))
+        self._seat_supervisor.start_child(Spec("door", lambda: ControlSocket(self)))
         self.seated.set()
         for prefix, watcher in self._watches:
             self.registry.watch(prefix, watcher)
@@ -342,7 +342,7 @@ class Node(Actor):
     def _asked(self, message: FromNode) -> None:
         match message:
             case Ask():
-                self.context.task(self._answer(message), f"answer {message.verb}")
+                self.context.task(self._answer(message), f"answer {message.command}")
             case Claimed(asked, name):
                 if (claim := self._claims.get(asked)) is not None and not claim.done():
                     claim.set_result(name)
@@ -354,11 +354,11 @@ class Node(Actor):
         if guest is None:
             return
         try:
-            value = await self.verbs.call(ask.verb, ask.arguments, local=True)
+            value = await self.commands.call(ask.command, ask.arguments, local=True)
         except UserError as error:
             guest.say(Answer(ask.ask, None, error.line()))
         except Exception as error:
-            log.exception("%s failed", ask.verb)
+            log.exception("%s failed", ask.command)
             guest.say(Answer(ask.ask, None, f"{type(error).__name__}: {error}"))
         else:
             guest.say(Answer(ask.ask, value))

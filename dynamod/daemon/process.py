@@ -11,7 +11,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
-from dynamod.message.node import Answer, Ask, Beat, State
+from dynamod.message.node import Answer, Ask, Heartbeat, State
 from dynamod.runtime.lifeline import Lifeline
 from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 
@@ -87,7 +87,7 @@ class Process(Actor):
         self._asks: dict[int, asyncio.Future[Any]] = {}
         self._next_ask = 0
         self._born: float | None = None
-        self._beat: float | None = None
+        self._heartbeat: float | None = None
         self._step: tuple[float, int] | None = None  # when the engine's step began, and its tokens
         self._last_line = b""
         self._draining = False
@@ -133,7 +133,7 @@ class Process(Actor):
             await child.wait()
         self._changed()
 
-    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+    async def ask(self, command: str, arguments: dict[str, Any], *, timeout: float) -> Any:
         """Ask the child something. Raises TimeoutError, or DynamodError with the child's own message."""
         if self._ended.is_set():
             raise DynamodError("the process has ended")
@@ -141,7 +141,7 @@ class Process(Actor):
         number = self._next_ask
         future = self._asks[number] = asyncio.get_running_loop().create_future()
         try:
-            self._lifeline.say(Ask(number, verb, arguments))
+            self._lifeline.say(Ask(number, command, arguments))
             async with asyncio.timeout(timeout):
                 return await future
         finally:
@@ -155,7 +155,7 @@ class Process(Actor):
             pid=self._child.pid if self._child is not None else 0,
             components=dict(self._states),
             detail=self._detail,
-            beat_age=now - self._beat if self._beat is not None else None,
+            beat_age=now - self._heartbeat if self._heartbeat is not None else None,
             uptime=now - self._born if self._born is not None else 0.0,
             silent=self._silent,
         )
@@ -170,8 +170,8 @@ class Process(Actor):
         facts: dict[str, Any] = msgspec.to_builtins(self.facts())
         return facts
 
-    def _take(self, message: State | Answer | Beat) -> None:
-        self._beat = self.context.now()  # every word is a sign of life
+    def _take(self, message: State | Answer | Heartbeat) -> None:
+        self._heartbeat = self.context.now()  # every word is a sign of life
         match message:
             case State(component, state, detail):
                 self._states[component] = state
@@ -186,8 +186,8 @@ class Process(Actor):
                         future.set_exception(DynamodError(error))
                     else:
                         future.set_result(value)
-            case Beat(_, step, tokens):
-                self._step = None if step is None else (self._beat - step, tokens)
+            case Heartbeat(_, step, tokens):
+                self._step = None if step is None else (self._heartbeat - step, tokens)
         self._judge()
 
     async def _listen(self) -> None:
@@ -196,18 +196,18 @@ class Process(Actor):
         while True:
             await asyncio.sleep(LOOK)
             now = self.context.now()
-            if now - looked > LOOK + 0.5 and self._beat is not None:
-                self._beat = now
+            if now - looked > LOOK + 0.5 and self._heartbeat is not None:
+                self._heartbeat = now
             looked = now
             self._judge()
 
     def _judge(self) -> None:
-        if self._beat is None or self._ended.is_set():
+        if self._heartbeat is None or self._ended.is_set():
             return
         now = self.context.now()
         began, tokens = self._step or (None, 0)
         step = now - began if began is not None else None
-        self._set_silent(judge(self._clocks, now - self._beat, step, tokens))
+        self._set_silent(judge(self._clocks, now - self._heartbeat, step, tokens))
 
     def _set_silent(self, why: str) -> None:
         before, self._silent = self._silent, why

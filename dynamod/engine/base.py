@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from dynamod.message.discovery import Capabilities, EngineKind, ModelCard
-from dynamod.message.kv_events import FeedItem, Load
+from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
 
@@ -75,7 +75,7 @@ class Engine(ABC):
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.options = options
         self.spawn = spawn
-        self.tell: Callable[[FeedItem], None] = _nobody
+        self.tell: Callable[[WorkerEvent], None] = _nobody
         self.computed: Callable[[Reply], None] = _nobody
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Engine(ABC):
         now = self.statistics()
         return Load(now.running, now.waiting, 0, 0, 0.0)
 
-    def snapshot(self) -> tuple[FeedItem, ...]:
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
         """All that a new reader of the feed must know: what is in the KV cache, and the load."""
         return (self.load(),)
 

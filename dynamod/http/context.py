@@ -7,7 +7,7 @@ import secrets
 import uuid
 from time import perf_counter
 
-from dynamod.ingress.api.response import Answer
+from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.base import Job, Run
 from dynamod.message.errors import Overloaded, RequestError
 
@@ -25,7 +25,7 @@ def request_id(header: str | None) -> str:
     return header if header is not None and _ID.fullmatch(header) else str(uuid.uuid4())
 
 
-class Exchange:
+class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
@@ -54,7 +54,7 @@ class Exchange:
         self.model = UNKNOWN
         self.stream = False
         self.meter: ModelMetrics | None = None
-        self.answer: Answer | None = None
+        self.answer: ResponseWriter | None = None
         self.run: Run | None = None
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
@@ -68,7 +68,7 @@ class Exchange:
         self.meter.queued += 1
         return self.meter
 
-    def answering(self, job: Job, answer: Answer) -> Answer:
+    def answering(self, job: Job, answer: ResponseWriter) -> ResponseWriter:
         """The request is about to reach the backend."""
         self.answer = answer
         self.task = asyncio.current_task()
@@ -157,7 +157,7 @@ def unused(wanted: str, taken: set[str]) -> str:
     return f"{wanted}-{secrets.token_hex(4)}" if wanted in taken else wanted
 
 
-def _produced(answer: Answer | None) -> int:
+def _produced(answer: ResponseWriter | None) -> int:
     if answer is None:
         return 0
     return answer.completion_tokens or sum(choice.tokens for choice in answer.choices)

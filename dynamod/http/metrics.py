@@ -41,7 +41,7 @@ class Overhead:
         self.scheduling = Histogram(OVERHEAD)
 
 
-class Moves:
+class MigrationCounts:
     """Requests that moved to another instance, before their first token and behind it, and how long that took."""
 
     __slots__ = ("failed", "long", "new", "ongoing", "taken")
@@ -51,18 +51,18 @@ class Moves:
         self.taken, self.failed = Histogram(DURATION), Histogram(DURATION)
 
     def broke(self, ongoing: bool) -> None:
-        """See migration.request.Moves."""
+        """See migration.request.MigrationCounts."""
         if ongoing:
             self.ongoing += 1
         else:
             self.new += 1
 
     def too_long(self) -> None:
-        """See migration.request.Moves."""
+        """See migration.request.MigrationCounts."""
         self.long += 1
 
     def settled(self, seconds: float, ok: bool) -> None:
-        """See migration.request.Moves."""
+        """See migration.request.MigrationCounts."""
         (self.taken if ok else self.failed).observe(seconds)
 
 

@@ -10,14 +10,14 @@ from dynamod.ingress.api.models import Models
 from dynamod.ingress.api.openapi import Document
 from dynamod.ingress.base import Backend
 
-from .context import Exchange
+from .context import RequestContext
 from .errors import NoMethod, NoRoute
 from .exposition import Exposition
 from .health import Health
 from .metrics import Metrics
 from .settings import FrontendSettings
 
-Handler = Callable[[web.BaseRequest, Exchange], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest, RequestContext], Awaitable[web.StreamResponse]]
 
 MODELS = "/v1/models/"
 GUARDED = "/v1/"  # paths that ask for an API key when there are any

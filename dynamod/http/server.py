@@ -14,7 +14,7 @@ from dynamod.message.errors import Overloaded, RequestError, UserError
 
 from .auth import KeyCheck
 from .connection import HttpServer
-from .context import GONE, Exchange, request_id
+from .context import GONE, RequestContext, request_id
 from .errors import Internal, error_response, status_of
 from .exposition import Collect, Exposition
 from .metrics import Metrics
@@ -37,7 +37,7 @@ class Server:
         self._keys = KeyCheck(settings.api_keys)
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
-        self._busy: dict[Exchange, web.RequestHandler] = {}
+        self._busy: dict[RequestContext, web.RequestHandler] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -92,8 +92,8 @@ class Server:
                 connection.force_close()
         await self._wait_idle(grace)
         for generate in self._routes.generate:
-            for exchange in list(generate.live):
-                exchange.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
+            for context in list(generate.live):
+                context.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
         await self._wait_idle(_FLUSH)
         await self._http.shutdown(0.05)
         if self._listener is not None:
@@ -109,41 +109,41 @@ class Server:
             pass
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        exchange = Exchange(
+        context = RequestContext(
             request_id(request.headers.get("x-request-id")), request.method, request.rel_url.raw_path, self.metrics
         )
-        self._busy[exchange] = request.protocol
+        self._busy[context] = request.protocol
         self._idle.clear()
         status = GONE
         try:
-            response = await self._answer(request, exchange)
+            response = await self._answer(request, context)
             status = response.status
             return response
         finally:
-            exchange.end(status)
-            del self._busy[exchange]
+            context.end(status)
+            del self._busy[context]
             if not self._busy:
                 self._idle.set()
 
-    async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+    async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         try:
             path = request.rel_url.path
             if path.startswith(GUARDED):
                 self._keys.check(request.headers.get("Authorization"))
-            response = await self._routes.find(request.method, path)(request, exchange)
+            response = await self._routes.find(request.method, path)(request, context)
         except RequestError as error:
-            exchange.error = error
+            context.error = error
             response = error_response(error, status_of(error, self.settings.overload_status))
         except ConnectionError:
             raise
         except Exception:
-            log.exception("request id=%s path=%s failed by a mistake of ours", exchange.id, exchange.path)
-            exchange.error = internal = Internal("internal error; the server's log has it under this x-request-id")
+            log.exception("request id=%s path=%s failed by a mistake of ours", context.id, context.path)
+            context.error = internal = Internal("internal error; the server's log has it under this x-request-id")
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("part of the answer is out") from None
             response = error_response(internal, 500)
         if not response.prepared:
-            response.headers["x-request-id"] = exchange.id
+            response.headers["x-request-id"] = context.id
             if self._stopping:
                 response.force_close()
         return response

@@ -1,6 +1,6 @@
 """Between HTTP and the rest: what the front door needs from whoever serves models, and what that one calls back.
 
-The HTTP side builds an `Outlet` per request and hands it over with the `Job`. From then on the backend calls the
+The HTTP side builds an `ResponseSink` per request and hands it over with the `Job`. From then on the backend calls the
 outlet directly, from the event loop, once per engine step and stream: no queue and no task switch per token.
 """
 
@@ -33,7 +33,7 @@ class Logprob:
     top: tuple[tuple[str, bytes, float], ...] = ()
 
 
-class Outlet(Protocol):
+class ResponseSink(Protocol):
     """Where an answer goes. All calls come from the event loop; none may block or raise.
 
     Order: `started` once, then per choice any `logprobs`/`text`/`chunk`, then `finish` once per choice; or `fail` once
@@ -76,6 +76,6 @@ class Backend(Protocol):
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
 
-    async def start(self, job: Job, outlet: Outlet) -> Run:
+    async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
         ...

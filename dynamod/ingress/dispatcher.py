@@ -14,14 +14,14 @@ from time import perf_counter
 from typing import Protocol
 
 from dynamod.discovery.view import View
-from dynamod.http.metrics import Moves, Overhead
+from dynamod.http.metrics import MigrationCounts, Overhead
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.kv_events import FeedItem
+from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
-from .subscriptions import Feeds, Spawn
+from .subscriptions import EventSubscriptions, Spawn
 
 
 class Route:
@@ -29,7 +29,7 @@ class Route:
 
     __slots__ = ("_dispatch", "_model", "_router", "decision", "prompt")
 
-    def __init__(self, dispatch: "Dispatch", model: str, router: Router, prompt: Prompt) -> None:
+    def __init__(self, dispatch: "Dispatcher", model: str, router: Router, prompt: Prompt) -> None:
         self._dispatch, self._model, self._router = dispatch, model, router
         self.prompt = prompt
         self.decision: Decision | None = None
@@ -47,9 +47,9 @@ class Route:
         self._router.computed(self)
         self._dispatch.released(self._model)
 
-    def wait(self, flight: "Queued") -> bool:
+    def wait(self, inflight: "Queued") -> bool:
         """A move that finds all workers busy waits, whatever the queue's size: its client is in the middle."""
-        self._dispatch.wait(self._model, flight, forced=True)
+        self._dispatch.wait(self._model, inflight, forced=True)
         return True
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Queued(Protocol):
         ...
 
 
-class Dispatch:
+class Dispatcher:
     """All routers of an ingress process, and what waits for them."""
 
     def __init__(
@@ -82,8 +82,8 @@ class Dispatch:
         self.decisions = DecisionLog()
         self._cards: dict[str, ModelCard] = {}
         self._overheads: dict[str, Overhead] = {}
-        self._moves: dict[str, Moves] = {}
-        self._feeds = Feeds(transport, spawn, self._loop.time, self._news)
+        self._migrations: dict[str, MigrationCounts] = {}
+        self._feeds = EventSubscriptions(transport, spawn, self._loop.time, self._news)
         self._live: dict[str, dict[int, Instance]] = {}  # model -> the workers that are followed
         self._followed: dict[str, tuple[Instance, ...]] = {}  # model -> what the view said then
         self._due = False
@@ -109,7 +109,7 @@ class Dispatch:
         self._unfollow(model)
         self._cards.pop(model, None)
         self._overheads.pop(model, None)
-        self._moves.pop(model, None)
+        self._migrations.pop(model, None)
 
     def route(self, card: ModelCard, prompt: Prompt) -> Route:
         """A route for one flight."""
@@ -122,11 +122,11 @@ class Dispatch:
             found = self._overheads[model] = Overhead()
         return found
 
-    def moves(self, model: str) -> Moves:
+    def migrations(self, model: str) -> MigrationCounts:
         """How often requests for a model had to move."""
-        found = self._moves.get(model)
+        found = self._migrations.get(model)
         if found is None:
-            found = self._moves[model] = Moves()
+            found = self._migrations[model] = MigrationCounts()
         return found
 
     def available(self, model: str, tried: Collection[int]) -> bool:
@@ -197,7 +197,7 @@ class Dispatch:
             router.expire()
         self._feeds.look()
 
-    def _news(self, key: tuple[str, int], items: Sequence[FeedItem], anew: bool) -> None:
+    def _news(self, key: tuple[str, int], items: Sequence[WorkerEvent], anew: bool) -> None:
         model, worker = key
         router = self.routers.get(model)
         if router is not None:
@@ -206,7 +206,7 @@ class Dispatch:
 
     # The queue.
 
-    def wait(self, model: str, flight: Queued, priority: int = 0, *, forced: bool = False) -> bool:
+    def wait(self, model: str, inflight: Queued, priority: int = 0, *, forced: bool = False) -> bool:
         """Queue a flight that found all workers busy, higher priorities first. False when the queue is full; `forced`
         finds place.
 
@@ -218,12 +218,12 @@ class Dispatch:
             heapq.heapify(queue)
             if len(queue) >= self.settings.queue_size:
                 return False
-        heapq.heappush(queue, (-priority, next(self._turns), flight))
+        heapq.heappush(queue, (-priority, next(self._turns), inflight))
         return True
 
     def waiting(self, model: str) -> int:
         """Flights in the queue of a model."""
-        return sum(not flight.over for _, _, flight in self._queues.get(model, ()))
+        return sum(not inflight.over for _, _, inflight in self._queues.get(model, ()))
 
     def released(self, model: str) -> None:
         """Load may have fallen: send what waits, soon and in its order."""
@@ -233,8 +233,8 @@ class Dispatch:
     def _pump(self, model: str) -> None:
         queue = self._queues.get(model, [])
         while queue:
-            flight = queue[0][2]
-            gone = flight.over or flight.instance is not None  # its clock may have sent it meanwhile
-            if not gone and not flight.send():
+            inflight = queue[0][2]
+            gone = inflight.over or inflight.instance is not None  # its clock may have sent it meanwhile
+            if not gone and not inflight.send():
                 return
             heapq.heappop(queue)

@@ -12,7 +12,7 @@ from dynamod.actor import StreamGap, unseen
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Files
-from dynamod.preprocess.bundle import Parcel, ParcelError
+from dynamod.preprocess.bundle import BundleError, ModelBundle
 from dynamod.preprocess.model_files import is_here, verifiable
 from dynamod.transport.base import Sink, Transport
 
@@ -85,7 +85,7 @@ class ModelFiles:
             try:
                 files = await self._receive(card, instance, quiet=number in told)
                 return await asyncio.to_thread(self._cache.store, files, card)
-            except ParcelError as error:
+            except BundleError as error:
                 why = f"{place}: {error}"
                 if told.get(number) != why:
                     log.warning("the files of model %s from %s cannot be used: %s", card.name, place, error)
@@ -95,7 +95,7 @@ class ModelFiles:
         return None
 
     async def _receive(self, card: ModelCard, instance: Instance, quiet: bool) -> dict[str, bytes]:
-        """The files as one worker sends them. Raises ParcelError when they do not come, or make no sense."""
+        """The files as one worker sends them. Raises BundleError when they do not come, or make no sense."""
         sink = _Receiver(card.name, _name(instance), logging.DEBUG if quiet else logging.INFO)
         stream = self._transport.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), sink)
         try:
@@ -105,13 +105,13 @@ class ModelFiles:
                         await sink.moved.wait()
                     sink.moved.clear()
         except TimeoutError:
-            received, size = sink.parcel.received, sink.parcel.size
-            raise ParcelError(f"it stopped sending after {received} of {size or 'unknown'} bytes") from None
+            received, size = sink.bundle.received, sink.bundle.size
+            raise BundleError(f"it stopped sending after {received} of {size or 'unknown'} bytes") from None
         finally:
             stream.cancel()
         if sink.error:
-            raise ParcelError(sink.error)
-        return await asyncio.to_thread(sink.parcel.files)
+            raise BundleError(sink.error)
+        return await asyncio.to_thread(sink.bundle.files)
 
 
 class _Receiver(Sink):
@@ -120,7 +120,7 @@ class _Receiver(Sink):
     def __init__(self, model: str, place: str, level: int) -> None:
         self._model, self._place, self._level = model, place, level
         self._items = 0
-        self.parcel = Parcel()
+        self.bundle = ModelBundle()
         self.moved = asyncio.Event()
         self.over = False
         self.error = ""
@@ -132,7 +132,7 @@ class _Receiver(Sink):
         if isinstance(delta, Items):
             try:
                 self._take(delta)
-            except (ParcelError, StreamGap) as error:
+            except (BundleError, StreamGap) as error:
                 self.lost(str(error))
             else:
                 self.over = delta.finish is not None
@@ -143,10 +143,10 @@ class _Receiver(Sink):
     def _take(self, delta: Items) -> None:
         skip = unseen(self._items, delta.offset, len(delta.items))
         for item in delta.items[skip:]:
-            first = self.parcel.size is None
-            self.parcel.add(item)
+            first = self.bundle.size is None
+            self.bundle.add(item)
             if first:
-                size = (self.parcel.size or 0) / 1e6
+                size = (self.bundle.size or 0) / 1e6
                 message = "fetching the tokenizer of model %s from %s (%.1f MB)"
                 log.log(self._level, message, self._model, self._place, size)
         self._items += len(delta.items) - skip

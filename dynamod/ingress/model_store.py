@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from dynamod.message.discovery import ModelCard
-from dynamod.preprocess.bundle import ParcelError
+from dynamod.preprocess.bundle import BundleError
 from dynamod.preprocess.model_files import check, write
 
 log = logging.getLogger("dynamod.frontend")
@@ -47,14 +47,14 @@ class ModelCache:
         try:
             if entry is not None and entry.is_dir():
                 return _at(check(entry, card), card)
-        except (ParcelError, OSError) as error:
+        except (BundleError, OSError) as error:
             log.warning("the files of model %s in %s are of no use: %s", card.name, entry, error)
         return None
 
     def store(self, files: Mapping[str, bytes], card: ModelCard) -> ModelCard:
         """Keep a parcel's files and return the card with their path; damaged ones are replaced.
 
-        Where the cache cannot be written, a temporary folder is used until the process ends. Raises ParcelError for
+        Where the cache cannot be written, a temporary folder is used until the process ends. Raises BundleError for
         files that are not the card's, and OSError when the temporary folder cannot be written either.
         """
         with self._storing:
@@ -94,7 +94,7 @@ def _store(files: Mapping[str, bytes], folder: Path, card: ModelCard) -> Path:
                 raise
             try:
                 return check(entry, card)  # another process was quicker
-            except (ParcelError, OSError):
+            except (BundleError, OSError):
                 _mend(entry, part)
         return check(entry, card)
     finally:

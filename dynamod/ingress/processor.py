@@ -19,14 +19,14 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate, Stops
-from dynamod.migration.request import Flight, Limits
+from dynamod.migration.request import InFlightRequest, Limits
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.output import Output, TextOutput
 from dynamod.router.router import Prompt, RouterSettings
 from dynamod.transport.base import Transport
 
-from .base import Job, Logprob, Outlet, Run
-from .dispatcher import Dispatch, Route
+from .base import Job, Logprob, ResponseSink, Run
+from .dispatcher import Dispatcher, Route
 from .lowering import Lowered, lower
 from .memory import trim_memory
 
@@ -53,7 +53,7 @@ class Serve:
     """Begin to serve a request. `runs` gets its run: a sender that leaves may never hear the reply."""
 
     job: Job
-    outlet: Outlet
+    sink: ResponseSink
     lowered: Lowered
     runs: list[Run] = field(default_factory=list[Run])
 
@@ -91,12 +91,12 @@ class Processor(Actor):
         self._loading: dict[str, ModelCard] = {}
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self.cards: dict[str, ModelCard] = {}
-        self._flights: dict[Flight, None] = {}  # in the order in which they took off: so clocks act, too
-        self._requests = self._landed_count = 0
+        self._in_flight: dict[InFlightRequest, None] = {}  # in the order in which they took off: so clocks act, too
+        self._requests = self._completed_count = 0
 
     async def started(self) -> None:
         """Begin to watch models and clocks."""
-        self.dispatch = Dispatch(self._view, self._transport, self._routing, self.context.random, self.context.task)
+        self.dispatch = Dispatcher(self._view, self._transport, self._routing, self.context.random, self.context.task)
         self._view.on_model(self._model_changed)
         self._view.on_change(self._leave_quarantined)
         for name, card in self._view.models().items():
@@ -107,7 +107,7 @@ class Processor(Actor):
     async def serve(self, message: Serve) -> "Run | RequestError":
         """Start a request's flights. What is wrong with the request is the reply."""
         try:
-            run = self._start(message.job, message.outlet, message.lowered)
+            run = self._start(message.job, message.sink, message.lowered)
         except RequestError as error:
             return error
         message.runs.append(run)
@@ -115,7 +115,7 @@ class Processor(Actor):
 
     def statistics(self) -> ProcessorStatistics:
         """A snapshot."""
-        return ProcessorStatistics(self._requests, len(self._flights), self._landed_count, len(self.cards))
+        return ProcessorStatistics(self._requests, len(self._in_flight), self._completed_count, len(self.cards))
 
     def inspection(self) -> dict[str, Any]:
         """The statistics and the models."""
@@ -155,7 +155,7 @@ class Processor(Actor):
             here = await self._files_of(card, wanted)
             if here is None:
                 return
-            model = await asyncio.to_thread(Model.load, here, hasten=False)
+            model = await asyncio.to_thread(Model.load, here, use_fast_backend=False)
         except UserError as error:
             log.error("cannot serve model %s: %s", name, error.line())
             return
@@ -165,7 +165,7 @@ class Processor(Actor):
         if not wanted():
             return
         self._ready(name, model, card)
-        await asyncio.to_thread(model.tokenizer.hasten)
+        await asyncio.to_thread(model.tokenizer.use_fast_backend)
         await asyncio.to_thread(trim_memory)  # loading took several times what is kept
 
     async def _files_of(self, card: ModelCard, wanted: Callable[[], bool]) -> ModelCard | None:
@@ -207,14 +207,14 @@ class Processor(Actor):
             hashing=self.dispatch.overhead(card.name).block_hashing,
         )
 
-    def _start(self, job: Job, outlet: Outlet, lowered: Lowered) -> Run:
+    def _start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
         card, model = lowered.card, lowered.model
         self._requests += 1
-        run = _Run(outlet)
+        run = _Run(sink)
         samples = job.request.n or 1
         limit = card.migration_limit if self._migration_limit is None else self._migration_limit
         include_stop = bool(job.request.include_stop_str_in_output)
-        flights: list[Flight] = []
+        in_flight: list[InFlightRequest] = []
         for index, request in enumerate(lowered.requests):
             output: Output | TextOutput
             if isinstance(request, Generate):
@@ -232,8 +232,8 @@ class Processor(Actor):
             else:
                 stops = Stops(max_tokens=request.max_tokens, stop=request.stop or None)
                 output = TextOutput(stops, include_stop=include_stop)
-            flights.append(
-                Flight(
+            in_flight.append(
+                InFlightRequest(
                     request,
                     output,
                     run,
@@ -243,31 +243,31 @@ class Processor(Actor):
                     exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
                     limit=limit,
                     now=asyncio.get_running_loop().time,  # the system's clock, without the calls between
-                    landed=self._landed,
-                    logprobs=_logprobs_of(model, outlet) if model is not None else None,
-                    moves=self.dispatch.moves(card.name),
+                    completed=self._completed,
+                    logprobs=_logprobs_of(model, sink) if model is not None else None,
+                    migrations=self.dispatch.migrations(card.name),
                     longest=self._longest_move,
                 )
             )
-        run.flights = flights
+        run.in_flight = in_flight
         if not self._view.serving(card.name, card):
             raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
         nvext = job.request.nvext
         if nvext is not None and "query_instance_id" in (nvext.annotations or ()):
-            self._tell_instance(outlet, lowered, self.dispatch.route(card, self._prompt(job, lowered, 0)))
+            self._tell_instance(sink, lowered, self.dispatch.route(card, self._prompt(job, lowered, 0)))
             return run
-        outlet.started(len(flights), sum(lowered.prompt_tokens[::samples]), lowered.annotations)
-        for flight in flights:
+        sink.started(len(in_flight), sum(lowered.prompt_tokens[::samples]), lowered.annotations)
+        for inflight in in_flight:
             if run.over:
                 break
-            self._flights[flight] = None
-            if not flight.send() and not self._queued(job, card.name, flight):
-                flight.cancel()
+            self._in_flight[inflight] = None
+            if not inflight.send() and not self._queued(job, card.name, inflight):
+                inflight.cancel()
                 run.fail(Overloaded(f"No instance of model {card.name!r} can take the request.", retry_after=1.0))
         return run
 
     @staticmethod
-    def _tell_instance(outlet: Outlet, lowered: Lowered, route: Route) -> None:
+    def _tell_instance(sink: ResponseSink, lowered: Lowered, route: Route) -> None:
         """Say where the request would go, and what it would be; nothing is generated."""
         instance = route.pick(())
         route.end()
@@ -277,17 +277,17 @@ class Processor(Actor):
         request = lowered.requests[0]
         if isinstance(request, Generate):
             told["token_data"] = list(tokens.unpack(request.token_ids))
-        outlet.started(1, lowered.prompt_tokens[0], told)
-        outlet.finish(0, "stop", 0)
+        sink.started(1, lowered.prompt_tokens[0], told)
+        sink.finish(0, "stop", 0)
 
-    def _queued(self, job: Job, model: str, flight: Flight) -> bool:
+    def _queued(self, job: Job, model: str, inflight: InFlightRequest) -> bool:
         """Whether a flight waits for a worker that is not busy; one that asks for a worker by its id does not."""
         nvext = job.request.nvext
         if nvext is not None and nvext.backend_instance_id is not None:
             return False
         hints = nvext.agent_hints if nvext is not None else None
         priority = hints.get("priority") if isinstance(hints, dict) else None
-        return self.dispatch.wait(model, flight, priority if isinstance(priority, int) else 0)
+        return self.dispatch.wait(model, inflight, priority if isinstance(priority, int) else 0)
 
     @staticmethod
     def _prompt(job: Job, lowered: Lowered, index: int) -> Prompt:
@@ -308,30 +308,30 @@ class Processor(Actor):
         )
 
     def _leave_quarantined(self) -> None:
-        for flight in list(self._flights):
-            if flight.instance is not None and self._view.quarantined(flight.instance):
-                flight.leave("the worker's process does not answer any more")
+        for inflight in list(self._in_flight):
+            if inflight.instance is not None and self._view.quarantined(inflight.instance):
+                inflight.leave("the worker's process does not answer any more")
 
-    def _landed(self, flight: Flight) -> None:
-        self._flights.pop(flight, None)
-        self._landed_count += 1
+    def _completed(self, inflight: InFlightRequest) -> None:
+        self._in_flight.pop(inflight, None)
+        self._completed_count += 1
 
     async def _watch_clocks(self) -> None:
         while True:
             await asyncio.sleep(CLOCK)
-            for flight in list(self._flights):
-                flight.expire(self._limits)
+            for inflight in list(self._in_flight):
+                inflight.expire(self._limits)
             self.dispatch.expire()
 
 
 class _Run:
     """All flights of one request; the first failure ends them all."""
 
-    def __init__(self, outlet: Outlet) -> None:
-        self._outlet = outlet
-        self.flights: list[Flight] = []
+    def __init__(self, sink: ResponseSink) -> None:
+        self._outlet = sink
+        self.in_flight: list[InFlightRequest] = []
         self.over = False
-        self.text, self.chunk, self.finish = outlet.text, outlet.chunk, outlet.finish
+        self.text, self.chunk, self.finish = sink.text, sink.chunk, sink.finish
 
     def fail(self, error: RequestError) -> None:
         """One choice failed."""
@@ -342,11 +342,11 @@ class _Run:
     def cancel(self) -> None:
         """See ingress.base.Run."""
         self.over = True
-        for flight in self.flights:
-            flight.cancel()
+        for inflight in self.in_flight:
+            inflight.cancel()
 
 
-def _logprobs_of(model: Model, outlet: Outlet) -> Callable[[int, Logprobs, Sequence[int]], None]:
+def _logprobs_of(model: Model, sink: ResponseSink) -> Callable[[int, Logprobs, Sequence[int]], None]:
     def entry(token: int) -> tuple[str, bytes]:
         raw = model.tokenizer.token_bytes(token) or b""
         return raw.decode(errors="replace"), raw
@@ -357,7 +357,7 @@ def _logprobs_of(model: Model, outlet: Outlet) -> Callable[[int, Logprobs, Seque
             Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
             for token, value, top in zip(ids, delta.chosen, tops, strict=False)
         ]
-        outlet.logprobs(index, tuple(entries))
+        sink.logprobs(index, tuple(entries))
 
     return tell
 
@@ -381,9 +381,9 @@ class ProcessorBackend:
             del row["transport"]  # the places of sockets are for those inside
         return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
 
-    async def start(self, job: Job, outlet: Outlet) -> Run:
+    async def start(self, job: Job, sink: ResponseSink) -> Run:
         """See ingress.base.Backend."""
-        message = Serve(job, outlet, await self._processor.lower(job))
+        message = Serve(job, sink, await self._processor.lower(job))
         try:
             run: Run = await self._ref.ask(message, timeout=30.0)
         except (ActorUnreachable, DeadlineExceeded, MailboxFull) as error:

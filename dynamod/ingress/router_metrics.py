@@ -8,7 +8,7 @@ from dynamod.discovery.view import View
 from dynamod.http.metrics import Histogram
 from dynamod.observe.metrics import Buckets
 
-from .dispatcher import Dispatch
+from .dispatcher import Dispatcher
 
 Row = tuple[str, dict[str, str], msgspec.Struct]
 """Prefix, labels, numbers."""
@@ -71,7 +71,7 @@ class LimitRow(msgspec.Struct, frozen=True):
     migration_limit: int
 
 
-def rows(dispatch: Dispatch, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
+def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
     """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`). `limit`: of moves,
     where the processor's settings say so instead of the model's card.
     """
@@ -98,12 +98,12 @@ def rows(dispatch: Dispatch, view: View, prefix: str, limit: int | None = None) 
             name = names.get(worker) or f"{worker:x}"
             yield f"{prefix}_worker", {**labels, "worker": name}, WorkerRow(load.blocks, load.prefill)
         yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting(model))
-        moves, name = dispatch.moves(model), f"{prefix}_model"
-        yield name, {**labels, "migration_type": "new_request"}, MovesRow(moves.new)
-        yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(moves.ongoing)
-        yield name, labels, LongRow(moves.long)
-        yield name, {**labels, "outcome": "success"}, MovingRow(_buckets(moves.taken))
-        yield name, {**labels, "outcome": "failure"}, MovingRow(_buckets(moves.failed))
+        migrations, name = dispatch.migrations(model), f"{prefix}_model"
+        yield name, {**labels, "migration_type": "new_request"}, MovesRow(migrations.new)
+        yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(migrations.ongoing)
+        yield name, labels, LongRow(migrations.long)
+        yield name, {**labels, "outcome": "success"}, MovingRow(_buckets(migrations.taken))
+        yield name, {**labels, "outcome": "failure"}, MovingRow(_buckets(migrations.failed))
         card = view.card(model)
         if card is not None:
             yield name, labels, LimitRow(card.migration_limit if limit is None else limit)

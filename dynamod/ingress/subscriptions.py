@@ -1,4 +1,4 @@
-"""Feeds of workers: one stream each, opened while the worker lives, opened again when it breaks."""
+"""EventSubscriptions of workers: one stream each, opened while the worker lives, opened again when it breaks."""
 
 import asyncio
 import functools
@@ -30,11 +30,11 @@ LOOK = 1.0
 """Seconds between two looks for silent feeds."""
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
-News = Callable[[Any, Sequence[cache.FeedItem], bool], None]
+News = Callable[[Any, Sequence[cache.WorkerEvent], bool], None]
 """Whose feed, its words, and whether they are its first, which say how things stand."""
 
 
-class Feeds:
+class EventSubscriptions:
     """`follow` workers under keys of the caller's choice; `news(key, words, anew)` takes what they tell.
 
     `now`: monotonic seconds.
@@ -43,7 +43,7 @@ class Feeds:
     def __init__(self, transport: Transport, spawn: Spawn, now: Callable[[], float], news: News) -> None:
         self._transport, self._spawn, self._now, self._news = transport, spawn, now, news
         self._wanted: dict[Hashable, Instance] = {}
-        self._sinks: dict[Hashable, _FeedSink] = {}
+        self._sinks: dict[Hashable, _EventSink] = {}
         self._looked = now()
 
     def follow(self, key: Hashable, instance: Instance) -> None:
@@ -83,28 +83,28 @@ class Feeds:
 
     def _open(self, key: Hashable, patience: float = SILENT) -> None:
         instance, news = self._wanted[key], functools.partial(self._news, key)
-        sink = self._sinks[key] = _FeedSink(news, functools.partial(self._broken, key), self._now, patience)
+        sink = self._sinks[key] = _EventSink(news, functools.partial(self._broken, key), self._now, patience)
         sink.open(self._transport.open(instance, Subscribe(f"feed-{instance.instance_id:x}"), sink))
 
-    def _broken(self, key: Hashable, sink: "_FeedSink", why: str, again: bool) -> None:
+    def _broken(self, key: Hashable, sink: "_EventSink", why: str, again: bool) -> None:
         if self._sinks.get(key) is sink:
             log.debug("the feed of %s ended: %s", key, why)
             if again:
                 self._spawn(self._later(key, sink), "feed again")
 
-    async def _later(self, key: Hashable, sink: "_FeedSink") -> None:
+    async def _later(self, key: Hashable, sink: "_EventSink") -> None:
         await asyncio.sleep(AGAIN)
         if self._sinks.get(key) is sink:
             self._open(key, min(sink.patience * 2, PATIENCE) if sink.mute else SILENT)
 
 
-class _FeedSink(Sink):
+class _EventSink(Sink):
     """Takes a worker's feed to its router. `broken(sink, why, again)` is called once when it ends by itself."""
 
     def __init__(
         self,
-        news: Callable[[Sequence[cache.FeedItem], bool], None],
-        broken: Callable[["_FeedSink", str, bool], None],
+        news: Callable[[Sequence[cache.WorkerEvent], bool], None],
+        broken: Callable[["_EventSink", str, bool], None],
         now: Callable[[], float],
         patience: float,
     ) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dynamod.kvcache.hashes import block_hashes, chain
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
 
 log = logging.getLogger("dynamod.python")
 
-Tell = Callable[[FeedItem], None]
+Tell = Callable[[WorkerEvent], None]
 
 
-class Ledger:
+class BlockRegistry:
     """Lives in the loop of the connection. Without a publisher it is empty, and routers guess.
 
     Blocks have the engine's own names (unsigned 64 bits); what they hold is told by the hashes of their tokens.
@@ -51,7 +51,7 @@ class Ledger:
         for model, size in self._readers.values():
             self._agree(block_size, model, size)
         self._block_size = block_size
-        self._tell(Holds((), ()))  # routers need not guess any more
+        self._tell(Snapshot((), ()))  # routers need not guess any more
 
     def stored(self, parent: int | None, names: Sequence[int], local: Sequence[int]) -> None:
         """Blocks are there: local hashes, behind block `parent`. Without a known parent their place is not known."""
@@ -72,11 +72,11 @@ class Ledger:
         if gone:
             self._tell(Removed(gone))
 
-    def snapshot(self) -> tuple[FeedItem, ...]:
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
         """What a new reader of a feed must know of the cache; nothing when nobody publishes."""
         if not self.publishes:
             return ()
-        return (Holds(tuple(self._names), tuple(self._names.values())),)
+        return (Snapshot(tuple(self._names), tuple(self._names.values())),)
 
     def footprint(self, ids: bytes) -> tuple[tuple[int, ...], int] | None:
         """For packed token ids: sequence hashes of their full blocks, and how many tokens are not in the cache now."""
@@ -95,7 +95,7 @@ class Ledger:
             del self._held[block]
         return True
 
-    def _tell(self, item: FeedItem) -> None:
+    def _tell(self, item: WorkerEvent) -> None:
         for tell in self._readers:
             tell(item)
 

@@ -33,17 +33,17 @@ class Cleared(msgspec.Struct, frozen=True, array_like=True, tag="cleared", gc=Fa
     """The cache is empty now."""
 
 
-class Holds(msgspec.Struct, frozen=True, array_like=True, tag="holds", gc=False):
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="holds", gc=False):
     """Blocks that are there, in no order: the engine's own names, and the sequence hashes of the same blocks."""
 
     blocks: tuple[int, ...]
     hashes: tuple[int, ...]
 
 
-CacheEvent = Stored | Removed | Cleared | Holds
+CacheEvent = Stored | Removed | Cleared | Snapshot
 
 
-class Began(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False):
+class RequestStarted(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False):
     """A request has come (to other readers of the feed than the one that sent it).
 
     `request`: a number of the worker's own. `blocks`: sequence hashes of its prompt's full blocks. `prefill`: prompt
@@ -55,13 +55,13 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False)
     prefill: int
 
 
-class Computed(msgspec.Struct, frozen=True, array_like=True, tag="computed", gc=False):
+class PrefillCompleted(msgspec.Struct, frozen=True, array_like=True, tag="computed", gc=False):
     """The request's first token is there: its prompt is no load any more."""
 
     request: int
 
 
-class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
+class RequestFinished(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
     """The request is over."""
 
     request: int
@@ -77,17 +77,17 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     hit_rate: float
 
 
-FeedItem = Stored | Removed | Cleared | Holds | Began | Computed | Ended | Load
+WorkerEvent = Stored | Removed | Cleared | Snapshot | RequestStarted | PrefillCompleted | RequestFinished | Load
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[FeedItem, ...])
+_decoder = msgspec.msgpack.Decoder(tuple[WorkerEvent, ...])
 
 
-def pack(items: tuple[FeedItem, ...]) -> bytes:
+def pack(items: tuple[WorkerEvent, ...]) -> bytes:
     """One item of a feed's stream."""
     return _encoder.encode(items)
 
 
-def unpack(data: bytes) -> tuple[FeedItem, ...]:
+def unpack(data: bytes) -> tuple[WorkerEvent, ...]:
     """The words of one item. Raises msgspec.ValidationError or DecodeError."""
     return _decoder.decode(data)

@@ -69,7 +69,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     error: str = ""
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
     """Heartbeat of the sending process; `at` is its own monotonic clock, only compared with itself.
 
     `step`: seconds since its engine's step of `tokens` tokens began; None between steps, and without an engine.
@@ -86,7 +86,7 @@ class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
     lease: int
 
 
-ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Beat | Exited | Claim
+ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Heartbeat | Exited | Claim
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
@@ -117,7 +117,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """The daemon asks the process something: verb and arguments; answered by `Answer` with the same number."""
 
     ask: int
-    verb: str
+    command: str
     arguments: dict[str, Any] = {}
 
 

@@ -60,7 +60,7 @@ class TextOutput(Protocol):
 
 
 class Listener(Protocol):
-    """Where the flight's answer goes: the part of ingress.base.Outlet for one choice."""
+    """Where the flight's answer goes: the part of ingress.base.ResponseSink for one choice."""
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """New text."""
@@ -92,13 +92,13 @@ class Route(Protocol):
     def end(self) -> None:
         """The picked instance has no more to do with the request. Called again, it does nothing."""
 
-    def wait(self, flight: "Flight") -> bool:
+    def wait(self, inflight: "InFlightRequest") -> bool:
         """All others are busy: call `flight.send` when one is not. False when that cannot be."""
         ...
 
 
-class Moves(Protocol):
-    """Counts moves to other instances (frontend.metrics.Moves)."""
+class MigrationCounts(Protocol):
+    """Counts moves to other instances (frontend.metrics.MigrationCounts)."""
 
     def broke(self, ongoing: bool) -> None:
         """A request is sent again; `ongoing`: part of its answer had come."""
@@ -128,7 +128,7 @@ class Limits:
     total: float | None = None
 
 
-class Flight:
+class InFlightRequest:
     """One choice. `landed(flight)` is called once when it is over, whatever way.
 
     `longest`: tokens of prompt and answer above which an answer is not continued elsewhere; None: there is no bound.
@@ -146,9 +146,9 @@ class Flight:
         exact: bool,
         limit: int,
         now: Callable[[], float],
-        landed: Callable[["Flight"], None],
+        completed: Callable[["InFlightRequest"], None],
         logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
-        moves: Moves = _Uncounted(),
+        migrations: MigrationCounts = _Uncounted(),
         longest: int | None = None,
     ) -> None:
         self.request = request
@@ -159,9 +159,9 @@ class Flight:
         self._listener = listener
         self._transport, self._route = transport, route
         self._exact, self._limit, self._longest = exact, limit, longest
-        self._now, self._landed = now, landed
+        self._now, self._completed = now, completed
         self._logprobs = logprobs
-        self._moves = moves
+        self._migrations = migrations
         self._broke_at: float | None = None  # until another instance has taken the request
         self._pending_logprobs: Logprobs | None = None
         self._tried: set[int] = set()
@@ -193,7 +193,7 @@ class Flight:
         if self._history and isinstance(request, Generate):
             request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
         number = self._sends
-        outbound = self._transport.open(instance, request, _Leg(self, number))
+        outbound = self._transport.open(instance, request, _Attempt(self, number))
         if not self.over and self._sends == number:  # a post inside the process may have refused it, and we moved on
             self._outbound = outbound
         return True
@@ -201,7 +201,7 @@ class Flight:
     def cancel(self) -> None:
         """The client has left: free the slot, say nothing more."""
         if not self.over:
-            self._land(tell_engine=True)
+            self._land(notify_engine=True)
 
     def leave(self, why: str) -> None:
         """The instance cannot be waited for: go on elsewhere, or end with an error."""
@@ -339,7 +339,7 @@ class Flight:
         if text or count:
             self._listener.text(self.index, text, count)
         if finish is not None and not self.over:
-            self._land(tell_engine=engine_finish is None)
+            self._land(notify_engine=engine_finish is None)
             self._listener.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
 
     def _failed(self, delta: Failed) -> None:
@@ -358,11 +358,11 @@ class Flight:
         long, others = self._too_long(), self._route.others(self._tried)
         verdict = decide(Broken(why, retry, self._received, self._exact, self._sends, self._limit, others, long))
         if long and self._received:
-            self._moves.too_long()
+            self._migrations.too_long()
         if verdict.again:
             if self._broke_at is None:
                 self._broke_at = self._now()
-            self._moves.broke(self._received > 0)
+            self._migrations.broke(self._received > 0)
             log.warning("request %s moves to another instance: %s", self.request.request_id, why)
             if self.send():
                 return
@@ -382,49 +382,49 @@ class Flight:
 
     def _fail(self, error: RequestError) -> None:
         if not self.over:
-            self._land(tell_engine=True)
+            self._land(notify_engine=True)
             self._listener.fail(error)
 
     def _settled(self, ok: bool) -> None:
         assert self._broke_at is not None
         seconds, self._broke_at = self._now() - self._broke_at, None
-        self._moves.settled(seconds, ok)
+        self._migrations.settled(seconds, ok)
         if ok and self.instance is not None:
             where = self.instance.process or f"{self.instance.instance_id:x}"
             log.info("request %s was taken by %s within %.1f ms", self.request.request_id, where, seconds * 1000)
 
-    def _land(self, *, tell_engine: bool) -> None:
+    def _land(self, *, notify_engine: bool) -> None:
         self.over = True
         if self._broke_at is not None:
             self._settled(False)
         outbound, self._outbound = self._outbound, None
-        if outbound is not None and tell_engine:
+        if outbound is not None and notify_engine:
             outbound.cancel()
         self._route.end()
-        self._landed(self)
+        self._completed(self)
 
 
-class _Leg:
+class _Attempt:
     """The sink of one send: what an instance says after the request has moved on is not heard."""
 
-    __slots__ = ("_flight", "_number", "token")
+    __slots__ = ("_number", "_request", "token")
 
-    def __init__(self, flight: Flight, number: int) -> None:
-        self._flight, self._number = flight, number
+    def __init__(self, inflight: InFlightRequest, number: int) -> None:
+        self._request, self._number = inflight, number
         self.token: Callable[[int, int], None] = (
-            flight.token
+            inflight.token
         )  # without a look at the number: posts say nothing more once a send is cancelled
 
     def delta(self, delta: Delta) -> None:
-        flight = self._flight
-        if not flight.over and flight._sends == self._number:
-            flight.delta(delta)
+        inflight = self._request
+        if not inflight.over and inflight._sends == self._number:
+            inflight.delta(delta)
 
     def lost(self, why: str) -> None:
-        flight = self._flight
-        if not flight.over and flight._sends == self._number:
-            flight._outbound = None
-            flight._break(why, retry=False)
+        inflight = self._request
+        if not inflight.over and inflight._sends == self._number:
+            inflight._outbound = None
+            inflight._break(why, retry=False)
 
 
 def _openai(finish: str) -> str:

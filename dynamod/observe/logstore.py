@@ -76,7 +76,7 @@ class Follower(AsyncIterator[str]):
             pass
 
 
-class LogBook:
+class LogStore:
     """One file per component in `folder`, at most `keep` files (the current and `.1`, ...) of `limit_bytes` each.
 
     A component `agg/Worker.0` has `agg/Worker.0.log`; asking for `agg` or `agg/Worker` means all below it. Writing
@@ -152,14 +152,14 @@ class LogBook:
 class BookHandler(logging.Handler):
     """Writes every record of this process to the book: under its `component` field, or under `own`."""
 
-    def __init__(self, book: LogBook, own: str = "dynamod") -> None:
+    def __init__(self, log_store: LogStore, own: str = "dynamod") -> None:
         super().__init__()
         self.setFormatter(HumanLines())
-        self._book, self._own = book, own
+        self._log_store, self._own = log_store, own
 
     def emit(self, record: logging.LogRecord) -> None:
         """See logging.Handler."""
-        self._book.write(str(getattr(record, "component", "") or self._own), self.format(record))
+        self._log_store.write(str(getattr(record, "component", "") or self._own), self.format(record))
 
 
 class _File:

@@ -33,7 +33,7 @@ TEMPLATE = "template:"
 _TEMPLATE = re.compile(f"{TEMPLATE}[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,63}}")
 
 
-class ParcelError(ValueError):
+class BundleError(ValueError):
     """What came, or what lies in a folder, is not what makes the model. The text says why."""
 
 
@@ -45,9 +45,9 @@ class File(msgspec.Struct, frozen=True, array_like=True):
     digest: str
 
     def check(self, data: bytes) -> None:
-        """Raises ParcelError when `data` is not the file's content."""
+        """Raises BundleError when `data` is not the file's content."""
         if len(data) != self.size or _digest(data) != self.digest:
-            raise ParcelError(f"{self.name} is damaged")
+            raise BundleError(f"{self.name} is damaged")
 
 
 _files = msgspec.json.Decoder(list[File])
@@ -64,18 +64,18 @@ def write_list(files: Mapping[str, bytes]) -> bytes:
 
 
 def read_list(data: bytes) -> list[File]:
-    """Raises ParcelError for a list with names that are not known or doubled, or with more than the limits allow."""
+    """Raises BundleError for a list with names that are not known or doubled, or with more than the limits allow."""
     try:
         files = _files.decode(data)
     except msgspec.MsgspecError as error:
-        raise ParcelError(f"the list of files is broken: {error}") from None
+        raise BundleError(f"the list of files is broken: {error}") from None
     names = [file.name for file in files]
     if wrong := [name for name in names if not known(name)]:
-        raise ParcelError(f"a file of the name {wrong[0]!r:.80} is no part of a model")
+        raise BundleError(f"a file of the name {wrong[0]!r:.80} is no part of a model")
     if not files or len(files) > MOST or len(set(names)) < len(names) or (GGUF in names and len(names) > 1):
-        raise ParcelError(f"the files make no model: {', '.join(names[:MOST]) or 'none'}")
+        raise BundleError(f"the files make no model: {', '.join(names[:MOST]) or 'none'}")
     if any(file.size < 0 for file in files) or sum(file.size for file in files) > LIMIT:
-        raise ParcelError(f"the files are larger than {LIMIT >> 20} MB")
+        raise BundleError(f"the files are larger than {LIMIT >> 20} MB")
     return files
 
 
@@ -87,7 +87,7 @@ def pack(files: Mapping[str, bytes]) -> list[bytes]:
     return items
 
 
-class Parcel:
+class ModelBundle:
     """Takes items as they come and refuses what does not belong. `size`: bytes of all files, None before the list."""
 
     def __init__(self) -> None:
@@ -97,22 +97,22 @@ class Parcel:
         self.received = 0
 
     def add(self, item: Any) -> None:
-        """Take the next item. Raises ParcelError; the parcel is of no use then."""
+        """Take the next item. Raises BundleError; the parcel is of no use then."""
         if not isinstance(item, bytes) or not 0 < len(item) <= CHUNK:
-            raise ParcelError("an item is no piece of a file")
+            raise BundleError("an item is no piece of a file")
         if self.size is None:
             self._files = read_list(item)
             self.size = sum(file.size for file in self._files)
             return
         if self.received + len(item) > self.size:
-            raise ParcelError(f"more came than the {self.size} bytes that were announced")
+            raise BundleError(f"more came than the {self.size} bytes that were announced")
         self.received += len(item)
         self._pieces.append(item)
 
     def files(self) -> dict[str, bytes]:
-        """The content by name, when all has come. Raises ParcelError for what is missing or damaged."""
+        """The content by name, when all has come. Raises BundleError for what is missing or damaged."""
         if self.size is None or self.received != self.size:
-            raise ParcelError(f"only {self.received} of {self.size or 0} bytes came")
+            raise BundleError(f"only {self.received} of {self.size or 0} bytes came")
         data, at = b"".join(self._pieces), 0
         found: dict[str, bytes] = {}
         for file in self._files:

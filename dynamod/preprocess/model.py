@@ -44,7 +44,7 @@ class Model:
         self.templates = templates
 
     @classmethod
-    def load(cls, card: ModelCard, *, hasten: bool = True) -> "Model":
+    def load(cls, card: ModelCard, *, use_fast_backend: bool = True) -> "Model":
         """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid.
 
         Without `hasten` it is there sooner and tokenises slowly until `tokenizer.hasten` has been called.
@@ -57,7 +57,7 @@ class Model:
             for name, text in source.templates.items()
             if name in ("default", "tool_use")
         }
-        return cls(card, Tokenizer.from_source(source, hasten=hasten), templates)
+        return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend), templates)
 
     def chat(self, request: ChatRequest, request_id: str) -> Generate:
         """Lower a chat request. Raises BadRequest."""

@@ -1,6 +1,6 @@
 """The files of a model that an ingress needs to tokenise and to render templates, for when it has none of its own.
 
-    worker:   pack(card) ──► items (parcel) ──► ingress: Parcel.add, Parcel.files ──► write ──► check ──► path to load
+    worker:   pack(card) ──► items ──► ingress: ModelBundle.add, .files ──► write ──► check ──► path to load
 
 Of a model folder only files of known names travel, of a GGUF file its metadata as a small GGUF file; weights never do.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 
-from . import bundle as parcel
-from .bundle import FOLDER, GGUF, LIMIT, TEMPLATE, ParcelError, read_list, write_list
+from . import bundle as bundle
+from .bundle import FOLDER, GGUF, LIMIT, TEMPLATE, BundleError, read_list, write_list
 from .card import checksum
 from .source import open_source
 
@@ -53,7 +53,7 @@ def is_here(card: ModelCard) -> bool:
 
 def pack(card: ModelCard) -> list[bytes]:
     """The items that carry the model's files (see `parcel`). Reads them all: for a thread. Raises UserError."""
-    return parcel.pack(collect(card))
+    return bundle.pack(collect(card))
 
 
 def collect(card: ModelCard) -> dict[str, bytes]:
@@ -76,7 +76,7 @@ def collect(card: ModelCard) -> dict[str, bytes]:
 def _collect_folder(folder: Path) -> dict[str, bytes]:
     places = {name: folder / name for name in FOLDER}
     for place in sorted(folder.glob(f"{_TEMPLATES}/*.jinja")):
-        if not parcel.known(TEMPLATE + place.stem):
+        if not bundle.known(TEMPLATE + place.stem):
             raise UserError(f"the chat template {place} cannot be sent", "rename it: letters, digits, '_', '-', '.'")
         places[TEMPLATE + place.stem] = place
     places = {name: place for name, place in places.items() if place.is_file()}
@@ -109,24 +109,24 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 def check(folder: Path, card: ModelCard) -> Path:
     """Read all that `write` left in `folder`, and return the path to load the model from.
 
-    Raises ParcelError when the files are damaged or not those of the card, and OSError when they cannot be read.
+    Raises BundleError when the files are damaged or not those of the card, and OSError when they cannot be read.
     """
     files = read_list((folder / LIST).read_bytes())
     for file in files:
         place = _place(folder, file.name)
         if place.is_symlink() or place.stat().st_size != file.size:
-            raise ParcelError(f"{file.name} is damaged")
+            raise BundleError(f"{file.name} is damaged")
         file.check(place.read_bytes())
     listed = {folder / LIST, *(_place(folder, file.name) for file in files)}
     if more := [place.name for place in folder.rglob("*") if not place.is_dir() and place not in listed]:
-        raise ParcelError(f"{more[0]} does not belong there")
+        raise BundleError(f"{more[0]} does not belong there")
     path = folder / GGUF if files[0].name == GGUF else folder
     try:
         same = same_model(path, card)
     except UserError as error:
-        raise ParcelError(error.line()) from None
+        raise BundleError(error.line()) from None
     if not same:
-        raise ParcelError("the files are not those of the model: another tokenizer, template or context length")
+        raise BundleError("the files are not those of the model: another tokenizer, template or context length")
     return path
 
 

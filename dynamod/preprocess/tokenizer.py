@@ -57,7 +57,7 @@ class Tokenizer:
         self._literal = False
         self.backend: Backend = "tokenizers"
 
-    def hasten(self) -> None:
+    def use_fast_backend(self) -> None:
         """Let `fastokens` encode if it agrees. Loading it takes three times as long as all the rest, so a model is
         served before; the ids are the same. May run in a thread while others encode.
         """
@@ -89,11 +89,11 @@ class Tokenizer:
         return cls.from_source(open_source(path))
 
     @classmethod
-    def from_source(cls, source: Source, *, hasten: bool = True) -> "Tokenizer":
+    def from_source(cls, source: Source, *, use_fast_backend: bool = True) -> "Tokenizer":
         """Load what has been opened already; without `hasten` the caller does so later. Raises UserError."""
         made = cls(source.build(), source)
-        if hasten:
-            made.hasten()
+        if use_fast_backend:
+            made.use_fast_backend()
         return made
 
     def encode(self, text: str, add_special: bool = False) -> list[int]:

@@ -15,7 +15,7 @@ from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.timing import Timing
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Holds, Load, Removed
+from dynamod.message.kv_events import Load, Removed, Snapshot
 from dynamod.router.decision import Decision
 from dynamod.router.router import Prompt, Router, RouterSettings, RouterStatistics
 
@@ -78,7 +78,7 @@ class _Worker:
 
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         names = tuple(blocks)
-        self._router.news(self.number, (Holds(names, names),))  # names of blocks are their sequence hashes here
+        self._router.news(self.number, (Snapshot(names, names),))  # names of blocks are their sequence hashes here
 
     def _removed(self, blocks: Sequence[int]) -> None:
         self._router.news(self.number, (Removed(tuple(blocks)),))

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from dynamod.message.kv_events import Holds, Removed
+from dynamod.message.kv_events import Removed, Snapshot
 
 from .index import BlockIndex, IndexStatistics
 
@@ -25,7 +25,7 @@ class ApproxIndex:
         """A prompt with these sequence hashes goes to a worker."""
         self.expire(now)
         names = tuple(blocks)
-        self._index.apply(worker, Holds(names, names))
+        self._index.apply(worker, Snapshot(names, names))
         until = now + self._ttl
         for block in names:
             key = (worker, block)

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from itertools import compress
 
 MANY = 32
-"""Bits above which a mask is read digit by digit: taking one bit off costs as much as the mask is long."""
+"""Bitset above which a mask is read digit by digit: taking one bit off costs as much as the mask is long."""
 
 _DIGITS = bytes(value == ord("1") for value in range(256))
 
 
-class Bits:
+class Bitset:
     """Gives each worker (any int) a bit; bits of workers that left are used again."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Bits:
         return found
 
 
-def prefixes(masks: Mapping[int, int], bits: Bits, blocks: Iterable[int]) -> dict[int, int]:
+def prefixes(masks: Mapping[int, int], bits: Bitset, blocks: Iterable[int]) -> dict[int, int]:
     """How many of the first `blocks` each worker has without a gap; workers without the first one are left out."""
     scores: dict[int, int] = {}
     get = masks.get

@@ -8,7 +8,7 @@ from dynamod.message.discovery import Instance
 
 from .cost import Weights, totals
 from .decision import KEPT
-from .policy import crowded
+from .policy import overloaded
 
 NO_BOUND = -(1 << 62)
 """`above` of a worker whose cache is not known to have a bound: no prompt makes it evict anything."""
@@ -42,7 +42,7 @@ class Ask(NamedTuple):
     out: Collection[int]
 
 
-class Fleet:
+class WorkerColumns:
     """`follow` the instances, `refresh` the rows of workers that have changed. `ids` ascend; `place` has their places.
 
     `row(worker)` makes a row. The columns may be read, not changed.
@@ -155,7 +155,7 @@ class Fleet:
         if out:
             stay = [place for place, worker in enumerate(self.ids) if worker not in out]
             costs, requests = [found[place] for place in stay], [requests[place] for place in stay]
-        if max(requests) > (most := crowded(requests)):
+        if max(requests) > (most := overloaded(requests)):
             calm = sorted([cost for cost, count in zip(costs, requests, strict=True) if count <= most])
             if len(calm) >= KEPT:
                 return calm[KEPT - 1]  # among all it can only be lower

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from dynamod.kvcache.hashes import chain
-from dynamod.message.kv_events import CacheEvent, Holds, Removed, Stored
+from dynamod.message.kv_events import CacheEvent, Removed, Snapshot, Stored
 
-from .bitsets import Bits, prefixes
+from .bitsets import Bitset, prefixes
 
 MAX_BLOCKS = 1 << 22
 """Blocks that an index keeps by default, over all workers; about 200 bytes each."""
@@ -34,7 +34,7 @@ class BlockIndex:
 
     def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
         self._max = max_blocks
-        self._bits = Bits()
+        self._bits = Bitset()
         self._masks: dict[int, int] = {}
         self._names: dict[int, dict[int, int]] = {}  # worker -> engine's name -> sequence hash
         self._twice: dict[int, Counter[int]] = {}  # worker -> sequence hash -> further names of it
@@ -47,7 +47,7 @@ class BlockIndex:
             return self._store(worker, event)
         if isinstance(event, Removed):
             self._remove(worker, event.blocks)
-        elif isinstance(event, Holds):
+        elif isinstance(event, Snapshot):
             self._place(worker, event.blocks, event.hashes)
         else:
             self.remove_worker(worker)
@@ -76,10 +76,10 @@ class BlockIndex:
         self._twice.pop(worker, None)
         self._bits.drop(worker)
 
-    def dump(self) -> Iterator[tuple[int, Holds]]:
+    def dump(self) -> Iterator[tuple[int, Snapshot]]:
         """For each worker the event that tells all of it, to any index that does not know the worker."""
         for worker, names in self._names.items():
-            yield worker, Holds(tuple(names), tuple(names.values()))
+            yield worker, Snapshot(tuple(names), tuple(names.values()))
 
     def load(self, events: Iterable[tuple[int, CacheEvent]]) -> None:
         """Take what `dump` gave."""

@@ -75,7 +75,7 @@ def choose_among(
         return Choice(ids[0], "the only candidate")
     if home is not None and mode not in ("kv", "direct"):
         place = bisect_left(ids, home)
-        if place < len(ids) and ids[place] == home and requests[place] <= crowded(requests):
+        if place < len(ids) and ids[place] == home and requests[place] <= overloaded(requests):
             return Choice(home, "the session's last worker")
     match mode:
         case "round-robin" | "direct":
@@ -109,7 +109,7 @@ def _kv(
     temperature: float,
     home: int | None,
 ) -> Choice:
-    rule, bound = "lowest total", crowded(requests)
+    rule, bound = "lowest total", overloaded(requests)
     if max(requests) > bound:
         rule = "lowest total, crowded workers left out"
         crowds = [place for place, count in enumerate(requests) if count > bound]
@@ -134,14 +134,14 @@ def _without(values: Sequence[T], places: Sequence[int]) -> Sequence[T]:
     return left
 
 
-def crowded(requests: Sequence[int]) -> float:
+def overloaded(requests: Sequence[int]) -> float:
     """Of workers that answer so many requests: above how many one is crowded (see CROWD). Never all are."""
     return max(CROWD, CROWD_RATIO * sum(requests) / len(requests))
 
 
 def without_crowds(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
     """Leave out workers that answer far more requests than the others (see CROWD)."""
-    bound = crowded([one.requests for one in candidates])
+    bound = overloaded([one.requests for one in candidates])
     return [one for one in candidates if one.requests <= bound]
 
 

@@ -16,21 +16,21 @@ import msgspec
 from dynamod.kvcache.hashes import block_hashes as prompt_blocks
 from dynamod.message.discovery import Instance
 from dynamod.message.kv_events import (
-    Began,
     CacheEvent,
     Cleared,
-    Computed,
-    Ended,
-    FeedItem,
-    Holds,
     Load,
+    PrefillCompleted,
     Removed,
+    RequestFinished,
+    RequestStarted,
+    Snapshot,
     Stored,
+    WorkerEvent,
 )
 
 from .active import ActiveLoad
 from .approx import TTL, ApproxIndex
-from .columns import NO_BOUND, Ask, Fleet, Row, best_of
+from .columns import NO_BOUND, Ask, Row, WorkerColumns, best_of
 from .cost import Terms, Weights, total
 from .decision import KEPT, Candidate, Decision
 from .index import BlockIndex
@@ -133,29 +133,29 @@ class Router:
     _sessions: OrderedDict[str, int] = field(default_factory=OrderedDict[str, int])
     _told: set[int] = field(default_factory=set[int])  # workers that tell events
     _totals: _Totals = field(default_factory=_Totals)
-    _fleet: Fleet = field(init=False)
+    _columns: WorkerColumns = field(init=False)
 
     def __post_init__(self) -> None:
         self.approx = ApproxIndex(self.settings.ttl)
-        self._fleet = Fleet(self._row)
+        self._columns = WorkerColumns(self._row)
 
     # What is known.
 
-    def news(self, worker: int, items: Sequence[FeedItem], anew: bool = False) -> None:
+    def news(self, worker: int, items: Sequence[WorkerEvent], anew: bool = False) -> None:
         """Words of a worker's feed, in order. `anew`: the first of a feed, which say how all stands there."""
         if anew:
             self.active.disown(worker)
         for item in items:
-            if isinstance(item, Stored | Removed | Holds):
+            if isinstance(item, Stored | Removed | Snapshot):
                 self._cache(worker, item)
             elif isinstance(item, Cleared):
                 self.index.remove_worker(worker)
                 self.active.changed.add(worker)
-            elif isinstance(item, Began):
+            elif isinstance(item, RequestStarted):
                 self.active.begin((worker, item.request), worker, item.blocks, item.prefill, self.now(), told=True)
-            elif isinstance(item, Computed):
+            elif isinstance(item, PrefillCompleted):
                 self.active.computed((worker, item.request))
-            elif isinstance(item, Ended):
+            elif isinstance(item, RequestFinished):
                 self.active.end((worker, item.request))
             else:
                 before = self.loads.get(worker, _NOTHING)
@@ -173,7 +173,7 @@ class Router:
         self.active.changed.add(worker)
         if len(self.active.changed) > CHANGED:
             self.active.changed.clear()
-            self._fleet = Fleet(self._row)
+            self._columns = WorkerColumns(self._row)
 
     def _cache(self, worker: int, event: CacheEvent) -> None:
         if self.settings.kv_events:
@@ -219,24 +219,24 @@ class Router:
         return self._decided(prompt, candidates, choice, shadow, excluded[:KEPT], 0, len(excluded), most)
 
     def _among_many(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int]) -> Decision | None:
-        fleet, settings = self._fleet, self.settings
-        fleet.follow(instances)
-        fleet.refresh(self.active.changed)
+        columns, settings = self._columns, self.settings
+        columns.follow(instances)
+        columns.refresh(self.active.changed)
         self.active.changed.clear()
-        out = {worker for worker in tried if worker in fleet.place} | fleet.busy
-        if len(out) == len(fleet.ids):
+        out = {worker for worker in tried if worker in columns.place} | columns.busy
+        if len(out) == len(columns.ids):
             return None
-        ids, requests = fleet.ids, fleet.requests
+        ids, requests = columns.ids, columns.requests
         weight = settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
         overlaps = self._overlaps(prompt.blocks, len(ids) - len(out))
         totals: list[float] = []
         if settings.needs_blocks:
             blocks = prompt.blocks
             ask = Ask(prompt.tokens / self.block_size, len(blocks) + 1, settings.weights, weight, out)
-            totals = fleet.totals(ask, overlaps)
+            totals = columns.totals(ask, overlaps)
             warm = (settings.temperature if prompt.temperature is None else prompt.temperature) > 0
             sharing = functools.partial(self.active.sharing, blocks)
-            fleet.share(totals, ask, overlaps, self.active.users(blocks), sharing, everybody=warm)
+            columns.share(totals, ask, overlaps, self.active.users(blocks), sharing, everybody=warm)
         if out:
             stay = [place for place, worker in enumerate(ids) if worker not in out]
             ids, requests = [ids[place] for place in stay], [requests[place] for place in stay]
@@ -247,9 +247,11 @@ class Router:
         kept = best_of(ids, requests if settings.mode == "least-loaded" else totals, choice.instance)
         most = overlaps.get(choice.instance, 0)
         deeper = [worker for worker, depth in overlaps.items() if depth > most]
-        most = max([overlaps[worker] for worker in deeper if worker in fleet.place and worker not in out], default=most)
-        first = (worker for worker in tried if worker in fleet.place)
-        named = islice(chain(first, fleet.unready, (worker for worker in fleet.busy if worker not in tried)), KEPT)
+        most = max(
+            [overlaps[worker] for worker in deeper if worker in columns.place and worker not in out], default=most
+        )
+        first = (worker for worker in tried if worker in columns.place)
+        named = islice(chain(first, columns.unready, (worker for worker in columns.busy if worker not in tried)), KEPT)
         excluded = [(worker, self._why(worker, tried)) for worker in named]
         return self._decided(
             prompt,
@@ -258,14 +260,14 @@ class Router:
             shadow,
             excluded,
             len(ids) - len(kept),
-            len(out) + len(fleet.unready),
+            len(out) + len(columns.unready),
             most,
         )
 
     def _why(self, worker: int, tried: Collection[int]) -> str:
         if worker in tried:
             return "tried already"
-        return self._fleet.unready.get(worker) or self.busy(worker)
+        return self._columns.unready.get(worker) or self.busy(worker)
 
     def _choose(
         self, prompt: Prompt, ids: Sequence[int], requests: Sequence[int], totals: Sequence[float]

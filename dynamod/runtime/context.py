@@ -23,7 +23,7 @@ from dynamod.transport.base import Outbound, Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
 
-from .dispatcher import Exchange, Make
+from .dispatcher import EndpointDispatcher, Make
 from .plan import HostPlan, ServicePlan
 from .remote import READY, Remote
 
@@ -38,7 +38,7 @@ STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
 
-class Mail:
+class TransportSelector:
     """The post of a process: picks the transport that reaches an instance."""
 
     def __init__(self, server: str, local: LocalTransport, unix: UnixTransport, remote: Remote) -> None:
@@ -92,16 +92,16 @@ class _Nowhere:
 
 
 @dataclass(slots=True, eq=False)
-class Surroundings:
+class ProcessContext:
     """Shared by all components of a process."""
 
     plan: HostPlan
     system: System
     registry: LinkRegistry
-    exchange: Exchange
+    endpoints: EndpointDispatcher
     server: UnixServer
     unix: UnixTransport
-    mail: Mail
+    mail: TransportSelector
     remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
@@ -161,11 +161,11 @@ class Surroundings:
         return Instance(namespace, component, endpoint, STATIC_ID, transport, node="elsewhere")
 
 
-class Site:
+class ComponentContext:
     """One component's place in its process."""
 
-    def __init__(self, around: Surroundings, service: ServicePlan) -> None:
-        self.around = around
+    def __init__(self, process_context: ProcessContext, service: ServicePlan) -> None:
+        self.process_context = process_context
         self.service = service
         self.name = service.name
         self._published: dict[str, Instance] = {}
@@ -178,7 +178,7 @@ class Site:
 
     def listener(self) -> socket.socket:
         """The listening socket that the daemon bound for this component."""
-        return socket.socket(fileno=self.around.fds[self.service.sockets["http"]])
+        return socket.socket(fileno=self.process_context.fds[self.service.sockets["http"]])
 
     @property
     def namespace(self) -> str:
@@ -197,35 +197,38 @@ class Site:
     def serve(self, endpoint: str, ref: Ref, make: Make | None = None) -> None:
         """Send requests for the endpoint to `ref`; nobody knows of it before `publish`."""
         if make is None:
-            self.around.exchange.add(self.path(endpoint), ref)
+            self.process_context.endpoints.add(self.path(endpoint), ref)
         else:
-            self.around.exchange.add(self.path(endpoint), ref, make)
+            self.process_context.endpoints.add(self.path(endpoint), ref, make)
 
     async def reachable(self, endpoint: str) -> None:
-        """See Surroundings."""
-        await self.around.reachable(self.namespace, self.component, endpoint)
+        """See ProcessContext."""
+        await self.process_context.reachable(self.namespace, self.component, endpoint)
 
     def publish(self, endpoint: str, card: ModelCard | None = None) -> Instance:
         """Put the instance (and its model card) into the registry. The lease must have been granted."""
-        around = self.around
+        process_context = self.process_context
         instance = self._instance(endpoint)
-        around.registry.put(instance_key(instance), msgspec.json.encode(instance))
+        process_context.registry.put(instance_key(instance), msgspec.json.encode(instance))
         if card is not None:
-            around.registry.put(card_key(instance), msgspec.json.encode(card))
+            process_context.registry.put(card_key(instance), msgspec.json.encode(card))
         self._published[endpoint] = instance
         return instance
 
     def _instance(self, endpoint: str) -> Instance:
-        around = self.around
+        process_context = self.process_context
         return Instance(
             namespace=self.namespace,
             component=self.component,
             endpoint=endpoint,
-            instance_id=around.registry.lease,
-            transport={"unix": around.server.path, **({"nats": around.subject} if around.subject else {})},
-            node=around.registry.node,
+            instance_id=process_context.registry.lease,
+            transport={
+                "unix": process_context.server.path,
+                **({"nats": process_context.subject} if process_context.subject else {}),
+            },
+            node=process_context.registry.node,
             pid=os.getpid(),
-            process=around.plan.name,
+            process=process_context.plan.name,
         )
 
     async def require_agreement(self, card: ModelCard) -> None:
@@ -234,18 +237,22 @@ class Site:
         Workers of our own graph may: they are about to be replaced by such as us. On other nodes a graph of the same
         name is ours too, unless `dynamo-run` has made up that name, which it does in the same way everywhere.
         """
-        around, cards, graph = self.around, dict[str, ModelCard](), f"{self.around.plan.graph}/"
-        view = around.view  # watches from here on
-        await around.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
+        process_context, cards, graph = (
+            self.process_context,
+            dict[str, ModelCard](),
+            f"{self.process_context.plan.graph}/",
+        )
+        view = process_context.view  # watches from here on
+        await process_context.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
         instances = {card_key(instance): instance for instance in view.all_instances()}
         for key, other in cards.items():
             there = instances.get(key)
             ours = there is not None and there.process.startswith(graph)
-            if ours and there is not None and there.node != around.registry.node:
+            if ours and there is not None and there.node != process_context.registry.node:
                 ours = not graph.startswith(MADE_UP)
             if disagree(card, other) and not ours:
                 who = "another worker" if there is None or not there.process else there.process
-                where = f" on {there.node}" if there is not None and there.node != around.registry.node else ""
+                where = f" on {there.node}" if there is not None and there.node != process_context.registry.node else ""
                 raise UserError(
                     f"the model name {card.name!r} is taken: {who}{where} serves it {_difference(card, other)}",
                     "give this one another name: --model-name or served_model_name",
@@ -253,28 +260,33 @@ class Site:
 
     async def publish_static(self, endpoint: str) -> Instance:
         """Serve at a fixed address, known to this node only. Raises UserError when somebody does already."""
-        around = self.around
+        process_context = self.process_context
         address = Address(self.namespace, self.component, endpoint)
         known: set[str] = set()
-        await around.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
+        await process_context.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
         if not known:
             await self._require_no_other(address)
-            if around.remote.connection is not None:
-                around.subject = await around.remote.serve(static_subject(self.namespace, self.component, endpoint))
+            if process_context.remote.connection is not None:
+                process_context.subject = await process_context.remote.serve(
+                    static_subject(self.namespace, self.component, endpoint)
+                )
         instance = self._instance(endpoint)
         if known - {static_key(instance)}:
             raise UserError(
                 f"a static worker serves dyn://{address} already", "a static address is for one worker: choose another"
             )
-        around.registry.put(static_key(instance), msgspec.json.encode(instance))
+        process_context.registry.put(static_key(instance), msgspec.json.encode(instance))
         return instance
 
     async def _require_no_other(self, address: Address) -> None:
         """Ask at the static address itself: nobody may answer there yet."""
-        instance = self.around.static_instance(address)
-        if instance is None or self.around.remote.connection is None:
+        instance = self.process_context.static_instance(address)
+        if instance is None or self.process_context.remote.connection is None:
             return
-        if await self.around.remote.connection.ready(READY) and await describe(self.around.mail, instance) is not None:
+        if (
+            await self.process_context.remote.connection.ready(READY)
+            and await describe(self.process_context.mail, instance) is not None
+        ):
             raise UserError(
                 f"a static worker serves dyn://{address} already, on another node",
                 "a static address is for one worker: choose another",
@@ -285,12 +297,12 @@ class Site:
         for name in [endpoint] if endpoint is not None else list(self._published):
             instance = self._published.pop(name, None)
             if instance is not None:
-                self.around.registry.delete(card_key(instance))
-                self.around.registry.delete(instance_key(instance))
+                self.process_context.registry.delete(card_key(instance))
+                self.process_context.registry.delete(instance_key(instance))
 
     def neighbour(self, name: str) -> Ref | None:
         """Another component of this process."""
-        return self.around.components.get(name)
+        return self.process_context.components.get(name)
 
 
 def _difference(card: ModelCard, other: ModelCard) -> str:
@@ -308,5 +320,5 @@ def _keep(cards: dict[str, ModelCard], key: str, value: bytes | None) -> None:
         cards[key] = msgspec.json.decode(value, type=ModelCard)
 
 
-Component = Callable[[Site], Any]
+Component = Callable[[ComponentContext], Any]
 """How a component that is an actor is made."""

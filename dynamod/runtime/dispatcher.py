@@ -14,7 +14,7 @@ Make = Callable[[Request, Reply], object]
 """Turns a request into the message type that the endpoint's actor takes."""
 
 
-class Exchange:
+class EndpointDispatcher:
     """`receive` is what the post calls for every new stream; it never blocks and never raises."""
 
     def __init__(self) -> None:

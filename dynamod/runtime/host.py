@@ -18,16 +18,16 @@ from typing import Any
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, Beat, FromNode, State
+from dynamod.message.node import Answer, Ask, FromNode, Heartbeat, State
 
-from .context import Site, Surroundings
+from .context import ComponentContext, ProcessContext
 from .lifeline import Lifeline, die_with_parent, receive_plan
 from .plan import EXIT_USER_ERROR, HostPlan, decode
 from .process_context import leave, surround
 
 log = logging.getLogger("dynamod.host")
 
-BEAT = 0.5
+HEARTBEAT = 0.5
 
 
 class Host:
@@ -40,7 +40,7 @@ class Host:
         self._stop = asyncio.Event()
         self._code = 0
         self._lifeline = Lifeline(self._asked, self._stop.set, upper=False)
-        self._around: Surroundings | None = None
+        self._process_context: ProcessContext | None = None
 
     async def run(self) -> int:
         """Live; returns the exit code."""
@@ -54,28 +54,28 @@ class Host:
             host = system.start("host", lambda: root, restart="temporary", shutdown=1)
             await system.ready(host, timeout=10)
             system.watch(host, self._watcher("host"))
-            self._around = around = await self._surroundings(system)
+            self._process_context = process_context = await self._surroundings(system)
             cell = system.cell(host)
             assert cell is not None
-            cell.actor.context.task(self._start_all(around), "start components")
+            cell.actor.context.task(self._start_all(process_context), "start components")
             await self._stop.wait()
-            await self._end(around)
+            await self._end(process_context)
         return self._code
 
-    async def _surroundings(self, system: System) -> Surroundings:
+    async def _surroundings(self, system: System) -> ProcessContext:
         root = system.cell(system.ref("/host"))
         assert root is not None
         return await surround(self._plan, system, root.actor.context.task, self._from_node, self._fds)
 
-    async def _start_all(self, around: Surroundings) -> None:
+    async def _start_all(self, process_context: ProcessContext) -> None:
         for service in self._plan.services:  # in order: each finds those before it in its process
-            site = Site(around, service)
+            ctx = ComponentContext(process_context, service)
             self._say(service.name, "Starting")
-            ref = around.system.start(service.name, _maker(site), restart="temporary", shutdown=3.0)
-            around.components[service.name] = ref
-            cell = around.system.cell(ref)
+            ref = process_context.system.start(service.name, _maker(ctx), restart="temporary", shutdown=3.0)
+            process_context.components[service.name] = ref
+            cell = process_context.system.cell(ref)
             assert cell is not None
-            around.system.watch(ref, self._watcher(service.name))
+            process_context.system.watch(ref, self._watcher(service.name))
             await cell.ready.wait()
             if cell.state == "Stopped":
                 return
@@ -97,15 +97,15 @@ class Host:
             self._say(name, "Stopped", detail)
         self._stop.set()
 
-    async def _end(self, around: Surroundings) -> None:
+    async def _end(self, process_context: ProcessContext) -> None:
         self._stop.set()
         for service in reversed(self._plan.services):
-            await around.system.root.stop_child(service.name)
-        await leave(around)
+            await process_context.system.root.stop_child(service.name)
+        await leave(process_context)
 
     def _in_step(self) -> tuple[float, int] | None:
         """The engine's own report; see engine.worker."""
-        for ref in self._around.components.values() if self._around is not None else ():
+        for ref in self._process_context.components.values() if self._process_context is not None else ():
             cell = self._system.cell(ref)
             report = getattr(cell.actor, "in_step", None) if cell is not None else None
             if report is not None:
@@ -119,17 +119,17 @@ class Host:
     def _asked(self, ask: Ask) -> None:
         cell = self._system.cell(self._system.ref("/host"))
         if cell is not None:
-            cell.actor.context.task(self._answer(ask), f"answer {ask.verb}")
+            cell.actor.context.task(self._answer(ask), f"answer {ask.command}")
 
     async def _answer(self, ask: Ask) -> None:
         try:
-            match ask.verb:
+            match ask.command:
                 case "inspect":
                     value: Any = inspect_system(self._system, ask.arguments.get("actor", ""))
                 case "metrics":
                     from .statistics import whole_text
 
-                    value = whole_text(self._around) if self._around is not None else ""
+                    value = whole_text(self._process_context) if self._process_context is not None else ""
                 case "explain":
                     value = self._explain(str(ask.arguments.get("request", "")))
                 case "drain":
@@ -138,15 +138,15 @@ class Host:
                     assert cell is not None
                     cell.actor.context.task(self._drain(float(ask.arguments.get("timeout", 600))), "drain")
                 case _:
-                    raise UserError(f"unknown verb {ask.verb}")
+                    raise UserError(f"unknown verb {ask.command}")
         except Exception as error:
             self._lifeline.say(Answer(ask.ask, None, str(error)))
         else:
             self._lifeline.say(Answer(ask.ask, value))
 
     def _explain(self, request: str) -> list[Any]:
-        around, found = self._around, list[Any]()
-        for ref in around.components.values() if around is not None else ():
+        process_context, found = self._process_context, list[Any]()
+        for ref in process_context.components.values() if process_context is not None else ():
             cell = self._system.cell(ref)
             explain = getattr(cell.actor, "explain", None) if cell is not None else None
             if explain is not None:
@@ -174,27 +174,27 @@ class _Root(Actor):
 
     async def started(self) -> None:
         self.context.task(self._lifeline.run(self._sock), "lifeline")
-        self.context.task(self._beat(), "beat")
+        self.context.task(self._heartbeat(), "beat")
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         while True:
             step, tokens = self._in_step() or (None, 0)
-            self._lifeline.say(Beat(self.context.now(), step, tokens))
-            await asyncio.sleep(BEAT)
+            self._lifeline.say(Heartbeat(self.context.now(), step, tokens))
+            await asyncio.sleep(HEARTBEAT)
 
 
-def _maker(site: Site) -> Callable[[], Actor]:
-    return lambda: _component(site)
+def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
+    return lambda: _component(ctx)
 
 
-def _component(site: Site) -> Actor:
-    if site.service.actor:
-        module, _, name = site.service.actor.partition(":")
-        component: Actor = getattr(importlib.import_module(module), name)(site)
+def _component(ctx: ComponentContext) -> Actor:
+    if ctx.service.actor:
+        module, _, name = ctx.service.actor.partition(":")
+        component: Actor = getattr(importlib.import_module(module), name)(ctx)
         return component
     from .service_host import host_class
 
-    return host_class(site)(site)
+    return host_class(ctx)(ctx)
 
 
 WARM_UP = {

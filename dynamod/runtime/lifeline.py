@@ -17,13 +17,13 @@ from typing import Any
 
 import msgspec
 
-from dynamod.message.node import Answer, Ask, Beat, State
+from dynamod.message.node import Answer, Ask, Heartbeat, State
 from dynamod.transport.framing import Unframer, pack
 
 log = logging.getLogger("dynamod.daemon")
 
 _encoder = msgspec.msgpack.Encoder()
-_up = msgspec.msgpack.Decoder(State | Answer | Beat)
+_up = msgspec.msgpack.Decoder(State | Answer | Heartbeat)
 _down = msgspec.msgpack.Decoder(Ask)
 
 ORPHAN_GRACE = 3.5
@@ -53,7 +53,7 @@ class Lifeline:
             self._writer = None
             self._closed()
 
-    def say(self, message: State | Answer | Beat | Ask) -> None:
+    def say(self, message: State | Answer | Heartbeat | Ask) -> None:
         """Send a word; dropped when the other end is gone."""
         if self._writer is not None:
             self._writer.write(pack(_encoder.encode(message)))

@@ -11,8 +11,8 @@ from dynamod.message.node import FromNode, Hello, Welcome
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
 
-from .context import Mail, Surroundings
-from .dispatcher import Exchange
+from .context import ProcessContext, TransportSelector
+from .dispatcher import EndpointDispatcher
 from .plan import HostPlan
 from .remote import Remote
 
@@ -23,15 +23,15 @@ async def surround(
     spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
     from_node: Callable[[FromNode], None],
     fds: Sequence[int] = (),
-) -> Surroundings:
+) -> ProcessContext:
     """Link the process to the node at `plan.link` and open its office. Does not wait for a lease.
 
     `spawn` starts tasks of an actor that lives as long as the surroundings; `from_node` takes what the node says that
     is not the registry's business. Raises OSError when the office cannot be opened.
     """
-    exchange = Exchange()
-    unix, remote = UnixTransport(spawn), Remote(plan.name, exchange.receive, spawn)
-    mail = Mail(plan.server, LocalTransport(exchange.receive), unix, remote)
+    endpoints = EndpointDispatcher()
+    unix, remote = UnixTransport(spawn), Remote(plan.name, endpoints.receive, spawn)
+    mail = TransportSelector(plan.server, LocalTransport(endpoints.receive), unix, remote)
 
     def welcomed(message: Welcome) -> None:
         mail.node = message.node
@@ -41,13 +41,13 @@ async def surround(
     registry = LinkRegistry(plan.link, hello, from_node, welcomed=welcomed)
     ref = system.start("registry", lambda: registry, restart="temporary")
     await system.ready(ref, timeout=10)
-    server = UnixServer(plan.server, exchange.receive)
+    server = UnixServer(plan.server, endpoints.receive)
     await server.start()
-    return Surroundings(plan, system, registry, exchange, server, unix, mail, remote, fds)
+    return ProcessContext(plan, system, registry, endpoints, server, unix, mail, remote, fds)
 
 
-async def leave(around: Surroundings) -> None:
+async def leave(process_context: ProcessContext) -> None:
     """Close the mail to and from others, after what is written has left. The link closes with the system."""
-    await around.mail.close()
-    await around.remote.close()
-    await around.server.close()
+    await process_context.mail.close()
+    await process_context.remote.close()
+    await process_context.server.close()

@@ -16,7 +16,7 @@ from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Call
 from dynamod.transport.base import Sink
 
-from .context import Surroundings
+from .context import ProcessContext
 
 WAIT_FOR_INSTANCE = 30.0
 """Seconds a call waits for the first instance: components of a graph start at the same time."""
@@ -25,8 +25,8 @@ WAIT_FOR_INSTANCE = 30.0
 class EndpointClient:
     """`async for item in client(request)`. Instances take turns."""
 
-    def __init__(self, around: Surroundings, address: Address) -> None:
-        self._around = around
+    def __init__(self, process_context: ProcessContext, address: Address) -> None:
+        self._process_context = process_context
         self._address = str(address)
         self._turn = itertools.count()
 
@@ -38,7 +38,7 @@ class EndpointClient:
         return {number: one for number, one in view.instances(self._address).items() if one.state == "ready"}
 
     async def _stream(self, request: Any) -> AsyncIterator[Any]:
-        view = self._around.view
+        view = self._process_context.view
         try:
             async with asyncio.timeout(WAIT_FOR_INSTANCE):
                 while not (live := self._ready(view)):  # noqa: ASYNC110 - the view has no event per path
@@ -48,7 +48,7 @@ class EndpointClient:
         ids = sorted(live)
         instance = live[ids[next(self._turn) % len(ids)]]
         sink = _Sink(self._address)
-        outbound = self._around.mail.open(instance, Call(uuid.uuid4().hex, plain(request)), sink)
+        outbound = self._process_context.mail.open(instance, Call(uuid.uuid4().hex, plain(request)), sink)
         try:
             while items := await sink.stream.read():
                 for item in items:
@@ -80,10 +80,12 @@ class _Sink(Sink):
 class ServiceClient:
     """All endpoints of a dependency as attributes: `self.worker.generate(request)`."""
 
-    def __init__(self, around: Surroundings, dependency: Mapping[str, Any]) -> None:
+    def __init__(self, process_context: ProcessContext, dependency: Mapping[str, Any]) -> None:
         self._service = dependency["service"]
         place = dependency["namespace"], dependency["component"]
-        self._endpoints = {name: EndpointClient(around, Address(*place, name)) for name in dependency["endpoints"]}
+        self._endpoints = {
+            name: EndpointClient(process_context, Address(*place, name)) for name in dependency["endpoints"]
+        }
 
     def __getattr__(self, name: str) -> EndpointClient:
         client = self._endpoints.get(name)

@@ -20,7 +20,7 @@ from dynamod.message.worker import Call, Request
 from dynamod.observe.logs import adopt_structlog
 from dynamod.transport.base import Reply
 
-from .context import Site
+from .context import ComponentContext
 from .service_client import ServiceClient
 
 log = logging.getLogger("dynamod.service")
@@ -52,8 +52,8 @@ class ServiceHost(Actor):
     mailbox_capacity = 1024
     invokes: ClassVar[Mapping[str, type[Invoke]]] = {}
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, ctx: ComponentContext) -> None:
+        self._ctx = ctx
         self._instance: Any = None
         self._endpoints: dict[str, EndpointSpec] = {}
         self._open: set[Any] = set()
@@ -66,31 +66,31 @@ class ServiceHost(Actor):
 
     async def started(self) -> None:
         """Make the instance, run its start hooks, serve its endpoints."""
-        site = self._site
-        spec = ServiceSpec.from_dict(site.service.spec)
+        ctx = self._ctx
+        spec = ServiceSpec.from_dict(ctx.service.spec)
         service = load_service(spec)
         adopt_structlog()
-        clients = {name: ServiceClient(site.around, info) for name, info in site.service.spec["depends"].items()}
+        clients = {name: ServiceClient(ctx.process_context, info) for name, info in ctx.service.spec["depends"].items()}
         self._instance = service.create(clients, spec.config)
         self._hooks = hooks(service)
         for name in self._hooks.on_start:
             await _maybe(getattr(self._instance, name)())
         self._endpoints = dict(service.endpoints)
-        await site.around.registry.leased(timeout=30)
+        await ctx.process_context.registry.leased(timeout=30)
         routes = []
         for name, endpoint in self._endpoints.items():
             if DynamoTransport.DEFAULT in endpoint.transports:
-                site.serve(name, self.context.ref, self.invokes[name])
+                ctx.serve(name, self.context.ref, self.invokes[name])
                 self._published.append(name)
             if DynamoTransport.HTTP in endpoint.transports:
                 routes.append(endpoint)
         if routes:
             from .service_http import ServiceHttp
 
-            self._http = ServiceHttp(self._instance, routes, site)
+            self._http = ServiceHttp(self._instance, routes, ctx)
             await self._http.start()
         for name in self._published[:1]:
-            await site.reachable(name)
+            await ctx.reachable(name)
         self._set_ready(await self._is_ready())
         if self._hooks.liveness or self._hooks.readiness:
             self._tending = self.context.task(self._tend(_interval(service.options, spec.config)), "look at hooks")
@@ -113,7 +113,7 @@ class ServiceHost(Actor):
     def _leave(self) -> None:
         if self._tending is not None:
             self._tending.cancel()
-        self._site.withdraw()
+        self._ctx.withdraw()
 
     async def _tend(self, interval: float) -> None:
         """Look at the hooks again and again; raises NotAlive, or what a liveness hook raises."""
@@ -123,10 +123,10 @@ class ServiceHost(Actor):
                 try:
                     alive = await self._hook(name)
                 except TimeoutError:
-                    text = f"{self._site.name}.{name}() did not answer within {HOOK_TIMEOUT:g} s"
+                    text = f"{self._ctx.name}.{name}() did not answer within {HOOK_TIMEOUT:g} s"
                     raise NotAlive(text) from None
                 if not alive:
-                    raise NotAlive(f"{self._site.name}.{name}() says that the service does not work any more")
+                    raise NotAlive(f"{self._ctx.name}.{name}() says that the service does not work any more")
             self._set_ready(await self._is_ready())
 
     async def _is_ready(self) -> bool:
@@ -137,7 +137,7 @@ class ServiceHost(Actor):
             except Exception as error:
                 if f"{error!r}" != self._hook_error:  # it is asked again and again
                     self._hook_error = f"{error!r}"
-                    log.exception("%s.%s failed: the service is not ready", self._site.name, name)
+                    log.exception("%s.%s failed: the service is not ready", self._ctx.name, name)
                 return False
         self._hook_error = ""
         return True
@@ -155,12 +155,12 @@ class ServiceHost(Actor):
             return
         self._ready = ready
         if self._hooks.readiness:
-            log.info("%s is %s", self._site.name, "ready" if ready else "not ready: it leaves the registry")
+            log.info("%s is %s", self._ctx.name, "ready" if ready else "not ready: it leaves the registry")
         for name in self._published:
             if ready:
-                self._site.publish(name)
+                self._ctx.publish(name)
             else:
-                self._site.withdraw(name)
+                self._ctx.withdraw(name)
 
     async def invoke(self, message: Invoke) -> None:
         """Start a call of an endpoint."""
@@ -185,20 +185,20 @@ class ServiceHost(Actor):
         except RequestError as error:
             reply.raised(error)
         except Exception as error:  # the user's code: the caller gets the error, the log the traceback
-            log.exception("%s.%s failed", self._site.name, endpoint.name)
-            reply.failed("EngineFailed", f"{self._site.name}.{endpoint.name}: {type(error).__name__}: {error}")
+            log.exception("%s.%s failed", self._ctx.name, endpoint.name)
+            reply.failed("EngineFailed", f"{self._ctx.name}.{endpoint.name}: {type(error).__name__}: {error}")
 
     def inspection(self) -> dict[str, Any]:
         """Calls so far and now."""
         return {"endpoints": sorted(self._endpoints), "calls": self._calls, "running": len(self._open)}
 
 
-def host_class(site: Site) -> type[ServiceHost]:
+def host_class(ctx: ComponentContext) -> type[ServiceHost]:
     """A host for one service, with a message type of its own for each endpoint."""
-    names = list(site.service.spec.get("endpoints", {}))
+    names = list(ctx.service.spec.get("endpoints", {}))
     invokes = {name: type(name, (Invoke,), {}) for name in names}
     receivers = {**ServiceHost.receivers, **dict.fromkeys(invokes.values(), ServiceHost.invoke)}
-    return type(f"{site.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
+    return type(f"{ctx.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
 
 
 def _interval(options: Mapping[str, Any], config: Mapping[str, Any]) -> float:

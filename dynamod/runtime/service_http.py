@@ -12,14 +12,14 @@ from dynamod.graph.endpoint import EndpointSpec
 from dynamod.http.errors import error_response
 from dynamod.message.errors import RequestError
 
-from .context import Site
+from .context import ComponentContext
 
 
 class ServiceHttp:
     """Listens on the socket that the daemon bound for this service."""
 
-    def __init__(self, instance: Any, endpoints: Sequence[EndpointSpec], site: Site) -> None:
-        self._instance, self._site = instance, site
+    def __init__(self, instance: Any, endpoints: Sequence[EndpointSpec], ctx: ComponentContext) -> None:
+        self._instance, self._ctx = instance, ctx
         app = web.Application()
         for endpoint in endpoints:
             app.router.add_route(endpoint.http_method or "POST", f"/{endpoint.name}", self._handler(endpoint))
@@ -28,7 +28,7 @@ class ServiceHttp:
     async def start(self) -> None:
         """Serve."""
         await self._runner.setup()
-        sock = self._site.listener()
+        sock = self._ctx.listener()
         await web.SockSite(self._runner, sock).start()
 
     async def stop(self) -> None:

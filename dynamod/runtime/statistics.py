@@ -16,7 +16,7 @@ from dynamod.actor import Supervisor, System
 from dynamod.observe.metrics import labelled, merge, render
 
 if TYPE_CHECKING:
-    from .context import Surroundings
+    from .context import ProcessContext
 
 PREFIX = "dynamod_"
 Row = tuple[str, dict[str, str], msgspec.Struct]
@@ -45,29 +45,29 @@ def text(process: str, rows: Iterator[Row]) -> str:
     return "".join(render(prefix, found) for prefix, found in by_prefix.items())
 
 
-def process_text(around: "Surroundings") -> str:
+def process_text(process_context: "ProcessContext") -> str:
     """What the actors and the mail of a component process count; a front door shows it beside its own counters."""
-    return text(around.plan.name, _process_rows(around))
+    return text(process_context.plan.name, _process_rows(process_context))
 
 
-def whole_text(around: "Surroundings") -> str:
+def whole_text(process_context: "ProcessContext") -> str:
     """Everything of a component process, with what its front door counts (`exposition()`), for the control socket."""
-    texts = [process_text(around)]
-    for ref in around.components.values():
-        cell = around.system.cell(ref)
+    texts = [process_text(process_context)]
+    for ref in process_context.components.values():
+        cell = process_context.system.cell(ref)
         exposition = getattr(cell.actor, "exposition", None) if cell is not None else None
         if exposition is not None:
-            texts.append(labelled(exposition(), "process", around.plan.name))
+            texts.append(labelled(exposition(), "process", process_context.plan.name))
     return merge(texts)
 
 
-def _process_rows(around: "Surroundings") -> Iterator[Row]:
-    yield from system_rows(around.system)
-    for path, inbox in around.unix.statistics().items():
+def _process_rows(process_context: "ProcessContext") -> Iterator[Row]:
+    yield from system_rows(process_context.system)
+    for path, inbox in process_context.unix.statistics().items():
         yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
-    for number, outbox in enumerate(around.server.statistics()):
+    for number, outbox in enumerate(process_context.server.statistics()):
         yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
-    remote = around.remote
+    remote = process_context.remote
     if remote.connection is not None:
         yield f"{PREFIX}nats", {}, remote.connection.statistics()
     if remote.transport is not None:

@@ -14,7 +14,7 @@ from dynamod.engine.python.plain import plain
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Overloaded
 from dynamod.message.worker import Request
-from dynamod.runtime.context import Surroundings
+from dynamod.runtime.context import ProcessContext
 
 from .builtin import request_for
 from .call import Annotated, Answers, CallOut, Pick
@@ -31,8 +31,8 @@ class Client:
     `annotated=False` gives the payloads themselves; `context`: stopping it stops the call.
     """
 
-    def __init__(self, around: Surroundings, address: Address, *, static: bool) -> None:
-        self._around, self._address, self._is_static = around, address, static
+    def __init__(self, process_context: ProcessContext, address: Address, *, static: bool) -> None:
+        self._process_context, self._address, self._is_static = process_context, address, static
         self._static: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}
         self._turn = itertools.count()
@@ -40,7 +40,7 @@ class Client:
 
     async def open(self) -> Self:
         """Look at the registry: what is there now is known when this returns."""
-        around, found = self._around, self._static
+        process_context, found = self._process_context, self._static
         if self._is_static:
 
             def told(key: str, value: bytes | None) -> None:
@@ -49,15 +49,15 @@ class Client:
                 else:
                     found[key] = msgspec.json.decode(value, type=Instance)
 
-            await around.caught_up(f"{STATIC}{place_of(self._address)}/", told)
+            await process_context.caught_up(f"{STATIC}{place_of(self._address)}/", told)
         else:
-            around.view.on_change(self._leave_quarantined)
-            await around.caught_up(f"{CARDS}{place_of(self._address)}/", self._card)
+            process_context.view.on_change(self._leave_quarantined)
+            await process_context.caught_up(f"{CARDS}{place_of(self._address)}/", self._card)
         return self
 
     def instance_ids(self) -> list[int]:
         """Ids of the instances that take calls now, in order."""
-        view = self._around.view
+        view = self._process_context.view
         ready = view.instances(str(self._address)).values()
         return sorted(one.instance_id for one in ready if one.state == "ready" and not view.quarantined(one))
 
@@ -75,7 +75,7 @@ class Client:
         """Call any instance."""
 
         def pick(tried: Collection[int]) -> Instance:
-            return self._instance(self._around.system.random.choice(self._ready(tried)))
+            return self._instance(self._process_context.system.random.choice(self._ready(tried)))
 
         return self._call(request, annotated, context, pick)
 
@@ -106,7 +106,7 @@ class Client:
 
         def pick(tried: Collection[int]) -> Instance:
             here = [one for one in self._static.values() if one.instance_id not in tried]
-            instance = here[0] if here else self._around.static_instance(self._address)
+            instance = here[0] if here else self._process_context.static_instance(self._address)
             if instance is None or instance.instance_id in tried:
                 raise Overloaded(f"no static worker at dyn://{self._address}")
             return instance
@@ -124,7 +124,7 @@ class Client:
         return ids
 
     def _instance(self, number: int) -> Instance:
-        return self._around.view.instances(str(self._address))[number]
+        return self._process_context.view.instances(str(self._address))[number]
 
     def _call(
         self, request: Any, annotated: bool, context: Context | None, pick: Pick, *, again: bool = True
@@ -134,13 +134,13 @@ class Client:
         def mail(instance: Instance) -> Request:
             return request_for(self._cards.get(card_key(instance)), context.id(), payload)
 
-        call = CallOut(self._around.mail, mail, pick, context, again=again)
+        call = CallOut(self._process_context.mail, mail, pick, context, again=again)
         self._calls.add(call)
         return Answers(call, annotated)
 
     def _leave_quarantined(self) -> None:
         for call in list(self._calls):
-            if call.instance is not None and self._around.view.quarantined(call.instance):
+            if call.instance is not None and self._process_context.view.quarantined(call.instance):
                 call.lost("its process does not answer any more")
 
     def _card(self, key: str, value: bytes | None) -> None:

@@ -16,14 +16,14 @@ from typing import Any
 
 from dynamod.actor import Actor, Supervisor, System
 from dynamod.actor.inspect import inspect_system
-from dynamod.daemon.heartbeat import BEAT, PATIENCE
+from dynamod.daemon.heartbeat import HEARTBEAT, PATIENCE
 from dynamod.daemon.paths import worker_socket_path
 from dynamod.daemon.stall import clocks_of
 from dynamod.discovery.keys import Address
-from dynamod.kvcache.block_registry import Ledger
+from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import Beat, FromNode
-from dynamod.runtime.context import Surroundings
+from dynamod.message.node import FromNode, Heartbeat
+from dynamod.runtime.context import ProcessContext
 from dynamod.runtime.plan import HostPlan
 from dynamod.runtime.process_context import leave, surround
 
@@ -58,13 +58,13 @@ class Connection:
     """One per event loop: whoever calls `acquire` has to `release`."""
 
     def __init__(self) -> None:
-        self.around: Surroundings
+        self.process_context: ProcessContext
         self.users = 0
         self.ends: dict[Callable[[float], object], None] = {}  # what each runtime does to end, in order
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
         self.served: dict[str, None] = {}  # addresses
         self.loop = asyncio.get_running_loop()
-        self._ledgers: dict[tuple[str, str], Ledger] = {}
+        self._block_registries: dict[tuple[str, str], BlockRegistry] = {}
         self._shown: dict[Address, Served] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._unused = asyncio.Event()
@@ -100,19 +100,19 @@ class Connection:
         """Wait until nothing is left of it."""
         await asyncio.wait([asyncio.wrap_future(self._life)])
 
-    def ledger(self, namespace: str, component: str) -> Ledger:
+    def block_registry(self, namespace: str, component: str) -> BlockRegistry:
         """What the engine of a component tells of itself."""
-        return self._ledgers.setdefault((namespace, component), Ledger(f"{namespace}.{component}"))
+        return self._block_registries.setdefault((namespace, component), BlockRegistry(f"{namespace}.{component}"))
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Start a task that ends with the connection."""
-        cell = self.around.system.cell(self.around.system.ref("/root"))
+        cell = self.process_context.system.cell(self.process_context.system.ref("/root"))
         assert cell is not None
         return cell.actor.context.task(coro, name)
 
     async def supervisor(self, component: str) -> Supervisor:
         """The supervisor of a component's endpoints: `top` knows the actor by the component's name."""
-        system, name = self.around.system, component.replace("/", "%2F")
+        system, name = self.process_context.system, component.replace("/", "%2F")
         name = f"{name}~" if name in OWN else name
         ref = system.ref(f"/{name}") if system.root.child(name) else system.start(name, Supervisor, restart="temporary")
         await system.ready(ref, timeout=5)
@@ -138,7 +138,7 @@ class Connection:
     async def _live(self) -> None:
         try:
             async with contextlib.AsyncExitStack() as stack:
-                self.around = await self._open(stack)
+                self.process_context = await self._open(stack)
                 stack.enter_context(Signals(self.loop, self._signalled, self._cut))
                 self._opened.set_result(None)
                 await self._unused.wait()
@@ -153,7 +153,7 @@ class Connection:
             if not self._opened.done():
                 self._opened.cancel()
 
-    async def _open(self, stack: contextlib.AsyncExitStack) -> Surroundings:
+    async def _open(self, stack: contextlib.AsyncExitStack) -> ProcessContext:
         grace_of(GRACE)  # a wrong one is told now, not at the end
         patience = clocks_of(()).heartbeat if os.environ.get(PATIENCE_VARIABLE) else 0.0
         system = await stack.enter_async_context(System())
@@ -173,36 +173,36 @@ class Connection:
             str(place.link),
             str(worker_socket_path(place.folder, place.process.replace("/", "."))),
         )
-        around = await surround(plan, system, cell.actor.context.task, self._word)
+        process_context = await surround(plan, system, cell.actor.context.task, self._word)
         stack.push_async_callback(system.root.stop_child, "registry")
-        stack.push_async_callback(leave, around)
+        stack.push_async_callback(leave, process_context)
         try:
-            await around.registry.leased(LEASED)
+            await process_context.registry.leased(LEASED)
         except TimeoutError:
             raise UserError(
                 f"the node at {place.link} gave no lease within {LEASED:g} s", "see dynamo status"
             ) from None
         if patience:
-            around.registry.put(f"{PATIENCE}{os.getpid()}", f"{patience:g}".encode())
-        cell.actor.context.task(self._beat(around), "beat")
-        return around
+            process_context.registry.put(f"{PATIENCE}{os.getpid()}", f"{patience:g}".encode())
+        cell.actor.context.task(self._heartbeat(process_context), "beat")
+        return process_context
 
-    async def _beat(self, around: Surroundings) -> None:
-        """Signs of life of this loop, for the node's `heard.Ear`.
+    async def _heartbeat(self, process_context: ProcessContext) -> None:
+        """Signs of life of this loop, for the node's `heard.HeartbeatMonitor`.
 
         From the first endpoint on: whoever serves nothing may keep its loop busy, loading a model.
         """
         await self._serves.wait()
         while True:
-            around.registry.say(Beat(self.loop.time()))
-            await asyncio.sleep(BEAT)
+            process_context.registry.say(Heartbeat(self.loop.time()))
+            await asyncio.sleep(HEARTBEAT)
 
-    async def _answer(self, verb: str) -> Any:
-        if verb == "inspect":
-            return inspect_system(self.around.system, "")
+    async def _answer(self, command: str) -> Any:
+        if command == "inspect":
+            return inspect_system(self.process_context.system, "")
         from dynamod.runtime.statistics import process_text
 
-        return process_text(self.around)
+        return process_text(self.process_context)
 
     def _word(self, message: FromNode) -> None:
         log.debug("unexpected word from the node: %s", type(message).__name__)

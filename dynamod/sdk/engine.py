@@ -3,9 +3,9 @@
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
 from dynamod.engine.python.handler import Handler
-from dynamod.kvcache.block_registry import Ledger
+from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
-from dynamod.message.kv_events import FeedItem, Load
+from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate
 
 
@@ -14,10 +14,12 @@ class Served(PythonEngine):
 
     name = "python"
 
-    def __init__(self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
+    def __init__(
+        self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard, block_registry: BlockRegistry
+    ) -> None:
         super().__init__(options, spawn)
         self.use(handler)
-        self._card, self._ledger = card, ledger
+        self._card, self._block_registry = card, block_registry
 
     async def start(self) -> None:
         """The user's file has loaded whatever there is to load."""
@@ -28,7 +30,7 @@ class Served(PythonEngine):
 
     def load(self) -> Load:
         """See Engine. What a WorkerMetricsPublisher said last, else what is seen from here."""
-        return self._ledger.load or super().load()
+        return self._block_registry.load or super().load()
 
 
 class ServedTokens(Served, TokenEngine):
@@ -36,21 +38,21 @@ class ServedTokens(Served, TokenEngine):
 
     async def start(self) -> None:
         """See Engine. Raises UserError when what is published has blocks of another size than the card."""
-        self._ledger.serve(self._card.name, self._card.kv_cache_block_size, self.tell)
+        self._block_registry.serve(self._card.name, self._card.kv_cache_block_size, self.tell)
 
     async def close(self) -> None:
         """See Engine."""
-        self._ledger.leave(self.tell)
+        self._block_registry.leave(self.tell)
         await super().close()
 
-    def snapshot(self) -> tuple[FeedItem, ...]:
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
         """See Engine."""
-        return (*self._ledger.snapshot(), self.load())
+        return (*self._block_registry.snapshot(), self.load())
 
     def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
         """See Engine."""
         assert isinstance(request, Generate)
-        return self._ledger.footprint(request.token_ids + request.prior_output)
+        return self._block_registry.footprint(request.token_ids + request.prior_output)
 
 
 class ServedText(Served, TextEngine):

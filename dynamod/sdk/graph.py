@@ -156,10 +156,10 @@ class _Itself:
         self._graph, self._ask = graph, ask
         self._born = time.monotonic()
 
-    async def ask(self, verb: str, _arguments: dict[str, Any], *, timeout: float) -> Any:
+    async def ask(self, command: str, _arguments: dict[str, Any], *, timeout: float) -> Any:
         """See daemon.process.Process. Raises TimeoutError while the file keeps its loop busy."""
         async with asyncio.timeout(timeout):
-            return await self._ask(verb)
+            return await self._ask(command)
 
     def facts(self) -> ProcessFacts:
         """See daemon.process.Process."""

@@ -10,10 +10,10 @@ from dynamod.discovery.keys import static_key
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
-from dynamod.kvcache.block_registry import Ledger
+from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import Call
-from dynamod.runtime.context import Site
+from dynamod.runtime.context import ComponentContext
 from dynamod.transport.base import Reply
 from dynamod.worker.worker import Worker
 
@@ -25,30 +25,30 @@ log = logging.getLogger("dynamod.python")
 class Place:
     """An endpoint's place: what leads requests to its actor, and its entry in the registry."""
 
-    def __init__(self, site: Site, endpoint: str, card: ModelCard | None, *, static: bool) -> None:
-        self._site, self._endpoint, self._card, self._static = site, endpoint, card, static
+    def __init__(self, ctx: ComponentContext, endpoint: str, card: ModelCard | None, *, static: bool) -> None:
+        self._ctx, self._endpoint, self._card, self._static = ctx, endpoint, card, static
         self._static_key = ""
-        self.path = site.path(endpoint)
+        self.path = ctx.path(endpoint)
         self.published: Callable[[], None] = lambda: None  # called when others can find it
 
     async def publish(self, ref: Ref) -> None:
         """Let others find it. Raises UserError when the model's name, or a static address, is taken."""
-        site = self._site
-        site.serve(self._endpoint, ref)
+        ctx = self._ctx
+        ctx.serve(self._endpoint, ref)
         if self._static:
-            self._static_key = static_key(await site.publish_static(self._endpoint))
+            self._static_key = static_key(await ctx.publish_static(self._endpoint))
         else:
             if self._card is not None:
-                await site.require_agreement(self._card)
-            await site.reachable(self._endpoint)
-            site.publish(self._endpoint, self._card)
+                await ctx.require_agreement(self._card)
+            await ctx.reachable(self._endpoint)
+            ctx.publish(self._endpoint, self._card)
         self.published()
 
     def withdraw(self) -> None:
         """Nobody finds it any more; what is open goes on."""
-        self._site.withdraw(self._endpoint)
+        self._ctx.withdraw(self._endpoint)
         if self._static_key:
-            self._site.around.registry.delete(self._static_key)
+            self._ctx.process_context.registry.delete(self._static_key)
 
 
 class Desk:
@@ -138,12 +138,12 @@ class EndpointHost(Actor):
 class ModelHost(Worker):
     """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
 
-    def __init__(self, place: Place, handler: Handler, card: ModelCard, ledger: Ledger) -> None:
+    def __init__(self, place: Place, handler: Handler, card: ModelCard, block_registry: BlockRegistry) -> None:
         self._place, self._handler = place, handler
         engine = ServedTokens if card.kind == "tokens" else ServedText
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine:
-            return engine(options, spawn, handler, card, ledger)
+            return engine(options, spawn, handler, card, block_registry)
 
         super().__init__(make, EngineOptions(name=card.name), lambda _card: None, place.withdraw)
 

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamod.ingress.subscriptions import LOOK, Feeds
+from dynamod.ingress.subscriptions import LOOK, EventSubscriptions
 from dynamod.kvcache.hashes import block_hashes, chain
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import CacheEvent, Cleared, FeedItem, Holds, Removed, Stored
+from dynamod.message.kv_events import CacheEvent, Cleared, Removed, Snapshot, Stored, WorkerEvent
 from dynamod.router.approx import TTL, ApproxIndex
 from dynamod.router.index import BlockIndex
 
@@ -85,11 +85,11 @@ class KvIndexer:
         connection = component.connection()
         self._size = _size(block_size)
         self._place = (component.namespace, component.name)
-        self._around = around = connection.around
+        self._process_context = process_context = connection.process_context
         self._index = BlockIndex()
         self._live: dict[tuple[str, int], Instance] = {}
-        self._feeds = Feeds(around.mail, connection.spawn, connection.loop.time, self._news)
-        around.view.on_change(self._follow)
+        self._feeds = EventSubscriptions(process_context.mail, connection.spawn, connection.loop.time, self._news)
+        process_context.view.on_change(self._follow)
         connection.spawn(self._look(), "look at feeds")
         self._follow()
 
@@ -108,7 +108,7 @@ class KvIndexer:
         return OverlapScores.of(self._index.find(block_hashes(tokens.pack(token_ids), self._size)))
 
     def _follow(self) -> None:
-        view = self._around.view
+        view = self._process_context.view
         live = {
             (one.endpoint, one.instance_id): one
             for one in view.all_instances()
@@ -123,9 +123,9 @@ class KvIndexer:
             if before.get(key) != instance:
                 self._feeds.follow(key, instance)
 
-    def _news(self, key: tuple[str, int], items: Sequence[FeedItem], _anew: bool) -> None:
+    def _news(self, key: tuple[str, int], items: Sequence[WorkerEvent], _anew: bool) -> None:
         for item in items:
-            if isinstance(item, Stored | Removed | Cleared | Holds):
+            if isinstance(item, Stored | Removed | Cleared | Snapshot):
                 self._index.apply(key[1], item)
 
     async def _look(self) -> None:

@@ -32,12 +32,15 @@ class KvEventPublisher:
         if isinstance(kv_block_size, bool) or not isinstance(kv_block_size, int) or kv_block_size < 1:
             raise UserError(f"kv_block_size is {kv_block_size!r}", "give tokens per block, from 1 upwards")
         connection = component.connection()
-        if worker_id != (lease := connection.around.registry.lease):
+        if worker_id != (lease := connection.process_context.registry.lease):
             raise UserError(f"worker_id is {worker_id!r}, this process is {lease}", "give endpoint.lease_id()")
-        self._ledger, self._loop = connection.ledger(component.namespace, component.name), connection.loop
+        self._block_registry, self._loop = (
+            connection.block_registry(component.namespace, component.name),
+            connection.loop,
+        )
         self._block_size = kv_block_size
         self._skipped: set[str] = set()
-        self._ledger.publish(kv_block_size)
+        self._block_registry.publish(kv_block_size)
 
     def publish_stored(
         self,
@@ -78,12 +81,12 @@ class KvEventPublisher:
             raise UserError("a token id is no 32-bit number", "give ids of the model's vocabulary") from None
         parent = None if parent_hash is None else parent_hash & MASK
         local = local_hashes(packed, self._block_size)
-        self._call(lambda: self._ledger.stored(parent, names[:full], local))
+        self._call(lambda: self._block_registry.stored(parent, names[:full], local))
 
     def publish_removed(self, event_id: int, block_hashes: Iterable[int]) -> None:
         """Blocks of these names are not in the cache any more. Raises UserError for what are no numbers."""
         names = [name & MASK for name in _whole("block_hashes", block_hashes)]
-        self._call(lambda: self._ledger.removed(names))
+        self._call(lambda: self._block_registry.removed(names))
 
     def _skip(self, kind: str, text: str, *values: Any) -> None:
         if kind not in self._skipped:
@@ -133,10 +136,10 @@ class WorkerMetricsPublisher:
     async def create_endpoint(self, component: "Component", dp_rank: int = 0) -> None:
         """Whose engine it is; what was published before counts. `dp_rank` has no effect. Raises UserError."""
         connection = await component.connected()
-        ledger, loop = connection.ledger(component.namespace, component.name), connection.loop
+        block_registry, loop = connection.block_registry(component.namespace, component.name), connection.loop
 
         def note(load: Load) -> None:
-            ledger.load = load
+            block_registry.load = load
 
         self._set = lambda load: in_loop(loop, lambda: note(load))
         if self._told is not None:

@@ -193,11 +193,11 @@ class Endpoint:
     async def client(self) -> Client:
         """A client of all instances (of the static one, in a static runtime). Raises UserError."""
         connection = await self._runtime.connect()
-        return await Client(connection.around, self.address, static=self._runtime.is_static).open()
+        return await Client(connection.process_context, self.address, static=self._runtime.is_static).open()
 
     def lease_id(self) -> int:
         """The id of this process's instances. Raises UserError before the process has joined the node."""
-        return self._runtime.connection().around.registry.lease
+        return self._runtime.connection().process_context.registry.lease
 
     def register(self, card: ModelCard) -> None:
         """Serve this model here (`register_llm`). Raises UserError when it is too late, or there is one."""

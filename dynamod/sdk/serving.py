@@ -10,7 +10,7 @@ from dynamod.discovery.keys import Address
 from dynamod.engine.python.handler import Handler
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.runtime.context import Site
+from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.plan import ServicePlan
 
 from .connection import Connection
@@ -40,7 +40,7 @@ async def serve(
     if runtime.ended:
         return
     handler = Handler(function)
-    where, around = str(address), connection.around
+    where, process_context = str(address), connection.process_context
     if where in connection.served:
         raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")
     connection.served[where] = None
@@ -51,14 +51,15 @@ async def serve(
         grace = seconds
         wake.set()
 
-    site = Site(
-        around, ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
+    ctx = ComponentContext(
+        process_context,
+        ServicePlan(address.component, {"namespace": address.namespace, "component": address.component}),
     )
-    place = Place(site, address.endpoint, card, static=runtime.is_static)
+    place = Place(ctx, address.endpoint, card, static=runtime.is_static)
     host: EndpointHost | ModelHost = (
         EndpointHost(place, handler)
         if card is None
-        else ModelHost(place, handler, card, connection.ledger(address.namespace, address.component))
+        else ModelHost(place, handler, card, connection.block_registry(address.namespace, address.component))
     )
     ready = False
 
@@ -76,12 +77,12 @@ async def serve(
     supervisor: Supervisor | None = None
     try:
         supervisor = await connection.supervisor(address.component)
-        ref = around.system.start(name, lambda: host, under=supervisor, restart="temporary", shutdown=STOP)
-        around.system.watch(ref, lambda _notice: wake.set())
+        ref = process_context.system.start(name, lambda: host, under=supervisor, restart="temporary", shutdown=STOP)
+        process_context.system.watch(ref, lambda _notice: wake.set())
         await wake.wait()
-        cell = around.system.cell(ref)
+        cell = process_context.system.cell(ref)
         if cell is None:
-            raise _error(around.system.reason_of(ref), where)
+            raise _error(process_context.system.reason_of(ref), where)
         if ready and graceful and grace > 0:
             connection.show(address, "Draining")
             timer = asyncio.get_running_loop().call_later(grace, _cut, host, where)
@@ -94,7 +95,7 @@ async def serve(
     finally:
         if supervisor is not None:
             await supervisor.stop_child(name)
-        around.exchange.remove(where)
+        process_context.endpoints.remove(where)
         connection.cuts.pop(host.cut, None)
         del connection.served[where]
         forget()

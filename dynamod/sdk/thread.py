@@ -143,8 +143,8 @@ class NodeThread:
         if self._graph is not None and not self._graph.over.is_set():
             self._told(f"the node ended ({notice.reason})")
 
-    async def _asked(self, verb: str) -> Any:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(verb), self._home))
+    async def _asked(self, command: str) -> Any:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._ask(command), self._home))
 
     def _told(self, why: str) -> None:
         self._tell(self._ended, why)

@@ -144,8 +144,8 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         known = {instance.instance_id for instance in processor.view.serving(MODEL)}
         if known != set(live):
             log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(live)}")
-        if processor.flights:
-            log.violate("flights land", f"{place.name} has {processor.flights} in the air")
+        if processor.in_flight:
+            log.violate("flights land", f"{place.name} has {processor.in_flight} in the air")
         router = processor.router()
         if router is None:
             continue

@@ -50,7 +50,7 @@ def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
 
 
 class Client:
-    """Who sent a request: an `Outlet` that knows what it has to hear."""
+    """Who sent a request: an `ResponseSink` that knows what it has to hear."""
 
     def __init__(self, wish: Wish, log: Log, now: Callable[[], float], failed: "Callable[[Client], None]") -> None:
         self.wish, self._log, self._now, self._failed = wish, log, now, failed
@@ -105,16 +105,16 @@ class Client:
         self.legs.append(instance.instance_id)
         self.at, self.since = instance.process, self.active
 
-    # ingress.base.Outlet.
+    # ingress.base.ResponseSink.
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if self._announced or choices != 1 or prompt_tokens != len(self.wish.prompt):
             self._log.violate("started once", f"{self.id}: {choices} choices of {prompt_tokens} tokens")
         self._announced = True
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         self._hear("text")
         self.text_so_far += text
         self.tokens += tokens
@@ -124,22 +124,22 @@ class Client:
             self.leave()
 
     def logprobs(self, index: int, entries: tuple[Any, ...]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities")
 
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         self._log.violate("nothing unasked", f"{self.id} got a chunk")
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         self._hear("finish")
         self.ends("finished", f" ({reason})")
         if self.text_so_far != self.expected or completion_tokens != self.wish.max_tokens:
             self._log.violate("finished is complete", f"{self.id} got {completion_tokens} tokens, {self._difference()}")
 
     def fail(self, error: RequestError) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         self._hear("fail")
         self.error = error
         over = bool(self.end)

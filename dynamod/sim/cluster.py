@@ -14,7 +14,7 @@ from dynamod.router.router import RouterSettings
 
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
-from .process import Exchange, SimulatedProcessor, SimulatedWorker
+from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
 from .shape import HEARTBEAT
 from .wire import Door, Process, SimulatedTransport, Wire
 
@@ -149,7 +149,7 @@ class Cluster:
         process = self._new(place, "w")
         assert place.registry is not None
         registry = place.registry
-        exchange = Exchange(self.system, f"/n{place.node}/{place.name}")
+        exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}")
         self.wire.doors[process.name] = Door(process, exchange.receive)
         worker = SimulatedWorker(process, registry, self.options, lambda state: self._told(process, registry, state))
         place.worker = worker

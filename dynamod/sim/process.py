@@ -10,10 +10,10 @@ from dynamod.actor import MailboxFull, Reason, System
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.processor import Processor
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.kv_events import Holds, Load
+from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Request
 from dynamod.router.decision import DecisionLog
 from dynamod.router.router import RouterSettings
@@ -84,7 +84,7 @@ class SimulatedWorker(Worker):
     def blocks(self) -> set[int]:
         """Names of the blocks in the engine's cache."""
         items = self.engine.snapshot() if self.engine is not None else ()
-        return {name for item in items if isinstance(item, Holds) for name in item.blocks}
+        return {name for item in items if isinstance(item, Snapshot) for name in item.blocks}
 
     @property
     def open_requests(self) -> int:
@@ -92,7 +92,7 @@ class SimulatedWorker(Worker):
         return self.statistics().open
 
 
-class Exchange:
+class EndpointDispatcher:
     """Hands mail of a process to the one actor in it, and refuses it where there is none."""
 
     def __init__(self, system: System, path: str) -> None:
@@ -145,16 +145,16 @@ class SimulatedProcessor(Processor):
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' feeds."""
-        dispatch: Dispatch | None = getattr(self, "dispatch", None)
+        dispatch: Dispatcher | None = getattr(self, "dispatch", None)
         if dispatch is not None:
             dispatch.close()
         await self.transport.close()
         self._tell("stopped")
 
     @property
-    def flights(self) -> int:
+    def in_flight(self) -> int:
         """Flights in the air."""
-        return len(self._flights)
+        return len(self._in_flight)
 
     def router(self) -> Any:
         """The router of the one model, None before it is known."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from dynamod.message.kv_events import FeedItem, pack
+from dynamod.message.kv_events import WorkerEvent, pack
 from dynamod.transport.base import Reply
 
 _EVERYBODY = object()
@@ -11,18 +11,18 @@ BACKLOG = 1000
 """Turns of the loop that may wait for a slow reader; it is dropped then, and subscribes again for a fresh start."""
 
 
-class Feeds:
+class EventPublisher:
     """A reader is dropped when it leaves; its reply is no request of the engine's."""
 
     def __init__(self) -> None:
         self._readers: list[Reply] = []
-        self._told: list[tuple[object, FeedItem]] = []
+        self._told: list[tuple[object, WorkerEvent]] = []
         self._scheduled = False
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    def open(self, reply: Reply, first: tuple[FeedItem, ...]) -> None:
+    def open(self, reply: Reply, first: tuple[WorkerEvent, ...]) -> None:
         """A new reader. `first`: how things stand now; it hears nothing of what was told before."""
         self._send()
         reply.accepted()
@@ -30,7 +30,7 @@ class Feeds:
         self._readers.append(reply)
         reply.on_end(lambda _cancelled: self._readers.remove(reply))
 
-    def tell(self, item: FeedItem, origin: object = _EVERYBODY) -> None:
+    def tell(self, item: WorkerEvent, origin: object = _EVERYBODY) -> None:
         """Tell all readers, but those of the process `origin` (`Reply.origin`): it knows. Costs nothing without any."""
         if not self._readers:
             return

@@ -12,11 +12,11 @@ import msgspec
 from dynamod.actor import Actor, Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import ModelCard
-from dynamod.message.kv_events import Began, Cleared, Computed, Ended, FeedItem, Load
+from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import Chat, Describe, Files, Generate, Subscribe
 from dynamod.transport.base import Reply
 
-from .events import Feeds
+from .events import EventPublisher
 from .model_files import send_files
 
 log = logging.getLogger("dynamod.engine")
@@ -46,7 +46,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 class _Open:
     """A request in the engine's hands, as the feed tells of it."""
 
-    began: Began
+    began: RequestStarted
     computed: bool = False
 
 
@@ -70,7 +70,7 @@ class Worker(Actor):
         self._idle = asyncio.Event()
         self._idle.set()
         self._open: dict[Reply, _Open] = {}
-        self._feeds = Feeds()
+        self._feeds = EventPublisher()
         self._watching = False
         self._told: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
@@ -124,18 +124,18 @@ class Worker(Actor):
             reply.failed("BadRequest", f"this endpoint takes {wanted.__name__}, not {type(request).__name__}")
             return
         self._accepted += 1
-        began = Began(self._accepted, (), 0)
+        began = RequestStarted(self._accepted, (), 0)
         try:
             footprint = self._engine.footprint(request)
             if footprint is not None:
-                began = Began(self._accepted, *footprint)
+                began = RequestStarted(self._accepted, *footprint)
             self._begin(reply, began)
             self._engine.submit(request, reply)
         except Exception as error:  # an engine's bug ends this request, not its neighbours
             log.exception("engine %s could not take request %s", self._engine.name, request.request_id)
             reply.failed("EngineFailed", f"{self._engine.name}: {type(error).__name__}: {error}")
 
-    def _begin(self, reply: Reply, began: Began) -> None:
+    def _begin(self, reply: Reply, began: RequestStarted) -> None:
         self._open[reply] = _Open(began)
         self._idle.clear()
         self._feeds.tell(began, reply.origin)
@@ -147,23 +147,23 @@ class Worker(Actor):
         request = self._open.get(reply)
         if request is not None and not request.computed:
             request.computed = True
-            self._feeds.tell(Computed(request.began.request), reply.origin)
+            self._feeds.tell(PrefillCompleted(request.began.request), reply.origin)
 
     def _ended(self, reply: Reply, cancelled: bool) -> None:
         request = self._open.pop(reply)
-        self._feeds.tell(Ended(request.began.request), reply.origin)
+        self._feeds.tell(RequestFinished(request.began.request), reply.origin)
         self._cancelled += cancelled
         if not self._open:
             self._idle.set()
 
     def _subscribe(self, engine: Engine, reply: Reply) -> None:
         """Open a feed: first how things stand, with the requests of others. It is no open request: drain ends it."""
-        first: list[FeedItem] = [Cleared(), *engine.snapshot()]
+        first: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
         for other, request in self._open.items():
             if other.origin is not reply.origin:
                 first.append(request.began)
                 if request.computed:
-                    first.append(Computed(request.began.request))
+                    first.append(PrefillCompleted(request.began.request))
         self._feeds.open(reply, tuple(first))
         self._told = None  # readers may have been told different loads: the next look tells all
         if not self._watching:

@@ -1,4 +1,4 @@
-"""Mail, asks, deadlines, drain and death of single actors, in virtual time."""
+"""TransportSelector, asks, deadlines, drain and death of single actors, in virtual time."""
 
 import asyncio
 from dataclasses import dataclass

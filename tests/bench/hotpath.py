@@ -25,14 +25,14 @@ import uvloop  # noqa: E402
 
 from dynamod.http.metrics import ModelMetrics  # noqa: E402
 from dynamod.http.sse import Frames  # noqa: E402
-from dynamod.ingress.api.stream import StreamOutlet  # noqa: E402
+from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
 from dynamod.ingress.base import Job  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
 from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
 from dynamod.message.openai import ChatRequest, Message  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
-from dynamod.migration.request import Flight  # noqa: E402
+from dynamod.migration.request import InFlightRequest  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.output import Output  # noqa: E402
 from dynamod.preprocess.tokenizer import Tokenizer  # noqa: E402
@@ -98,15 +98,15 @@ class Around:
 
     def end(self) -> None: ...
 
-    def wait(self, flight: Any) -> bool:
+    def wait(self, inflight: Any) -> bool:
         return False
 
 
-def flight(inbox: Inbox, output: Any, listener: Any) -> None:
+def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
     """A flight in the air."""
     around = Around(inbox)
     now = asyncio.get_running_loop().time
-    made = Flight(
+    made = InFlightRequest(
         REQUEST,
         output,
         listener,
@@ -121,11 +121,11 @@ def flight(inbox: Inbox, output: Any, listener: Any) -> None:
     made.send()
 
 
-def outlet(transport: Any) -> StreamOutlet:
+def outlet(transport: Any) -> StreamWriter:
     """A stream that has begun."""
     job = Job("id", "chat", ChatRequest(model="bench", messages=[Message(role="user", content="x")]), b"")
     frames = Frames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
-    made = StreamOutlet(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
+    made = StreamWriter(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
     made.started(1, 3, {})
     made._transport = transport
     choice = made.choices[0]
@@ -179,9 +179,9 @@ async def main() -> None:
     layers: list[tuple[str, float]] = []
     for name, make in (
         ("frame: decode, find each stream's sink", lambda inbox: inbox.open(PATH, REQUEST, Nothing())),
-        ("flight: offset, clock, history for a move", lambda inbox: flight(inbox, Silent(), Silent())),
-        ("output: limits, stop tokens, id to text", lambda inbox: flight(inbox, output(), Silent())),
-        ("outlet: counters, JSON of the text, frame", lambda inbox: flight(inbox, output(), outlet(Silent()))),
+        ("flight: offset, clock, history for a move", lambda inbox: inflight(inbox, Silent(), Silent())),
+        ("output: limits, stop tokens, id to text", lambda inbox: inflight(inbox, output(), Silent())),
+        ("outlet: counters, JSON of the text, frame", lambda inbox: inflight(inbox, output(), outlet(Silent()))),
     ):
         layers.append((name, await cost(lambda inbox, make=make: [make(inbox) for _ in range(a.streams)])))  # type: ignore[misc]
     connections, reader = await connected(a.streams)
@@ -189,7 +189,7 @@ async def main() -> None:
     layers.append(
         (
             "socket: one write to the kernel, TCP on the loopback",
-            await cost(lambda inbox: [flight(inbox, output(), outlet(next(queue))) for _ in range(a.streams)]),  # type: ignore[func-returns-value]
+            await cost(lambda inbox: [inflight(inbox, output(), outlet(next(queue))) for _ in range(a.streams)]),  # type: ignore[func-returns-value]
         )
     )
     for connection in connections:

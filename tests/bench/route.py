@@ -30,14 +30,14 @@ def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tupl
     """A router that knows all about its workers. `system`: blocks of a prompt that all workers have."""
     from dynamod.kvcache.hashes import chain
     from dynamod.message.discovery import Instance
-    from dynamod.message.kv_events import Holds, Load
+    from dynamod.message.kv_events import Load, Snapshot
     from dynamod.router.router import Router, RouterSettings
 
     router = Router("m", SIZE, RouterSettings(mode), random.Random(0), time.monotonic, time.time)
     chance, shared = random.Random(1), list(range(system))
     for worker in range(1, workers + 1):
         blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + 200)]))
-        router.news(worker, (Holds(blocks, blocks), Load(0, 0, 0, len(blocks) + chance.randrange(20), 0.0)))
+        router.news(worker, (Snapshot(blocks, blocks), Load(0, 0, 0, len(blocks) + chance.randrange(20), 0.0)))
     for number in range(0 if idle else workers * 4):
         worker = 1 + chance.randrange(workers)
         blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + chance.randrange(60))]))
@@ -48,7 +48,7 @@ def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tupl
 
 def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> None:
     """One row."""
-    from dynamod.message.kv_events import Began
+    from dynamod.message.kv_events import RequestStarted
     from dynamod.router.router import Prompt
 
     router, instances, blocks = cluster(mode, workers, idle, system)
@@ -59,7 +59,7 @@ def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> 
     def change() -> None:
         number = next(numbers)
         for worker in range(1, 9):
-            router.news(worker, (Began(number % 50, (), number % 97),))
+            router.news(worker, (RequestStarted(number % 50, (), number % 97),))
         router.decide(prompt, instances)
 
     changed = best(change)

@@ -37,7 +37,7 @@ class Engine(msgspec.Struct, frozen=True):
     hit_rate: float = 0.0
 
 
-class Mail(msgspec.Struct, frozen=True):
+class TransportSelector(msgspec.Struct, frozen=True):
     """A mailbox."""
 
     mailbox_depth: int
@@ -56,13 +56,17 @@ def buckets(*counts: int) -> Buckets:
 def ingress(name: str, requests: int, ttft: Buckets, itl: Buckets, *, prefix: str = "dynamo_frontend") -> str:
     rows = [({"model": "a"}, Door(requests, 3, 1, ttft, itl)), ({"model": "b"}, Door(10, 1, 0, buckets(0), buckets(0)))]
     own = render(prefix, [*rows, ({}, Gone())])
-    mail = [({"actor": "/Processor"}, Mail(4)), ({"actor": "/Frontend"}, Mail(1)), ({"actor": "/registry"}, Mail(9))]
+    mail = [
+        ({"actor": "/Processor"}, TransportSelector(4)),
+        ({"actor": "/Frontend"}, TransportSelector(1)),
+        ({"actor": "/registry"}, TransportSelector(9)),
+    ]
     return labelled(own + render("dynamod_actor", mail), "process", name)
 
 
 def worker(name: str, tokens: int) -> str:
     text = render("dynamod_worker_engine", [({"actor": "/Worker"}, Engine(2, 1, tokens, 4096, 812, 0.64))])
-    return labelled(text + render("dynamod_actor", [({"actor": "/Worker"}, Mail(0))]), "process", name)
+    return labelled(text + render("dynamod_actor", [({"actor": "/Worker"}, TransportSelector(0))]), "process", name)
 
 
 def row(process: str, component: str, pid: int, state: str = "Ready", **more: object) -> dict[str, object]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.control.commands import UnknownName, Verbs, graph_name
+from dynamod.control.commands import Commands, UnknownName, graph_name
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello
@@ -52,17 +52,17 @@ class Guest:
     asked: list[Any] = field(default_factory=list)
     hello: Hello = Hello("dynamo-run", 42, guest=True)
 
-    async def ask(self, verb: str, arguments: dict[str, Any], *, timeout: float) -> Any:
-        self.asked.append((verb, arguments))
+    async def ask(self, command: str, arguments: dict[str, Any], *, timeout: float) -> Any:
+        self.asked.append((command, arguments))
         return "asked"
 
 
-def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Verbs, Any]:
+def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Commands, Any]:
     fake = SimpleNamespace(
         graphs={runner.name: runner for runner in runners}, guests=lambda: list(guests), failed={}, ended=0
     )
     fake.stop = lambda: setattr(fake, "ended", fake.ended + 1)
-    return Verbs(fake), fake  # type: ignore[arg-type]
+    return Commands(fake), fake  # type: ignore[arg-type]
 
 
 AGG = ("Frontend", "Worker")
@@ -77,8 +77,8 @@ def guest(graph: str, *components: str) -> Guest:
 @pytest.mark.parametrize("name", ["Worker", "agg/Worker", "Worker.0", "agg/Worker.0"])
 async def test_names_of_our_own(name: str) -> None:
     agg = Runner("agg", AGG)
-    verbs, _ = node(agg, guests=(guest("run-echo_core", "Engine"),))
-    rows = await verbs.call("restart", {"component": name})
+    commands, _ = node(agg, guests=(guest("run-echo_core", "Engine"),))
+    rows = await commands.call("restart", {"component": name})
     assert agg.done == [("restart", name.removeprefix("agg/"), True)]
     assert [row["component"] for row in rows] == ["Worker"]
 
@@ -86,58 +86,58 @@ async def test_names_of_our_own(name: str) -> None:
 async def test_a_guests_component_is_asked_of_the_guest() -> None:
     there = guest("run-echo_core", "Worker")
     agg = Runner("agg", ("Frontend",))
-    verbs, fake = node(agg, guests=(guest("other", "Else"), there))
-    assert await verbs.call("scale", {"component": "Worker", "replicas": 2}) == "asked"
-    assert await verbs.call("restart", {"component": "run-echo_core/Worker"}) == "asked"
-    assert await verbs.call("stop", {"graph": "run-echo_core"}) == "asked"
-    assert [verb for verb, _ in there.asked] == ["scale", "restart", "stop"]
+    commands, fake = node(agg, guests=(guest("other", "Else"), there))
+    assert await commands.call("scale", {"component": "Worker", "replicas": 2}) == "asked"
+    assert await commands.call("restart", {"component": "run-echo_core/Worker"}) == "asked"
+    assert await commands.call("stop", {"graph": "run-echo_core"}) == "asked"
+    assert [command for command, _ in there.asked] == ["scale", "restart", "stop"]
     assert agg.done == []
     with pytest.raises(UnknownName):  # a guest that is asked does not ask on
-        await verbs.call("restart", {"component": "Worker"}, local=True)
+        await commands.call("restart", {"component": "Worker"}, local=True)
     assert fake.ended == 0
-    assert await verbs.call("stop", {}) == {"stopping": "dynamod"}
+    assert await commands.call("stop", {}) == {"stopping": "dynamod"}
     assert fake.ended == 1
 
 
 async def test_of_two_terminals_each_can_be_named() -> None:
     one, two = guest("run", "Worker"), guest("run-2", "Worker")
-    verbs, _ = node(Runner("agg", AGG), guests=(one, two))
+    commands, _ = node(Runner("agg", AGG), guests=(one, two))
     for name in ("Worker", "Worker.0"):
         with pytest.raises(UserError, match="several graphs have a component") as several:
-            await verbs.call("restart", {"component": name})
+            await commands.call("restart", {"component": name})
         assert f"agg/{name}, run/{name}, run-2/{name}" in several.value.hint
-    assert await verbs.call("restart", {"component": "run-2/Worker"}) == "asked"
-    assert await verbs.call("drain", {"component": "run/Worker.0"}) == "asked"
+    assert await commands.call("restart", {"component": "run-2/Worker"}) == "asked"
+    assert await commands.call("drain", {"component": "run/Worker.0"}) == "asked"
     assert [len(one.asked), len(two.asked)] == [1, 1]
 
 
 async def test_names_that_mean_nothing_or_too_much() -> None:
     one, two = Runner("one", AGG), Runner("two", AGG)
-    verbs, _ = node(one, two)
+    commands, _ = node(one, two)
     with pytest.raises(UserError, match="several graphs have a component 'Worker'") as several:
-        await verbs.call("restart", {"component": "Worker"})
+        await commands.call("restart", {"component": "Worker"})
     assert "one/Worker, two/Worker" in several.value.hint
-    await verbs.call("restart", {"component": "two/Worker"})
-    await verbs.call("restart", {"component": "Worker", "graph": "one", "drain": False})
+    await commands.call("restart", {"component": "two/Worker"})
+    await commands.call("restart", {"component": "Worker", "graph": "one", "drain": False})
     assert (one.done, two.done) == ([("restart", "Worker", False)], [("restart", "Worker", True)])
     with pytest.raises(UnknownName, match="no component 'Wroker'") as unknown:
-        await verbs.call("drain", {"component": "Wroker"})
+        await commands.call("drain", {"component": "Wroker"})
     assert unknown.value.hint == "known: Frontend, Worker"
     with pytest.raises(UnknownName, match="three/Worker"):
-        await verbs.call("drain", {"component": "three/Worker"})
+        await commands.call("drain", {"component": "three/Worker"})
     with pytest.raises(UnknownName, match="no graph 'three'") as graph:
-        await verbs.call("stop", {"graph": "three"})
+        await commands.call("stop", {"graph": "three"})
     assert graph.value.hint == "known: one, two"
     with pytest.raises(UserError, match="no component named"):
-        await verbs.call("restart", {})
+        await commands.call("restart", {})
     with pytest.raises(UserError, match="unknown verb 'fly'"):
-        await verbs.call("fly", {})
+        await commands.call("fly", {})
     for replicas in (None, "2", 1.5, True):
         with pytest.raises(UserError, match="replicas is"):
-            await verbs.call("scale", {"component": "one/Worker", "replicas": replicas})
+            await commands.call("scale", {"component": "one/Worker", "replicas": replicas})
     for timeout in ("soon", 0, -1, True):
         with pytest.raises(UserError, match="timeout is"):
-            await verbs.call("drain", {"component": "one/Worker", "timeout": timeout})
+            await commands.call("drain", {"component": "one/Worker", "timeout": timeout})
 
 
 @pytest.mark.parametrize(

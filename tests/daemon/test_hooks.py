@@ -26,7 +26,7 @@ class Service:
         return said
 
 
-class Site:
+class ComponentContext:
     """Takes note of what is published."""
 
     name = "Backend"
@@ -41,8 +41,8 @@ class Site:
         self.there = False
 
 
-def host(service: Service, hooks: Hooks) -> tuple[ServiceHost, Site]:
-    site = Site()
+def host(service: Service, hooks: Hooks) -> tuple[ServiceHost, ComponentContext]:
+    site = ComponentContext()
     made = ServiceHost(site)  # type: ignore[arg-type]
     made._instance, made._hooks, made._published = service, hooks, ["generate"]
     return made, site

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dynamod.daemon.lock import Seat
+from dynamod.daemon.lock import NodeLock
 
 HOLD = """
 import sys
 from pathlib import Path
-from dynamod.daemon.lock import Seat
-seat = Seat(Path(sys.argv[1]))
+from dynamod.daemon.lock import NodeLock
+seat = NodeLock(Path(sys.argv[1]))
 print(seat.take(), flush=True)
 sys.stdin.readline()
 seat.leave()
@@ -21,7 +21,7 @@ sys.stdin.readline()
 
 def test_two_processes(tmp_path: Path) -> None:
     socket = tmp_path / "d.sock"
-    mine = Seat(socket)
+    mine = NodeLock(socket)
     assert mine.holder() == 0
     words = [sys.executable, "-c", HOLD, str(socket)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -38,14 +38,14 @@ def test_two_processes(tmp_path: Path) -> None:
         other.wait(5)
     assert mine.take() is True
     assert mine.take() is True, "taking again is no matter"
-    assert Seat(socket).take() is False, "nor can this process take it twice"
+    assert NodeLock(socket).take() is False, "nor can this process take it twice"
     mine.leave()
     mine.leave()
     assert mine.holder() == 0
     assert (tmp_path / "d.sock.lock").exists()
-    assert Seat(socket).holder() == 0
+    assert NodeLock(socket).holder() == 0
 
 
 def test_an_unreadable_lock_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "d.sock.lock").write_text("what?")
-    assert Seat(tmp_path / "d.sock").holder() == 0
+    assert NodeLock(tmp_path / "d.sock").holder() == 0

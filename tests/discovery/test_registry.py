@@ -236,7 +236,7 @@ async def test_the_daemon_asks_and_the_process_answers(tmp_path: Path) -> None:
 
         def other(message: FromNode) -> None:
             assert isinstance(message, Ask)
-            links[0].say(Answer(message.ask, {"verb": message.verb}, "" if message.verb == "good" else "no"))
+            links[0].say(Answer(message.ask, {"verb": message.command}, "" if message.command == "good" else "no"))
 
         links.append(await house.join("a", other=other))
         (end,) = house.server.ends

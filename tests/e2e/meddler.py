@@ -25,7 +25,7 @@ _frames = msgspec.msgpack.Decoder(Frame)
 
 
 @dataclass(frozen=True)
-class Mail:
+class TransportSelector:
     """One payload of a link. `head` and `tail` are what the transport puts around it."""
 
     subject: bytes
@@ -63,11 +63,11 @@ class Mail:
             for delta in self.frame.deltas
         )
 
-    def damaged(self) -> "Mail":
+    def damaged(self) -> "TransportSelector":
         """No frame any more, but still of its length and under its number."""
         return replace(self, body=b"\xc1" * len(self.body))
 
-    def forged(self, ahead: int, blocks: int) -> "Mail":
+    def forged(self, ahead: int, blocks: int) -> "TransportSelector":
         """News of blocks that nobody has, on the same link of NATS, `ahead` numbers after this message."""
         feed = self.feed
         assert feed is not None
@@ -79,7 +79,7 @@ class Mail:
         return replace(self, head=b" ".join(words) + HEADER.pack(VERSION, DATA, len(body), number), body=body)
 
 
-Fault = Callable[[Mail], list[Mail]]
+Fault = Callable[[TransportSelector], list[TransportSelector]]
 """What arrives in place of a message."""
 
 
@@ -103,15 +103,15 @@ class Meddler(Way):
         """What goes on now, and the beginning of what is not whole yet."""
         out, place = [], 0
         while part := self._next(data, place):
-            place += len(part.raw if isinstance(part, Mail) else part)
+            place += len(part.raw if isinstance(part, TransportSelector) else part)
             fault = self.fault
-            if isinstance(part, Mail):
+            if isinstance(part, TransportSelector):
                 out += [mail.raw for mail in ([part] if fault is None else fault(part))]
             else:
                 out.append(part)
         return b"".join(out), data[place:]
 
-    def _next(self, data: bytes, place: int) -> Mail | bytes:
+    def _next(self, data: bytes, place: int) -> TransportSelector | bytes:
         """The part that begins at `place`, empty when it is not whole. What no link sends is bytes."""
         end = data.find(b"\r\n", place) + 2
         if end < 2:
@@ -124,7 +124,7 @@ class Meddler(Way):
             return b""
         if stop <= begin or tuple(data[end : end + 2]) != (VERSION, DATA):
             return data[place : stop + 2]
-        return Mail(match[1], data[place:begin], data[begin:stop], b"\r\n")
+        return TransportSelector(match[1], data[place:begin], data[begin:stop], b"\r\n")
 
 
 class UnixMeddler(Meddler):
@@ -161,14 +161,14 @@ class UnixMeddler(Meddler):
             self._start(self._pump, ours, theirs)
             self._start(self._pump, theirs, ours)
 
-    def _next(self, data: bytes, place: int) -> Mail | bytes:
+    def _next(self, data: bytes, place: int) -> TransportSelector | bytes:
         if data.startswith(MAGIC, place):
             return MAGIC
         begin = place + _LENGTH.size
         if len(data) < begin:
             return b""
         stop = begin + _LENGTH.unpack_from(data, place)[0]
-        return Mail(b"", data[place:begin], data[begin:stop]) if stop <= len(data) else b""
+        return TransportSelector(b"", data[place:begin], data[begin:stop]) if stop <= len(data) else b""
 
 
 class Doubling:
@@ -176,9 +176,9 @@ class Doubling:
 
     def __init__(self) -> None:
         self.made = 0
-        self._kept: dict[bytes, Mail] = {}
+        self._kept: dict[bytes, TransportSelector] = {}
 
-    def __call__(self, mail: Mail) -> list[Mail]:
+    def __call__(self, mail: TransportSelector) -> list[TransportSelector]:
         self.made += 1
         late = self._kept.pop(mail.subject, None)
         if self.made % 5 == 0:
@@ -189,11 +189,13 @@ class Doubling:
 class Once:
     """Does something to the first message of a kind; the others pass."""
 
-    def __init__(self, kind: Callable[[Mail], object], what: Callable[[Mail], list[Mail]]) -> None:
+    def __init__(
+        self, kind: Callable[[TransportSelector], object], what: Callable[[TransportSelector], list[TransportSelector]]
+    ) -> None:
         self.made = 0
         self._kind, self._what = kind, what
 
-    def __call__(self, mail: Mail) -> list[Mail]:
+    def __call__(self, mail: TransportSelector) -> list[TransportSelector]:
         if self.made or not self._kind(mail):
             return [mail]
         self.made = 1
@@ -203,12 +205,12 @@ class Once:
 class Swapping:
     """The first message of a kind comes behind the next one to the same reader."""
 
-    def __init__(self, kind: Callable[[Mail], object]) -> None:
+    def __init__(self, kind: Callable[[TransportSelector], object]) -> None:
         self.made = 0
         self._kind = kind
-        self._held: Mail | None = None
+        self._held: TransportSelector | None = None
 
-    def __call__(self, mail: Mail) -> list[Mail]:
+    def __call__(self, mail: TransportSelector) -> list[TransportSelector]:
         held = self._held
         if held is None and not self.made and self._kind(mail):
             self._held = mail

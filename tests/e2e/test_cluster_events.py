@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .meddler import Doubling, Mail, Meddler, Once, Swapping, UnixMeddler
+from .meddler import Doubling, Meddler, Once, Swapping, TransportSelector, UnixMeddler
 from .nodes import Servers, fast, front, instances, worker
 
 FIELDS = {"max_tokens": 160, "ignore_eos": True}
@@ -107,11 +107,11 @@ def test_doubled_mail_changes_nothing_and_is_counted(cluster: House) -> None:
     assert cluster.metric("dynamod_link_doubled_total", cluster.sockets[2]) == 0
 
 
-def news(mail: Mail) -> bool:
+def news(mail: TransportSelector) -> bool:
     return mail.feed is not None
 
 
-def for_a_worker(mail: Mail) -> bool:
+def for_a_worker(mail: TransportSelector) -> bool:
     return not mail.subject.startswith(b"_INBOX.")
 
 

@@ -226,8 +226,8 @@ def test_changes_at_the_same_time_wait_for_each_other(served: Any) -> None:
     asked = [("restart", {}), ("scale", {"replicas": 2}), ("restart", {}), ("scale", {"replicas": 1}), ("restart", {})]
     answers: list[Any] = []
 
-    def ask(verb: str, body: Any) -> None:
-        answers.append(served.raw("POST", f"/v1/{verb}/Worker", body, seconds=30))
+    def ask(command: str, body: Any) -> None:
+        answers.append(served.raw("POST", f"/v1/{command}/Worker", body, seconds=30))
 
     threads = [threading.Thread(target=ask, args=one) for one in asked]
     for thread in threads:

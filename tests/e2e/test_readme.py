@@ -85,7 +85,7 @@ class Shell:
                 self.machine.until(lambda: follower.out)
                 follower.end()
                 return str(follower.out)
-            case ["dynamo", verb, *_] if verb in VERBS | OTHER_VERBS:
+            case ["dynamo", command, *_] if command in VERBS | OTHER_VERBS:
                 done = self.machine.run("dynamo", *words[1:])
                 assert done.code == 0, done.err
                 return str(done.out)

@@ -16,9 +16,9 @@ from dynamod.engine.mocker.engine import Mocker
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Text, Tokens
-from dynamod.message.kv_events import FeedItem, unpack
+from dynamod.message.kv_events import WorkerEvent, unpack
 from dynamod.message.worker import Chat, Generate, Request, Sampling, Stops, Subscribe
-from dynamod.runtime.dispatcher import Exchange
+from dynamod.runtime.dispatcher import EndpointDispatcher
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.worker.worker import Worker, WorkerStatistics
@@ -89,7 +89,7 @@ class Answer(Sink):
         return self.texts[-1].prompt_tokens
 
     @property
-    def news(self) -> list[tuple[FeedItem, ...]]:
+    def news(self) -> list[tuple[WorkerEvent, ...]]:
         """The items of a feed."""
         return [unpack(data) for delta in self.deltas if isinstance(delta, Items) for data in delta.items]
 
@@ -109,9 +109,9 @@ class House:
         self.published: list[ModelCard] = []
         self.withdrawn = 0
         self.workers: list[Worker] = []
-        self._exchange = Exchange()
+        self._endpoints = EndpointDispatcher()
         self._make, self._options = make, options
-        self.transport = LocalTransport(self._exchange.receive)
+        self.transport = LocalTransport(self._endpoints.receive)
 
     def _worker(self) -> Worker:
         def withdraw() -> None:
@@ -123,7 +123,7 @@ class House:
     async def start(self, name: str = "worker") -> "House":
         self.ref: Ref = self.system.start(name, self._worker, restart="temporary")
         await self.system.ready(self.ref, timeout=60)
-        self._exchange.add(INSTANCE.path, self.ref)
+        self._endpoints.add(INSTANCE.path, self.ref)
         return self
 
     @property
@@ -132,7 +132,7 @@ class House:
 
     def stranger(self) -> LocalTransport:
         """Another ingress process, as the worker sees it."""
-        return LocalTransport(self._exchange.receive)
+        return LocalTransport(self._endpoints.receive)
 
     def ask(self, request: Request, transport: LocalTransport | None = None) -> Answer:
         answer = Answer()

@@ -12,7 +12,7 @@ from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.rank import Rank
-from dynamod.message.kv_events import Cleared, Holds, Removed, Stored
+from dynamod.message.kv_events import Cleared, Removed, Snapshot, Stored
 from dynamod.router.index import BlockIndex
 
 
@@ -82,7 +82,7 @@ def test_the_feed_tells_of_the_union_and_no_answer_depends_on_its_rank(words: An
             index = BlockIndex()
             for items in feed.news:
                 for item in items:
-                    if isinstance(item, Stored | Removed | Cleared | Holds):
+                    if isinstance(item, Stored | Removed | Cleared | Snapshot):
                         assert index.apply(1, item)
             there = {name for rank in ranks_of(house) for name in rank.scheduler.pool.names()}
             assert {name for _, holds in index.dump() for name in holds.blocks} == there

@@ -10,7 +10,7 @@ import uvloop
 
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.base import Job, Outlet
+from dynamod.ingress.base import Job, ResponseSink
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 
@@ -23,7 +23,7 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return {"asyncio": asyncio.new_event_loop} | ({"uvloop": uvloop.new_event_loop} if both else {})
 
 
-Play = Callable[[Job, Outlet], Awaitable[None]]
+Play = Callable[[Job, ResponseSink], Awaitable[None]]
 
 
 class FakeRun:
@@ -62,26 +62,26 @@ class FakeBackend:
             return {"endpoints": [], "instances": []}
         return {"endpoints": ["dyn://dynamo.worker.generate"], "instances": [{"instance_id": 1}]}
 
-    async def start(self, job: Job, outlet: Outlet) -> FakeRun:
+    async def start(self, job: Job, sink: ResponseSink) -> FakeRun:
         self.jobs.append(job)
         if self.refuse is not None:
             raise self.refuse
         run = FakeRun()
         self.runs.append(run)
-        run.task = asyncio.get_running_loop().create_task((self.play or self.say)(job, outlet))
+        run.task = asyncio.get_running_loop().create_task((self.play or self.say)(job, sink))
         return run
 
-    async def say(self, job: Job, outlet: Outlet) -> None:
+    async def say(self, job: Job, sink: ResponseSink) -> None:
         prompt = getattr(job.request, "prompt", "")
         prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
         choices = prompts * (job.request.n or 1)
-        outlet.started(choices, 5, {})
+        sink.started(choices, 5, {})
         for word in self.words:
             for index in range(choices):
-                outlet.text(index, word, 1)
+                sink.text(index, word, 1)
             await asyncio.sleep(0)
         for index in range(choices):
-            outlet.finish(index, self.reason, len(self.words))
+            sink.finish(index, self.reason, len(self.words))
 
     @property
     def text(self) -> str:

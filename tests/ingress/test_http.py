@@ -85,9 +85,9 @@ async def test_the_request_id_is_taken_and_returned(call, backend) -> None:
 async def test_two_requests_of_one_id_at_once_are_two_jobs(call, backend, until) -> None:
     go = asyncio.Event()
 
-    async def play(job, outlet) -> None:
+    async def play(job, sink) -> None:
         await go.wait()
-        await backend.say(job, outlet)
+        await backend.say(job, sink)
 
     backend.play = play
     calls = [asyncio.create_task(call("POST", PATH, json=CHAT, headers={"x-request-id": "same"})) for _ in range(2)]
@@ -122,7 +122,7 @@ async def test_the_overload_status_is_a_setting(serve, backend, connect) -> None
 
 
 async def test_a_mistake_of_ours_is_a_500_without_details(call, backend, caplog) -> None:
-    async def start(job, outlet):
+    async def start(job, sink):
         raise KeyError("secret")
 
     backend.start = start
@@ -286,7 +286,7 @@ async def test_metrics(call, server, backend) -> None:
     await call("POST", "/v1/completions", json={"model": "org/model", "prompt": "x", "stream": True})
     backend.refuse = Overloaded("full")
     await call("POST", PATH, json=CHAT)
-    server.exposition.extra.append(lambda: [GaugeMetricFamily("dynamo_actor_mail", "Mail", value=3)])
+    server.exposition.extra.append(lambda: [GaugeMetricFamily("dynamo_actor_mail", "TransportSelector", value=3)])
     status, text, headers = await call("GET", "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
@@ -331,12 +331,12 @@ async def test_the_metrics_prefix_is_a_setting(serve, connect) -> None:
 
 
 async def test_tokens_counted_together_are_gaps_per_token(server, backend, call) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.text(0, "a", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
         await asyncio.sleep(0.04)
-        outlet.text(0, "bcde", 4)
-        outlet.finish(0, "stop", 5)
+        sink.text(0, "bcde", 4)
+        sink.finish(0, "stop", 5)
 
     backend.play = play
     await call("POST", PATH, json=CHAT)

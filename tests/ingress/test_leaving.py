@@ -16,14 +16,14 @@ UNARY = CHAT.replace(b"true", b"false")
 PATH = "/v1/chat/completions"
 
 
-async def forever(job, outlet) -> None:
-    outlet.started(1, 1, {})
+async def forever(job, sink) -> None:
+    sink.started(1, 1, {})
     while True:
-        outlet.text(0, "a", 1)
+        sink.text(0, "a", 1)
         await asyncio.sleep(0.005)
 
 
-async def silent(job, outlet) -> None:
+async def silent(job, sink) -> None:
     await asyncio.sleep(60)
 
 
@@ -94,7 +94,7 @@ async def test_the_total_clock_in_mid_stream_is_an_error_event(serve, backend, c
 async def test_the_total_clock_covers_a_backend_that_does_not_begin(serve, backend, connect) -> None:
     never = asyncio.Event()
 
-    async def start(job, outlet):
+    async def start(job, sink):
         await never.wait()
 
     backend.start = start
@@ -104,10 +104,10 @@ async def test_the_total_clock_covers_a_backend_that_does_not_begin(serve, backe
 
 
 async def test_a_reader_that_stalls_is_cut_off_by_the_total_clock(serve, backend, connect, until) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.text(0, "x" * 20_000_000, 1)
-        outlet.finish(0, "stop", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.text(0, "x" * 20_000_000, 1)
+        sink.finish(0, "stop", 1)
 
     backend.play = play
     server = await serve(total_timeout=0.2)
@@ -120,10 +120,10 @@ async def test_a_reader_that_stalls_is_cut_off_by_the_total_clock(serve, backend
 BIG = 8_000_000
 
 
-async def big(job, outlet) -> None:
-    outlet.started(1, 1, {})
-    outlet.text(0, "x" * BIG, 1)
-    outlet.finish(0, "stop", 1)
+async def big(job, sink) -> None:
+    sink.started(1, 1, {})
+    sink.text(0, "x" * BIG, 1)
+    sink.finish(0, "stop", 1)
 
 
 @pytest.mark.parametrize("body", [CHAT, UNARY])
@@ -157,11 +157,11 @@ async def test_a_slow_reader_is_not_left(serve, backend, connect) -> None:
 async def test_stop_lets_streams_finish(serve, backend, connect) -> None:
     go = asyncio.Event()
 
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.text(0, "a", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
         await go.wait()
-        outlet.finish(0, "stop", 1)
+        sink.finish(0, "stop", 1)
 
     backend.play = play
     server = await serve()
@@ -206,7 +206,7 @@ async def test_stop_ends_what_takes_longer_than_the_grace(serve, backend, connec
 async def test_stop_ends_a_backend_that_does_not_begin(serve, backend, connect, until) -> None:
     never = asyncio.Event()
 
-    async def start(job, outlet):
+    async def start(job, sink):
         backend.runs.append(None)
         try:
             await never.wait()

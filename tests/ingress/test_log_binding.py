@@ -30,13 +30,13 @@ async def test_lines_of_a_request_carry_its_id(
     log.addHandler(keeper)
     begin = backend.start
 
-    async def start(job: Any, outlet: Any) -> Any:
+    async def start(job: Any, sink: Any) -> Any:
         log.warning("begins")
-        return await begin(job, outlet)
+        return await begin(job, sink)
 
-    async def play(job: Any, outlet: Any) -> None:
+    async def play(job: Any, sink: Any) -> None:
         log.warning("plays")
-        await backend.say(job, outlet)
+        await backend.say(job, sink)
 
     backend.start, backend.play = start, play
     try:

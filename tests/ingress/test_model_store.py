@@ -16,7 +16,7 @@ from dynamod import sample
 from dynamod.ingress.model_store import ModelCache, default_folder
 from dynamod.message.discovery import ModelCard
 from dynamod.preprocess import model_files as ship
-from dynamod.preprocess.bundle import ParcelError
+from dynamod.preprocess.bundle import BundleError
 from dynamod.preprocess.card import read_card
 
 CARD = msgspec.structs.replace(read_card(sample.path("sample"), name="m"), path="/elsewhere", config_path="/x")
@@ -86,11 +86,11 @@ def test_what_is_stored_is_found(models: Path) -> None:
 
 
 def test_wrong_files_are_not_kept(models: Path) -> None:
-    with pytest.raises(ParcelError, match="not those of the model"):
+    with pytest.raises(BundleError, match="not those of the model"):
         ModelCache().store({**FILES, "tokenizer_config.json": b"{}"}, CARD)
     assert list(models.iterdir()) == []
     stored = ModelCache().store(FILES, CARD)
-    with pytest.raises(ParcelError):
+    with pytest.raises(BundleError):
         ModelCache().store({"config.json": b"{}"}, CARD)
     assert content(stored) == FILES
 

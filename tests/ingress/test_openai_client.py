@@ -99,13 +99,13 @@ async def test_echo(client, backend) -> None:
 
 
 async def test_logprobs(client, backend) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.logprobs(0, (Logprob("a", b"a", -0.5, (("a", b"a", -0.5), ("b", b"b", float("-inf")))),))
-        outlet.text(0, "", 1)
-        outlet.logprobs(0, (Logprob("\u00e9", b"\xc3\xa9", -1.0),))
-        outlet.text(0, "a\u00e9", 1)
-        outlet.finish(0, "length", 2)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.logprobs(0, (Logprob("a", b"a", -0.5, (("a", b"a", -0.5), ("b", b"b", float("-inf")))),))
+        sink.text(0, "", 1)
+        sink.logprobs(0, (Logprob("\u00e9", b"\xc3\xa9", -1.0),))
+        sink.text(0, "a\u00e9", 1)
+        sink.finish(0, "length", 2)
 
     backend.play = play
     answer = await client.chat.completions.create(model="org/model", messages=USER, logprobs=True, top_logprobs=2)
@@ -130,13 +130,13 @@ async def test_tool_calls_of_a_text_engine(client, backend) -> None:
         first = {"id": "c1", "type": "function"} if "name" in function else {}
         return {"choices": [{"index": 9, "delta": {"tool_calls": [{"index": 0, "function": function, **first}]}}]}
 
-    async def play(job, outlet) -> None:
-        outlet.started(1, 0, {})
-        outlet.chunk(0, call(name="f", arguments=""))
-        outlet.chunk(0, call(arguments='{"a":'))
-        outlet.chunk(0, call(arguments="1}"))
-        outlet.chunk(0, {"choices": [{"index": 9, "delta": {}, "finish_reason": "tool_calls"}]})
-        outlet.finish(0, "tool_calls", 9, 4)
+    async def play(job, sink) -> None:
+        sink.started(1, 0, {})
+        sink.chunk(0, call(name="f", arguments=""))
+        sink.chunk(0, call(arguments='{"a":'))
+        sink.chunk(0, call(arguments="1}"))
+        sink.chunk(0, {"choices": [{"index": 9, "delta": {}, "finish_reason": "tool_calls"}]})
+        sink.finish(0, "tool_calls", 9, 4)
 
     backend.play = play
     answer = await client.chat.completions.create(model="org/model", messages=USER)
@@ -173,11 +173,11 @@ async def drain(stream, seen: list[str]) -> None:
 
 
 async def test_a_failure_in_mid_stream_raises_after_the_text(client, backend) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.text(0, "half", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.text(0, "half", 1)
         await asyncio.sleep(0.05)
-        outlet.fail(EngineFailed("the engine died"))
+        sink.fail(EngineFailed("the engine died"))
 
     backend.play = play
     stream = await client.chat.completions.create(model="org/model", messages=USER, stream=True)
@@ -188,9 +188,9 @@ async def test_a_failure_in_mid_stream_raises_after_the_text(client, backend) ->
 
 
 async def test_a_failure_before_the_first_byte_has_its_status(client, backend) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {"formatted_prompt": "x"})
-        outlet.fail(EngineFailed("the engine died"))
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {"formatted_prompt": "x"})
+        sink.fail(EngineFailed("the engine died"))
 
     backend.play = play
     for stream in (False, True):

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from dynamod.discovery.view import Serving
-from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.router_metrics import rows
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.router.router import Prompt, RouterSettings
@@ -46,7 +46,7 @@ async def test_a_model_and_its_workers() -> None:
     view: Any = View()
     view.all_instances = lambda: view.instances
     transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
-    dispatch = Dispatch(
+    dispatch = Dispatcher(
         view, transport, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None
     )
     card = ModelCard(name="Llama", kind="tokens", kv_cache_block_size=4)
@@ -54,11 +54,11 @@ async def test_a_model_and_its_workers() -> None:
     for route in routes:
         assert route.pick(()) is not None
     dispatch.overhead("Llama").block_hashing.observe(0.3)
-    moves = dispatch.moves("Llama")
+    migrations = dispatch.migrations("Llama")
     for ongoing in (True, True, False):
-        moves.broke(ongoing)
-    moves.settled(0.004, True)
-    moves.settled(1.5, False)
+        migrations.broke(ongoing)
+    migrations.settled(0.004, True)
+    migrations.settled(1.5, False)
     await asyncio.sleep(0)
     found = {}
     for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):

@@ -55,13 +55,13 @@ async def test_the_bytes_of_a_chat_stream(server, backend, connect) -> None:
 async def test_each_piece_of_text_is_one_http_chunk(server, backend, connect) -> None:
     go = asyncio.Event()
 
-    async def play(job, outlet) -> None:
-        outlet.started(1, 1, {})
-        outlet.text(0, "a", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
         await go.wait()
-        outlet.text(0, "b", 1)
-        outlet.text(0, "c", 1)
-        outlet.finish(0, "stop", 3)
+        sink.text(0, "b", 1)
+        sink.text(0, "c", 1)
+        sink.finish(0, "stop", 3)
 
     backend.play = play
     client = await connect(server)
@@ -126,10 +126,10 @@ async def test_continuous_usage(server, backend, connect) -> None:
 
 
 async def test_annotations_come_first_in_the_original_form(server, backend, connect) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 2, {"formatted_prompt": "<user>\nhi", "token_ids": [1, 2]})
-        outlet.text(0, "a", 1)
-        outlet.finish(0, "stop", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 2, {"formatted_prompt": "<user>\nhi", "token_ids": [1, 2]})
+        sink.text(0, "a", 1)
+        sink.finish(0, "stop", 1)
 
     backend.play = play
     client = await connect(server)
@@ -146,12 +146,12 @@ async def test_annotations_come_first_in_the_original_form(server, backend, conn
 
 
 async def test_a_failure_in_mid_stream_is_an_error_event_without_done(server, backend, connect) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 2, {})
-        outlet.text(0, "a", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 2, {})
+        sink.text(0, "a", 1)
         await asyncio.sleep(0.02)
-        outlet.fail(EngineFailed("died"))
-        outlet.text(0, "late", 1)
+        sink.fail(EngineFailed("died"))
+        sink.text(0, "late", 1)
 
     backend.play = play
     client = await connect(server)
@@ -182,19 +182,19 @@ async def test_a_slow_client_gets_merged_text_and_nothing_is_lost(server, backen
     written = asyncio.Event()
     sizes: list[int] = []
 
-    async def play(job, outlet) -> None:
-        outlet.started(2, 1, {})
+    async def play(job, sink) -> None:
+        sink.started(2, 1, {})
         for number in range(count):
-            outlet.text(0, word, 1)
-            outlet.text(1, "x", 1)
+            sink.text(0, word, 1)
+            sink.text(1, "x", 1)
             if number % 100 == 0:
                 await asyncio.sleep(0)
-                if outlet._transport is not None:
-                    sizes.append(outlet._transport.get_write_buffer_size())
+                if sink._transport is not None:
+                    sizes.append(sink._transport.get_write_buffer_size())
         written.set()
         await asyncio.sleep(0.05)
-        outlet.finish(0, "stop", count)
-        outlet.finish(1, "stop", count)
+        sink.finish(0, "stop", count)
+        sink.finish(1, "stop", count)
 
     backend.play = play
     sock = socket.socket()
@@ -216,11 +216,11 @@ async def test_a_slow_client_gets_merged_text_and_nothing_is_lost(server, backen
 
 
 async def test_a_silent_stream_gets_comments_when_asked_for(serve, backend, connect) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 2, {})
+    async def play(job, sink) -> None:
+        sink.started(1, 2, {})
         await asyncio.sleep(0.2)
-        outlet.text(0, "a", 1)
-        outlet.finish(0, "stop", 1)
+        sink.text(0, "a", 1)
+        sink.finish(0, "stop", 1)
 
     backend.play = play
     client = await connect(await serve(keep_alive=0.05))
@@ -233,12 +233,12 @@ async def test_a_silent_stream_gets_comments_when_asked_for(serve, backend, conn
 
 
 async def test_a_stream_that_flows_gets_no_comments(serve, backend, connect) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 2, {})
+    async def play(job, sink) -> None:
+        sink.started(1, 2, {})
         for _ in range(30):
-            outlet.text(0, "a", 1)
+            sink.text(0, "a", 1)
             await asyncio.sleep(0.01)
-        outlet.finish(0, "stop", 30)
+        sink.finish(0, "stop", 30)
 
     backend.play = play
     client = await connect(await serve(keep_alive=0.15))
@@ -258,10 +258,10 @@ async def test_text_that_cannot_be_encoded_does_not_break_the_stream(server, bac
 @pytest.mark.parametrize("chunk", [{"choices": 5}, {"choices": [{"delta": {"x": object()}}]}, {"choices": [3]}])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_engine_chunk_that_is_no_chunk_fails_the_request(server, backend, connect, chunk, stream) -> None:
-    async def play(job, outlet) -> None:
-        outlet.started(1, 2, {})
-        outlet.chunk(0, chunk)
-        outlet.finish(0, "stop", 1)
+    async def play(job, sink) -> None:
+        sink.started(1, 2, {})
+        sink.chunk(0, chunk)
+        sink.finish(0, "stop", 1)
 
     backend.play = play
     client = await connect(server)

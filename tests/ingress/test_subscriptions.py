@@ -1,10 +1,10 @@
-"""Feeds of workers: what begins anew, what is silent, and who is followed."""
+"""EventSubscriptions of workers: what begins anew, what is silent, and who is followed."""
 
 import asyncio
 from typing import Any
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.subscriptions import AGAIN, LOOK, SILENT, Feeds
+from dynamod.ingress.subscriptions import AGAIN, LOOK, SILENT, EventSubscriptions
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Accepted, Failed, Items
 from dynamod.message.kv_events import Cleared, Load, pack
@@ -30,13 +30,13 @@ class Stream:
 
 
 class House:
-    """Feeds over a post that a test speaks for, looked at twice a second as the processor does."""
+    """EventSubscriptions over a post that a test speaks for, looked at twice a second as the processor does."""
 
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.streams: list[Stream] = []
         self.news: list[tuple[Any, tuple[Any, ...], bool]] = []
         now = asyncio.get_running_loop().time
-        self.feeds = Feeds(
+        self.feeds = EventSubscriptions(
             self,  # type: ignore[arg-type]
             lambda work, name: tasks.create_task(work, name=name),
             now,

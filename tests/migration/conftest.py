@@ -13,7 +13,7 @@ from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.worker import Chat, Generate, Request, Stops
-from dynamod.migration.request import Flight, Limits
+from dynamod.migration.request import InFlightRequest, Limits
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Sink
 
@@ -165,7 +165,7 @@ class Air:
         self.client = Client()
         self.charged: Instance | None = None
         self.computed_at: list[int] = []
-        self.landed = 0
+        self.completed = 0
         self.cut = max_tokens
         request: Generate | Chat
         output: Any
@@ -175,7 +175,7 @@ class Air:
         else:
             request = Generate("r", "m", tokens.pack([9, 9]), Stops(max_tokens=max_tokens))
             output = Letters(max_tokens or 10**9)
-        self.flight = Flight(
+        self.inflight = InFlightRequest(
             request,
             output,
             self.client,
@@ -186,9 +186,9 @@ class Air:
             limit=limit,
             longest=longest,
             now=asyncio.get_running_loop().time,
-            landed=self._landed,
+            completed=self._landed,
             logprobs=logprobs,
-            moves=self,
+            migrations=self,
         )
 
     # The route: what is charged is on the books until it ends.
@@ -209,8 +209,8 @@ class Air:
     def end(self) -> None:
         self.charged = None
 
-    def wait(self, flight: Any) -> bool:
-        assert flight is self.flight
+    def wait(self, inflight: Any) -> bool:
+        assert inflight is self.inflight
         self.waiting += 1
         return self.patient
 
@@ -225,10 +225,10 @@ class Air:
     def settled(self, seconds: float, ok: bool) -> None:
         self.settlings.append((seconds, ok))
 
-    def _landed(self, flight: Flight) -> None:
-        assert flight is self.flight
+    def _landed(self, inflight: InFlightRequest) -> None:
+        assert inflight is self.inflight
         assert self.charged is None
-        self.landed += 1
+        self.completed += 1
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Send:
         send = Send(instance, request, sink, self._columns)
@@ -240,7 +240,7 @@ class Air:
     async def close(self) -> None: ...
 
     def start(self) -> Send:
-        assert self.flight.send()
+        assert self.inflight.send()
         return self.sends[-1]
 
     @property
@@ -250,8 +250,8 @@ class Air:
     @property
     def error(self) -> RequestError:
         (error,) = self.client.errors
-        assert self.flight.over
-        assert self.landed == 1
+        assert self.inflight.over
+        assert self.completed == 1
         return error
 
 

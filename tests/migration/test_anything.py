@@ -47,21 +47,21 @@ def test_one_end_and_no_slot_left(words: Any, events: Any, text: bool, **setting
             send = air.sends[at]
             if name == "wait":
                 await asyncio.sleep(arguments[0])
-                if not air.flight.over:
-                    air.flight.expire(limits)
+                if not air.inflight.over:
+                    air.inflight.expire(limits)
             elif name == "cancel":
-                left = left or not air.flight.over
-                air.flight.cancel()
+                left = left or not air.inflight.over
+                air.inflight.cancel()
             elif at not in ended:
                 over = _speak(send, text, name, arguments)
                 if over:
                     ended.add(at)
             ended |= {number for number, other in enumerate(air.sends) if other._gone}
-        assert air.landed == (1 if air.flight.over else 0)
-        assert air.flight.over == (air.client.over or left)
+        assert air.completed == (1 if air.inflight.over else 0)
+        assert air.inflight.over == (air.client.over or left)
         assert len({other.instance.instance_id for other in air.sends}) == len(air.sends)
         assert len(air.sends) <= setting["limit"] + 1
-        current = None if air.flight.over else len(air.sends) - 1
+        current = None if air.inflight.over else len(air.sends) - 1
         for number, other in enumerate(air.sends):
             assert other.cancelled <= 1
             if number == current:

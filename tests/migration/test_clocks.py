@@ -11,8 +11,8 @@ async def passes(air: Any, limits: Any, seconds: float) -> None:
     """Let time pass as the processor does: with a look at the clocks twice a second."""
     for _ in range(round(seconds * 2)):
         await asyncio.sleep(0.5)
-        if not air.flight.over:
-            air.flight.expire(limits)
+        if not air.inflight.over:
+            air.inflight.expire(limits)
 
 
 @virtual
@@ -77,7 +77,7 @@ async def test_the_total_clock_ends_it_wherever_it_is(words: Any) -> None:
     air.last.accept()
     for index in range(1, 9):
         await passes(air, limits, 2)
-        if not air.flight.over:
+        if not air.inflight.over:
             air.last.tokens(index)
     assert isinstance(air.error, TimedOut)
     assert air.error.status == 504

@@ -1,4 +1,4 @@
-"""Moves are counted, and wait for a place where all others are busy."""
+"""MigrationCounts are counted, and wait for a place where all others are busy."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ async def test_a_move_is_counted_with_the_time_until_it_is_taken(words: Any) -> 
     air.last.accept()
     assert (air.broken, air.settlings) == ([True, True], [(0.5, True)])
     air.last.tokens(3, finish="length")
-    assert (air.client.answer, air.landed, len(air.settlings)) == ("abc", 1, 1)
+    assert (air.client.answer, air.completed, len(air.settlings)) == ("abc", 1, 1)
 
 
 @virtual
@@ -41,9 +41,9 @@ async def test_a_move_waits_while_all_others_are_busy(words: Any) -> None:
     first.accept()
     first.tokens(1)
     first.lose()
-    assert (air.waiting, len(air.sends), air.flight.over, air.flight.instance) == (1, 1, False, None)
+    assert (air.waiting, len(air.sends), air.inflight.over, air.inflight.instance) == (1, 1, False, None)
     air.busy.clear()
-    assert air.flight.send()
+    assert air.inflight.send()
     assert air.last.prior == [1]
     air.last.accept()
     air.last.tokens(2, finish="stop")
@@ -56,10 +56,10 @@ async def test_it_does_not_wait_for_ever(words: Any) -> None:
     air = words.Air(instances=2, busy={2}, patient=True)
     air.start().lose()
     await asyncio.sleep(29)
-    air.flight.expire(Limits())
-    assert not air.flight.over
+    air.inflight.expire(Limits())
+    assert not air.inflight.over
     await asyncio.sleep(2)
-    air.flight.expire(Limits())
+    air.inflight.expire(Limits())
     assert "no instance took the request within 30 s: all are busy" in str(air.error)
     assert air.settlings == [(31, False)]
 

@@ -21,7 +21,7 @@ async def test_a_whole_answer(words: Any) -> None:
     send.tokens(3, finish="stop")
     assert air.client.shown == [("ab", 2), ("c", 1)]
     assert air.client.finished == [("stop", 3, None)]
-    assert (air.landed, send.cancelled, len(air.sends)) == (1, 0, 1)
+    assert (air.completed, send.cancelled, len(air.sends)) == (1, 0, 1)
     send.tokens(4)
     send.lose()
     assert air.client.answer == "abc"
@@ -53,7 +53,7 @@ def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[i
         send = air.start()
         answer = list(range(1, size + 1))
         for cut in cuts:
-            part = answer[len(send.prior if air.flight._history else []) :][:cut]
+            part = answer[len(send.prior if air.inflight._history else []) :][:cut]
             for index in part:
                 send.tokens(index)
                 if doubled:
@@ -139,9 +139,9 @@ async def test_the_clients_leaving_frees_the_slot_and_is_quiet(words: Any) -> No
     air = words.Air()
     send = air.start()
     send.tokens(1)
-    air.flight.cancel()
-    air.flight.cancel()
-    assert (send.cancelled, air.landed, air.client.over) == (1, 1, False)
+    air.inflight.cancel()
+    air.inflight.cancel()
+    assert (send.cancelled, air.completed, air.client.over) == (1, 1, False)
     send.tokens(2, finish="stop")
     send.lose()
     assert (len(air.sends), air.client.answer, air.client.over) == (1, "a", False)
@@ -154,7 +154,7 @@ async def test_our_own_end_is_told_to_the_engine(words: Any) -> None:
     send.tokens(1)
     send.tokens(2)
     assert air.client.finished == [("length", 2, None)]
-    assert (send.cancelled, air.landed) == (1, 1)
+    assert (send.cancelled, air.completed) == (1, 1)
     air = words.Air()
     send = air.start()
     send.tokens(1, 0, 2)
@@ -229,8 +229,8 @@ def test_it_moves_as_often_as_it_may(words: Any, limit: int, instances: int) -> 
 @virtual
 async def test_without_an_instance_it_stays_on_the_ground(words: Any) -> None:
     air = words.Air(instances=0)
-    assert not air.flight.send()
-    assert (air.landed, air.client.over) == (0, False)
+    assert not air.inflight.send()
+    assert (air.completed, air.client.over) == (0, False)
 
 
 @virtual
@@ -256,17 +256,17 @@ async def test_an_error_reaches_the_client_whole(words: Any) -> None:
 @virtual
 async def test_a_refusal_in_the_call_itself_moves_on_and_the_right_slot_is_freed(words: Any) -> None:
     air = words.Air(full=(1, 2))
-    assert air.flight.send()
+    assert air.inflight.send()
     assert [send.instance.instance_id for send in air.sends] == [1, 2, 3]
     air.last.tokens(1)
-    air.flight.cancel()
+    air.inflight.cancel()
     assert [send.cancelled for send in air.sends] == [0, 0, 1]
 
 
 @virtual
 async def test_all_refuse_in_the_call(words: Any) -> None:
     air = words.Air(full=(1, 2, 3))
-    assert air.flight.send()
+    assert air.inflight.send()
     assert isinstance(air.error, Overloaded)
     assert len(air.sends) == 3
 
@@ -275,7 +275,7 @@ async def test_all_refuse_in_the_call(words: Any) -> None:
 async def test_a_bug_in_reading_ends_this_request_alone(words: Any, caplog: pytest.LogCaptureFixture) -> None:
     air = words.Air()
     send = air.start()
-    air.flight._push = air.flight._token = lambda *ids: 1 // 0
+    air.inflight._push = air.inflight._token = lambda *ids: 1 // 0
     send.tokens(1)
     assert isinstance(air.error, EngineFailed)
     assert "ZeroDivisionError" in str(air.error)
@@ -318,14 +318,14 @@ async def test_an_instance_that_cannot_be_waited_for_is_left(words: Any) -> None
     air = words.Air(instances=2)
     air.start().accept()
     air.last.tokens(1, 2)
-    air.flight.leave("silent")
+    air.inflight.leave("silent")
     assert (len(air.sends), air.last.prior, air.sends[0].cancelled) == (2, [1, 2], 1)
     air.last.accept()
     air.last.tokens(3, finish="stop")
     assert air.client.answer == "abc"
-    air.flight.leave("silent")  # it is over: nothing happens
-    assert (len(air.sends), air.landed) == (2, 1)
+    air.inflight.leave("silent")  # it is over: nothing happens
+    assert (len(air.sends), air.completed) == (2, 1)
     alone = words.Air(instances=1)
     alone.start().accept()
-    alone.flight.leave("silent")
+    alone.inflight.leave("silent")
     assert "silent" in str(alone.error)

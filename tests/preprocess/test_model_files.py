@@ -15,9 +15,9 @@ from dynamod import sample
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest
-from dynamod.preprocess import bundle as parcel
+from dynamod.preprocess import bundle as bundle
 from dynamod.preprocess import model_files as ship
-from dynamod.preprocess.bundle import CHUNK, GGUF, Parcel, ParcelError, read_list
+from dynamod.preprocess.bundle import CHUNK, GGUF, BundleError, ModelBundle, read_list
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.gguf_cut import needed, to_bytes
 from dynamod.preprocess.gguf_file import read_metadata
@@ -26,11 +26,11 @@ from dynamod.preprocess.source import open_source
 
 from .conftest import CHATML, TEXTS, bytes_gguf, pieces_gguf
 
-NAMES = [*parcel.FOLDER, "template:tool_use", "template:a.b-c_1"]
+NAMES = [*bundle.FOLDER, "template:tool_use", "template:a.b-c_1"]
 
 
 def unpack(items: list[Any]) -> dict[str, bytes]:
-    taken = Parcel()
+    taken = ModelBundle()
     for item in items:
         taken.add(item)
     return taken.files()
@@ -62,14 +62,14 @@ FILES = st.dictionaries(st.sampled_from(NAMES), st.binary(max_size=2000), min_si
 @example({"tokenizer.json": bytes(range(256)) * 4096, "config.json": b""})
 @example({GGUF: b"x" * (CHUNK + 1)})
 def test_what_is_packed_comes_out(files: dict[str, bytes]) -> None:
-    items = parcel.pack(files)
+    items = bundle.pack(files)
     assert max(map(len, items)) <= CHUNK
     assert unpack(items) == files
 
 
 @given(FILES, st.data())
 def test_what_is_changed_on_the_way_is_refused(files: dict[str, bytes], data: st.DataObject) -> None:
-    items: list[Any] = parcel.pack(files)
+    items: list[Any] = bundle.pack(files)
     place = data.draw(st.integers(0, len(items) - 1))
     match data.draw(st.sampled_from(["drop", "double", "flip", "cut", "kind"])):
         case "drop":
@@ -85,7 +85,7 @@ def test_what_is_changed_on_the_way_is_refused(files: dict[str, bytes], data: st
             items[place] = data.draw(st.sampled_from([None, 5, "text", [1], {}, b"", b"x" * (CHUNK + 1)]))
     try:
         found = unpack(items)
-    except ParcelError:
+    except BundleError:
         return
     assert list(found.values()) == list(files.values()), "a template may have got another name, which the card tells"
 
@@ -94,13 +94,13 @@ def test_what_is_changed_on_the_way_is_refused(files: dict[str, bytes], data: st
 def test_only_known_names_are_taken(name: str) -> None:
     known = name in NAMES or name == GGUF
     listed = json.dumps([[name, 0, ""]]).encode()
-    if known or parcel.known(name):
+    if known or bundle.known(name):
         assert "/" not in name
         assert "\\" not in name
         assert not name.removeprefix("template:").startswith(".")
         read_list(listed)
     else:
-        with pytest.raises(ParcelError, match="no part of a model"):
+        with pytest.raises(BundleError, match="no part of a model"):
             read_list(listed)
 
 
@@ -122,18 +122,18 @@ def test_only_known_names_are_taken(name: str) -> None:
     ],
 )
 def test_lists_that_are_refused(listed: Any, says: str) -> None:
-    with pytest.raises(ParcelError, match=says):
+    with pytest.raises(BundleError, match=says):
         read_list(json.dumps(listed).encode())
 
 
 def test_not_more_than_announced_is_kept() -> None:
-    taken = Parcel()
-    taken.add(parcel.write_list({"config.json": b"12345"}))
+    taken = ModelBundle()
+    taken.add(bundle.write_list({"config.json": b"12345"}))
     assert taken.size == 5
     taken.add(b"1234")
-    with pytest.raises(ParcelError, match="only 4 of 5"):
+    with pytest.raises(BundleError, match="only 4 of 5"):
         taken.files()
-    with pytest.raises(ParcelError, match="more came than the 5"):
+    with pytest.raises(BundleError, match="more came than the 5"):
         taken.add(b"56")
 
 
@@ -224,19 +224,19 @@ def test_damage_is_seen(tmp_path: Path, bytes_folder: Path, damage: Any) -> None
     card = read_card(bytes_folder, name="m")
     travel(card, tmp_path / "there")
     damage(tmp_path / "there")
-    with pytest.raises((ParcelError, OSError)):
+    with pytest.raises((BundleError, OSError)):
         ship.check(tmp_path / "there", card)
 
 
 def test_other_files_than_the_cards_are_refused(tmp_path: Path, bytes_folder: Path, pieces_folder: Path) -> None:
     card = read_card(bytes_folder, name="m")
     ship.write(ship.collect(read_card(pieces_folder, name="m")), tmp_path)
-    with pytest.raises(ParcelError, match="not those of the model"):
+    with pytest.raises(BundleError, match="not those of the model"):
         ship.check(tmp_path, card)
     other = tmp_path / "other"
     other.mkdir()
     ship.write({"config.json": b"{}"}, other)
-    with pytest.raises(ParcelError, match=r"tokenizer\.json .* is missing"):
+    with pytest.raises(BundleError, match=r"tokenizer\.json .* is missing"):
         ship.check(other, card)
 
 

@@ -171,7 +171,7 @@ def both(
 
 
 def test_a_tokenizer_may_be_hastened_while_others_encode(bytes_folder: Path) -> None:
-    tokenizer = Tokenizer.from_source(open_source(bytes_folder), hasten=False)
+    tokenizer = Tokenizer.from_source(open_source(bytes_folder), use_fast_backend=False)
     assert tokenizer.backend == "tokenizers"
     texts = [text for text in TEXTS if text]
     expected = [tokenizer.encode(text) for text in texts]
@@ -187,9 +187,9 @@ def test_a_tokenizer_may_be_hastened_while_others_encode(bytes_folder: Path) -> 
 
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(encode) for _ in range(2)]
-        tokenizer.hasten()
+        tokenizer.use_fast_backend()
         stop.set()
         assert all(one.result() for one in busy)
     assert tokenizer.backend == "fastokens"
     assert [tokenizer.encode(text) for text in texts] == expected
-    tokenizer.hasten()  # again does nothing
+    tokenizer.use_fast_backend()  # again does nothing

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 
 from dynamod.kvcache.hashes import chain
 from dynamod.message.discovery import Instance
-from dynamod.message.kv_events import Began, Cleared, Computed, Ended, Holds, Load, Removed
+from dynamod.message.kv_events import (
+    Cleared,
+    Load,
+    PrefillCompleted,
+    Removed,
+    RequestFinished,
+    RequestStarted,
+    Snapshot,
+)
 from dynamod.router import columns as fleet_module
 from dynamod.router import router as router_module
 from dynamod.router.columns import best_of
@@ -32,7 +40,7 @@ def make(mode: Any, **more: Any) -> Router:
     return Router("m", SIZE, RouterSettings(mode, **more), random.Random(0), now, lambda: 1.5e9)
 
 
-def fleet(count: int, ready: bool = True) -> tuple[Instance, ...]:
+def columns(count: int, ready: bool = True) -> tuple[Instance, ...]:
     return tuple(Instance("n", "c", "e", 7 * number, {}) for number in range(count, 0, -1))
 
 
@@ -113,7 +121,7 @@ def test_the_columns_give_what_the_plain_way_gives(
     mode: Any, shadow: Any, cost: Weights, busy: Any, events: bool, rounds: Any
 ) -> None:
     router = make(mode, shadow_mode=shadow, weights=cost, busy_blocks=busy[0], busy_prefill=busy[1], kv_events=events)
-    live = fleet(24)
+    live = columns(24)
     for news, path, data in rounds:
         for what, workers, blocks, number in news:
             for worker in workers:
@@ -142,7 +150,7 @@ def test_the_columns_give_what_the_plain_way_gives(
 def apply(router: Router, what: str, worker: int, blocks: tuple[int, ...], number: int) -> None:
     match what:
         case "holds":
-            router.news(worker, (Holds(blocks, blocks),))
+            router.news(worker, (Snapshot(blocks, blocks),))
         case "removed":
             router.news(worker, (Removed(blocks[-1:]),))
         case "cleared":
@@ -150,11 +158,11 @@ def apply(router: Router, what: str, worker: int, blocks: tuple[int, ...], numbe
         case "load":
             router.news(worker, (Load(0, 0, 0, number * 2, 0.0),))
         case "told":
-            router.news(worker, (Began(number, blocks, number),))
+            router.news(worker, (RequestStarted(number, blocks, number),))
         case "computed":
-            router.news(worker, (Computed(number),))
+            router.news(worker, (PrefillCompleted(number),))
         case "ended":
-            router.news(worker, (Ended(number),))
+            router.news(worker, (RequestFinished(number),))
         case "begin":
             router.active.begin((number, worker, "own"), worker, blocks, number * 3, 0.0)
         case "crowd":
@@ -189,9 +197,9 @@ def test_totals_are_total_to_the_last_bit(
 
 
 def test_a_record_among_many_is_small_and_says_how_many_are_left_out() -> None:
-    router, live = make("kv"), fleet(2000)
+    router, live = make("kv"), columns(2000)
     hot = tuple(chain([1, 2, 3]))
-    router.news(7 * 1500, (Holds(hot, hot),))
+    router.news(7 * 1500, (Snapshot(hot, hot),))
     decision = router.decide(Prompt("r", 13, hot), live, {7})
     assert decision is not None
     assert decision.chosen == 7 * 1500
@@ -207,7 +215,7 @@ def test_a_record_among_many_is_small_and_says_how_many_are_left_out() -> None:
 
 
 def test_thousands_of_busy_workers_are_counted() -> None:
-    router, live = make("kv", busy_prefill=0), fleet(500)
+    router, live = make("kv", busy_prefill=0), columns(500)
     for one in live[1:]:
         router.active.begin(one.instance_id, one.instance_id, (), 5, 0.0)
     decision = router.decide(Prompt("r", 4, ()), live)
@@ -220,7 +228,7 @@ def test_thousands_of_busy_workers_are_counted() -> None:
 
 
 def test_the_instance_asked_for_by_its_id_is_found_among_many() -> None:
-    router, live = make("kv"), fleet(300)
+    router, live = make("kv"), columns(300)
     decision = router.decide(Prompt("r", 4, (), instance=70), live)
     assert decision is not None
     assert (decision.chosen, decision.rule) == (70, "asked for by its id")
@@ -230,29 +238,29 @@ def test_the_instance_asked_for_by_its_id_is_found_among_many() -> None:
 def test_workers_that_come_and_go_leave_nothing() -> None:
     router = make("kv")
     for number in range(CHANGED * 2):
-        router.news(number, (Load(0, 0, 0, 9, 0.0), Began(1, (), 5)))
+        router.news(number, (Load(0, 0, 0, 9, 0.0), RequestStarted(1, (), 5)))
         router.forget(number)
     assert len(router.active.changed) <= CHANGED
     assert len(router.active) == len(router.loads) == 0
-    router.news(70, (Began(1, (), 5),))
-    compare(*both(router, Prompt("r", 9, ()), fleet(24), (), 3), 3)
+    router.news(70, (RequestStarted(1, (), 5),))
+    compare(*both(router, Prompt("r", 9, ()), columns(24), (), 3), 3)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the instances nor all workers' rows are looked at when nothing has changed."""
-    router, live = make(mode), fleet(400)
+    router, live = make(mode), columns(400)
     read: list[int] = []
     row = router._row
-    monkeypatch.setattr(router._fleet, "_row", lambda worker: (read.append(worker), row(worker))[1])
+    monkeypatch.setattr(router._columns, "_row", lambda worker: (read.append(worker), row(worker))[1])
     prompt = Prompt("r", 9, tuple(chain([1, 2])))
     assert router.decide(prompt, live) is not None
     assert sorted(read) == sorted(one.instance_id for one in live)
     read.clear()
     assert router.decide(prompt, live) is not None
     assert read == []
-    router.news(70, (Began(1, (), 5),))
-    router.news(9999, (Began(1, (), 5),))
+    router.news(70, (RequestStarted(1, (), 5),))
+    router.news(9999, (RequestStarted(1, (), 5),))
     assert router.decide(prompt, live) is not None
     assert read == [70]
     read.clear()
@@ -282,9 +290,9 @@ def test_who_cannot_be_chosen_hides_nobody(why: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fleet_module, "FEW", 0)
     router = make("kv", weights=ORIGINAL, busy_prefill=5.0 if why == "busy" else None)
     prompt, other = tuple(chain(range(40))), tuple(chain(range(100, 140)))
-    live = fleet(20)
+    live = columns(20)
     best, sharer = live[0].instance_id, live[1].instance_id
-    router.news(best, (Holds(prompt, prompt),))
+    router.news(best, (Snapshot(prompt, prompt),))
     for number in range(12 if why == "crowded" else 0):
         router.active.begin(number, best, (), 0, 0.0)
     if why == "busy":

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from dynamod.kvcache.hashes import chain
-from dynamod.message.kv_events import Cleared, Holds, Removed, Stored
+from dynamod.message.kv_events import Cleared, Removed, Snapshot, Stored
 from dynamod.router.approx import ApproxIndex
 from dynamod.router.index import BlockIndex
 
@@ -140,7 +140,7 @@ def test_bits_of_workers_that_left_are_used_again_without_their_blocks() -> None
     for worker in range(100):
         index.apply(worker, stored([1, 2]))
         index.remove_worker(worker)
-    index.apply(1000, Holds((1,), (99,)))
+    index.apply(1000, Snapshot((1,), (99,)))
     assert index.find([99]) == {1000: 1}
     assert index.find(chain([1, 2])) == {}
 

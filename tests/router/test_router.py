@@ -11,7 +11,18 @@ from hypothesis import given
 from dynamod.kvcache.hashes import chain
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Began, Cleared, Computed, Ended, FeedItem, Holds, Load, Removed, pack, unpack
+from dynamod.message.kv_events import (
+    Cleared,
+    Load,
+    PrefillCompleted,
+    Removed,
+    RequestFinished,
+    RequestStarted,
+    Snapshot,
+    WorkerEvent,
+    pack,
+    unpack,
+)
 from dynamod.router.cost import ORIGINAL, Terms, Weights, total, weights_of
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
@@ -30,9 +41,9 @@ def prompt(*local: int, tail: int = 1, **more: Any) -> Prompt:
     return Prompt(more.pop("request", "r"), len(local) * SIZE + tail, chain(local), **more)
 
 
-def holds(*local: int) -> Holds:
+def holds(*local: int) -> Snapshot:
     blocks = tuple(chain(local))
-    return Holds(blocks, blocks)
+    return Snapshot(blocks, blocks)
 
 
 def decide(router: Router, asked: Prompt, tried: Any = ()) -> Decision:
@@ -60,7 +71,7 @@ def test_terms_of_a_candidate() -> None:
     router.news(1, (holds(1, 2), Load(0, 0, 0, 4, 0.0)))
     first = prompt(1, 2, 9)
     router.begin("a", decide(router, first), first)
-    router.news(1, (Began(7, tuple(chain([5, 6])), 6),))
+    router.news(1, (RequestStarted(7, tuple(chain([5, 6])), 6),))
     second = decide(router, prompt(1, 2, 3, 4, tail=2))
     terms = next(one.terms for one in second.candidates if one.instance == 1)
     assert terms == Terms(
@@ -71,7 +82,7 @@ def test_terms_of_a_candidate() -> None:
         interference=2.5 * 2,
     )
     router.computed("a")
-    router.news(1, (Computed(7),))
+    router.news(1, (PrefillCompleted(7),))
     again = decide(router, prompt(1, 2, 3, 4, tail=2))
     assert next(one.terms.queued for one in again.candidates if one.instance == 1) == 0
 
@@ -87,9 +98,9 @@ def test_the_originals_formula_is_one_setting() -> None:
 def test_overlap_weight_0_balances_active_blocks() -> None:
     router = make(overlap_weight=0.0)
     router.news(1, (holds(1, 2, 3),))
-    router.news(1, (Began(1, tuple(chain([7, 8])), 0),))
-    router.news(2, (Began(1, tuple(chain([7])), 0),))
-    router.news(3, (Began(1, tuple(chain([7, 8, 9])), 0),))
+    router.news(1, (RequestStarted(1, tuple(chain([7, 8])), 0),))
+    router.news(2, (RequestStarted(1, tuple(chain([7])), 0),))
+    router.news(3, (RequestStarted(1, tuple(chain([7, 8, 9])), 0),))
     assert decide(router, prompt(1, 2, 3)).chosen == 2
     assert decide(router, prompt(1, 2, 3, overlap_weight=5.0)).chosen == 1, "a request may say otherwise"
 
@@ -134,13 +145,13 @@ def test_a_new_feed_ends_what_the_old_one_told() -> None:
     asked = prompt(5)
     router.begin("own", decide(router, asked), asked)
     own = decide(router, asked).chosen
-    router.news(own, (Cleared(), Began(1, (), 8), Began(2, (), 8)), anew=True)
+    router.news(own, (Cleared(), RequestStarted(1, (), 8), RequestStarted(2, (), 8)), anew=True)
     assert router.active.of(own).requests == 3
     router.news(own, (Cleared(), holds(1)))
     assert router.active.of(own).requests == 3, "an empty cache ends no request"
-    router.news(own, (Cleared(), Began(2, (), 8)), anew=True)
+    router.news(own, (Cleared(), RequestStarted(2, (), 8)), anew=True)
     assert router.active.of(own).requests == 2
-    router.news(own, (Ended(2),))
+    router.news(own, (RequestFinished(2),))
     router.end("own")
     assert len(router.active) == 0
 
@@ -168,12 +179,12 @@ def test_the_account_is_empty_when_nothing_is_under_way(steps: list[tuple[int, s
         elif what == "end":
             router.end(key)
         else:
-            router.news(1 + key % 3, (Began(key, tuple(asked.blocks), 4),))
+            router.news(1 + key % 3, (RequestStarted(key, tuple(asked.blocks), 4),))
             told.add(key)
     for key in range(10):
         router.end(key)
     for key in told:
-        router.news(1 + key % 3, (Computed(key), Ended(key)))
+        router.news(1 + key % 3, (PrefillCompleted(key), RequestFinished(key)))
     assert router.statistics().active == 0
     assert all(router.active.of(worker.instance_id) == (0, 0, 0) for worker in WORKERS)
 
@@ -200,7 +211,13 @@ def test_decisions_for_all_choices_stand_under_the_clients_request() -> None:
 
 
 def test_words_of_a_feed_survive_the_wire() -> None:
-    words: tuple[FeedItem, ...] = (Cleared(), holds(1, 2), Load(1, 2, 3, 4, 0.5), Began(1, (2,), 3), Ended(1))
+    words: tuple[WorkerEvent, ...] = (
+        Cleared(),
+        holds(1, 2),
+        Load(1, 2, 3, 4, 0.5),
+        RequestStarted(1, (2,), 3),
+        RequestFinished(1),
+    )
     assert unpack(pack(words)) == words
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from dynamod.actor import Actor, System, handle
 from dynamod.engine.base import Job
 from dynamod.message.worker import Call
-from dynamod.runtime.dispatcher import Exchange
+from dynamod.runtime.dispatcher import EndpointDispatcher
 
 
 class Reader:
@@ -44,37 +44,37 @@ class Slow(Actor):
 
 
 async def test_a_request_goes_where_it_belongs_or_is_refused_for_another_try() -> None:
-    exchange = Exchange()
+    endpoints = EndpointDispatcher()
     async with System() as system, asyncio.timeout(5):
         actor = Slow()
         ref = system.start("slow", lambda: actor, restart="temporary")
         await system.ready(ref, timeout=1)
         nobody = Reader()
-        exchange.receive("a.b.c", Call("0"), nobody)  # type: ignore[arg-type]
+        endpoints.receive("a.b.c", Call("0"), nobody)  # type: ignore[arg-type]
         assert nobody.ended == ("Overloaded", "nobody serves a.b.c here", True)
 
-        exchange.add("a.b.c", ref)
-        exchange.add("a.b.special", ref, Special)
-        assert exchange.places() == ["a.b.c", "a.b.special"]
+        endpoints.add("a.b.c", ref)
+        endpoints.add("a.b.special", ref, Special)
+        assert endpoints.places() == ["a.b.c", "a.b.special"]
         readers = [Reader() for _ in range(5)]
         for number, reader in enumerate(readers):
-            exchange.receive("a.b.c", Call(str(number)), reader)  # type: ignore[arg-type]
+            endpoints.receive("a.b.c", Call(str(number)), reader)  # type: ignore[arg-type]
         refused = [reader.ended for reader in readers if reader.ended]
         assert refused
         assert all(end == ("Overloaded", "the mailbox of a.b.c is full", True) for end in refused)
         actor.go.set()
         while len(actor.taken) + len(refused) < len(readers):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        exchange.receive("a.b.special", Call("x"), Reader())  # type: ignore[arg-type]
+        endpoints.receive("a.b.special", Call("x"), Reader())  # type: ignore[arg-type]
         while ("special", Call("x")) not in actor.taken:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
-        exchange.remove("a.b.special")
-        exchange.remove("a.b.special")
-        assert exchange.places() == ["a.b.c"]
+        endpoints.remove("a.b.special")
+        endpoints.remove("a.b.special")
+        assert endpoints.places() == ["a.b.c"]
         await system.root.stop_child("slow")
         gone = Reader()
-        exchange.receive("a.b.c", Call("y"), gone)  # type: ignore[arg-type]
+        endpoints.receive("a.b.c", Call("y"), gone)  # type: ignore[arg-type]
         assert gone.ended is not None
         assert gone.ended[0] == "Overloaded"
         assert gone.ended[2]

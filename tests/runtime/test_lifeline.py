@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.message.node import Answer, Ask, Beat, State
+from dynamod.message.node import Answer, Ask, Heartbeat, State
 from dynamod.runtime import plan
 from dynamod.runtime.lifeline import ORPHAN_GRACE, Lifeline, receive_plan
 from dynamod.transport.framing import pack
@@ -29,7 +29,7 @@ async def test_words_go_both_ways_until_one_end_closes() -> None:
     async with asyncio.timeout(5):
         runs = [asyncio.ensure_future(upper.run(above)), asyncio.ensure_future(lower.run(below))]
         await asyncio.sleep(0.01)
-        words = [State("Worker", "Ready", "x" * 200_000), Beat(1.5), Answer(3, {"a": [1]}), Answer(4, None, "no")]
+        words = [State("Worker", "Ready", "x" * 200_000), Heartbeat(1.5), Answer(3, {"a": [1]}), Answer(4, None, "no")]
         for word in words:
             lower.say(word)
         upper.say(Ask(7, "inspect", {"actor": ""}))
@@ -40,7 +40,7 @@ async def test_words_go_both_ways_until_one_end_closes() -> None:
         runs[0].cancel()
         await runs[1]
     assert sorted(ends) == ["lower", "upper"]
-    lower.say(Beat(2.0))  # dropped
+    lower.say(Heartbeat(2.0))  # dropped
     await asyncio.gather(*runs, return_exceptions=True)
 
 

@@ -22,11 +22,11 @@ from dynamo.llm import (
     register_llm,
 )
 from dynamo.runtime import Component, DistributedRuntime, Endpoint, dynamo_worker
-from dynamod.kvcache.block_registry import Ledger
+from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.kvcache.hashes import block_hashes, local_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
 
 from .test_runtime import node, tasks  # noqa: F401 - used by every test here
 
@@ -178,17 +178,17 @@ def metrics(**changed: Any) -> ForwardPassMetrics:
 
 async def test_load_is_told_in_both_forms() -> None:
     async def script(component: Component, _endpoint: Endpoint) -> None:
-        ledger = component.connection().ledger("test", "cached")
+        block_registry = component.connection().block_registry("test", "cached")
         publisher = WorkerMetricsPublisher()
         publisher.publish(metrics())
-        assert ledger.load != Load(2, 3, 40, 100, 0.25), "nobody knows whose it is"
+        assert block_registry.load != Load(2, 3, 40, 100, 0.25), "nobody knows whose it is"
         await publisher.create_endpoint(component)
-        assert ledger.load == Load(2, 3, 40, 100, 0.25)
+        assert block_registry.load == Load(2, 3, 40, 100, 0.25)
         publisher.publish(1, 8, 30, 100, 4, 0.3, 0.5)
-        assert ledger.load == Load(1, 4, 30, 100, 0.5)
+        assert block_registry.load == Load(1, 4, 30, 100, 0.5)
         await asyncio.to_thread(publisher.publish, metrics(kv_active_blocks=7))
         await asyncio.sleep(0)
-        assert ledger.load.active_blocks == 7
+        assert block_registry.load.active_blocks == 7
         for wrong in ((metrics(kv_total_blocks=-1),), (metrics(gpu_prefix_cache_hit_rate=7),), (1, 2), (None,)):
             with pytest.raises(UserError):
                 publisher.publish(*wrong)
@@ -197,33 +197,33 @@ async def test_load_is_told_in_both_forms() -> None:
 
 
 def test_a_ledger_counts_names_of_the_same_block() -> None:
-    ledger, told = Ledger("a.b"), list[FeedItem]()
+    block_registry, told = BlockRegistry("a.b"), list[WorkerEvent]()
 
-    def tell(item: FeedItem) -> None:
+    def tell(item: WorkerEvent) -> None:
         told.append(item)
 
-    ledger.serve("m", 16, tell)
-    assert ledger.snapshot() == ()
-    assert ledger.footprint(tokens.pack(IDS)) is None
-    ledger.publish(16)
+    block_registry.serve("m", 16, tell)
+    assert block_registry.snapshot() == ()
+    assert block_registry.footprint(tokens.pack(IDS)) is None
+    block_registry.publish(16)
     blocks = block_hashes(tokens.pack(IDS), 16)
-    ledger.stored(None, [1, 2], LOCAL)
-    ledger.stored(None, [3], LOCAL[:1])
-    assert ledger.footprint(tokens.pack(IDS)) == (tuple(blocks), 8)
-    ledger.removed([1])
-    assert ledger.footprint(tokens.pack(IDS)) == (tuple(blocks), 8), "it has another name"
-    ledger.removed([3, 3])
-    assert ledger.footprint(tokens.pack(IDS)) == (tuple(blocks), 40), "a gap at the start"
-    assert ledger.snapshot() == (Holds((2,), (blocks[1],)),)
+    block_registry.stored(None, [1, 2], LOCAL)
+    block_registry.stored(None, [3], LOCAL[:1])
+    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 8)
+    block_registry.removed([1])
+    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 8), "it has another name"
+    block_registry.removed([3, 3])
+    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 40), "a gap at the start"
+    assert block_registry.snapshot() == (Snapshot((2,), (blocks[1],)),)
     assert told == [
-        Holds((), ()),
+        Snapshot((), ()),
         Stored(None, (1, 2), tuple(LOCAL)),
         Stored(None, (3,), (LOCAL[0],)),
         Removed((1,)),
         Removed((3,)),
     ]
-    ledger.leave(tell)
-    ledger.removed([2])
+    block_registry.leave(tell)
+    block_registry.removed([2])
     assert len(told) == 5
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from dynamod.daemon.recent import Recent
-from dynamod.observe.logstore import LogBook
+from dynamod.observe.logstore import LogStore
 from dynamod.sdk import logs
 from dynamod.sdk.logs import Tap
 
 
 @pytest.fixture
 def recent(tmp_path: Path) -> Iterator[Recent]:
-    book = LogBook(tmp_path)
+    log_store = LogStore(tmp_path)
     factory = logging.getLogRecordFactory()
-    yield Recent(book)
+    yield Recent(log_store)
     assert logging.getLogRecordFactory() == factory
-    book.close()
+    log_store.close()
 
 
 def seen(recent: Recent) -> list[str]:

@@ -319,7 +319,7 @@ async def test_endpoints_that_are_left_behind_end_with_the_worker() -> None:
 
     @dynamo_worker()
     async def lives(runtime: DistributedRuntime) -> None:
-        view = (await runtime.connect()).around.view
+        view = (await runtime.connect()).process_context.view
         with pytest.raises(UserError, match=r"dyn://n\.c\.b is served by this process already"):
             await worker()
         while view.all_instances():  # noqa: ASYNC110
@@ -381,7 +381,7 @@ async def test_a_card_is_published_with_the_instance_and_goes_with_it() -> None:
         )
         text = await endpoint_of(runtime, "text")
         await register_llm(ModelType.Completion, text, "org/some-model")
-        view = (await runtime.connect()).around.view
+        view = (await runtime.connect()).process_context.view
 
         async def look() -> None:
             while len(view.models()) < 2:  # noqa: ASYNC110

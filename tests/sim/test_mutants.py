@@ -7,11 +7,11 @@ import pytest
 
 from dynamod.actor import Supervisor, unseen
 from dynamod.discovery.view import View
-from dynamod.ingress.dispatcher import Dispatch, Route
+from dynamod.ingress.dispatcher import Dispatcher, Route
 from dynamod.ingress.processor import Processor
-from dynamod.ingress.subscriptions import Feeds
+from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.migration import request as flight_module
-from dynamod.migration.request import Flight
+from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
 from dynamod.router.router import Router
 from dynamod.sim.run import simulate
@@ -24,14 +24,14 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
     """A move hands on all but the last token: the next instance says it again."""
     real = flight_module.tokens.pack
-    send = Flight.send
+    send = InFlightRequest.send
 
     def short(self: Any) -> bool:
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(flight_module.tokens, "pack", lambda ids: real(list(ids)[:-1]))
             return send(self)
 
-    patch.setattr(Flight, "send", short)
+    patch.setattr(InFlightRequest, "send", short)
 
 
 def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
@@ -55,13 +55,13 @@ def keeps_blocks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
     """An instance that has failed is picked once more."""
-    pick = Dispatch.pick
-    patch.setattr(Dispatch, "pick", lambda self, model, router, route, tried: pick(self, model, router, route, ()))
+    pick = Dispatcher.pick
+    patch.setattr(Dispatcher, "pick", lambda self, model, router, route, tried: pick(self, model, router, route, ()))
 
 
 def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
     """A request waits for ever."""
-    patch.setattr(Flight, "expire", lambda self, limits: None)
+    patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
     patch.setattr(Processor, "_leave_quarantined", lambda self: None)
 
 
@@ -86,7 +86,7 @@ def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
 def swallows_the_end(patch: pytest.MonkeyPatch) -> None:
     """Who waits on a connection is not told that it is gone."""
     patch.setattr(Inbox, "lost", lambda self, why: None)
-    patch.setattr(Flight, "expire", lambda self, limits: None)
+    patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
 
 
 def trusts_the_first_view(patch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
 
 def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:
     """A feed whose Subscribe or last words are lost stays as it is."""
-    patch.setattr(Feeds, "look", lambda self: None)
+    patch.setattr(EventSubscriptions, "look", lambda self: None)
 
 
 MUTANTS: list[tuple[Patch, str, set[str]]] = [

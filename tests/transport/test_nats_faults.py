@@ -381,7 +381,7 @@ async def test_a_server_that_comes_late_is_waited_for_and_the_log_says_so(
             server.start()
             assert await connection.ready(5)
             assert f"connected to NATS at {server.url}" in caplog.messages
-            await server.close()
+            await worker.close()
             await connection.close()
         finally:
             server.stop()

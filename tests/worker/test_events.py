@@ -18,12 +18,21 @@ from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.ingress import Failed, Frame
-from dynamod.message.kv_events import Began, Cleared, Computed, Ended, Holds, Load, Removed, Stored
+from dynamod.message.kv_events import (
+    Cleared,
+    Load,
+    PrefillCompleted,
+    Removed,
+    RequestFinished,
+    RequestStarted,
+    Snapshot,
+    Stored,
+)
 from dynamod.message.worker import Subscribe
 from dynamod.router.index import BlockIndex
 from dynamod.transport.outbox import WINDOW, Outbox
 from dynamod.transport.unix import UnixServer, UnixTransport
-from dynamod.worker.events import BACKLOG, Feeds
+from dynamod.worker.events import BACKLOG, EventPublisher
 from dynamod.worker.worker import SIGN_EVERY
 
 
@@ -51,7 +60,7 @@ def index_of(feed: Any) -> BlockIndex:
     """What a router knows that has read the feed."""
     index = BlockIndex()
     for item in flat(feed):
-        if isinstance(item, Stored | Removed | Cleared | Holds):
+        if isinstance(item, Stored | Removed | Cleared | Snapshot):
             assert index.apply(1, item)
     assert index.statistics().orphans == 0
     return index
@@ -82,7 +91,7 @@ async def test_it_begins_with_how_things_stand(words: Any) -> None:
         names = hashes([*range(10), *done.ids])
         [(cleared, holds, load)] = feed.news
         assert cleared == Cleared()
-        assert isinstance(holds, Holds)
+        assert isinstance(holds, Snapshot)
         assert set(holds.blocks) == set(names)
         assert load == Load(0, 0, 0, 64, 0.0)
 
@@ -118,7 +127,7 @@ async def test_what_happens_in_one_turn_is_one_item(words: Any) -> None:
             house.ask(words.generate([name] * 8, max_tokens=1))
         await asyncio.sleep(0.001)
         came = feed.news[before:]
-        assert [type(item) for items in came for item in items] == [Began] * 3 + [Stored] * 3
+        assert [type(item) for items in came for item in items] == [RequestStarted] * 3 + [Stored] * 3
         assert len(came) <= 2
 
 
@@ -133,10 +142,18 @@ async def test_requests_are_told_to_the_other_readers_only(words: Any) -> None:
         await asyncio.sleep(0)
         assert len(first.ids) == 4
         assert len(second.ids) == 5
-        request = (Began, Computed, Ended)
-        assert kinds(other, *request) == [Began(1, hashes([1] * 10), 10), Computed(1), Ended(1)]
+        request = (RequestStarted, PrefillCompleted, RequestFinished)
+        assert kinds(other, *request) == [
+            RequestStarted(1, hashes([1] * 10), 10),
+            PrefillCompleted(1),
+            RequestFinished(1),
+        ]
         # its prior output is prompt for the one who has to compute it; two blocks were there
-        assert kinds(own, *request) == [Began(2, hashes([1] * 10 + [5] * 4), 14 - 8), Computed(2), Ended(2)]
+        assert kinds(own, *request) == [
+            RequestStarted(2, hashes([1] * 10 + [5] * 4), 14 - 8),
+            PrefillCompleted(2),
+            RequestFinished(2),
+        ]
         assert held(own) == held(other) == pool_of(house)
 
 
@@ -147,16 +164,19 @@ async def test_computed_comes_with_the_first_token_and_ended_with_a_cancel(words
         feed = house.subscribe(house.stranger())
         answers = [house.ask(words.generate([name] * 8, max_tokens=500)) for name in (1, 2)]
         await asyncio.sleep(0.01)
-        assert [type(item) for item in kinds(feed, Began, Computed, Ended)] == [Began, Began]
+        assert [type(item) for item in kinds(feed, RequestStarted, PrefillCompleted, RequestFinished)] == [
+            RequestStarted,
+            RequestStarted,
+        ]
         await asyncio.sleep(0.01)
-        assert kinds(feed, Computed) == [Computed(1)]
+        assert kinds(feed, PrefillCompleted) == [PrefillCompleted(1)]
         answers[1].stream.cancel()
         await asyncio.sleep(0)
-        assert kinds(feed, Ended) == [Ended(2)]
+        assert kinds(feed, RequestFinished) == [RequestFinished(2)]
         refused = await house.ask(words.generate([1] * 1000, max_tokens=1)).wait()
         await asyncio.sleep(0)
         assert refused.error is not None
-        assert kinds(feed, Ended) == [Ended(2), Ended(3)]
+        assert kinds(feed, RequestFinished) == [RequestFinished(2), RequestFinished(3)]
         answers[0].stream.cancel()
 
 
@@ -168,14 +188,14 @@ async def test_a_late_reader_hears_of_the_open_requests_of_others(words: Any) ->
         await asyncio.sleep(0.1)
         own, other = house.subscribe(), house.subscribe(house.stranger())
         await asyncio.sleep(0)
-        began = [Began(1, hashes([1] * 8), 8), Computed(1), Began(2, hashes([2] * 8), 8)]
-        assert kinds(other, Began, Computed, Ended) == began
-        assert kinds(own, Began, Computed, Ended) == []
+        began = [RequestStarted(1, hashes([1] * 8), 8), PrefillCompleted(1), RequestStarted(2, hashes([2] * 8), 8)]
+        assert kinds(other, RequestStarted, PrefillCompleted, RequestFinished) == began
+        assert kinds(own, RequestStarted, PrefillCompleted, RequestFinished) == []
         assert held(own) == held(other) == pool_of(house)
         for answer in answers:
             await answer.wait()
         await asyncio.sleep(0)
-        assert kinds(other, Ended) == [Ended(1), Ended(2)]
+        assert kinds(other, RequestFinished) == [RequestFinished(1), RequestFinished(2)]
 
 
 @virtual
@@ -254,14 +274,17 @@ async def test_an_engine_without_kv_events_has_a_feed_too(words: Any) -> None:
             await house.ask(words.generate([1, 2, 3, 4, 5])).wait()
             await asyncio.sleep(1)
     assert feed.news[0] == (Cleared(), Load(0, 0, 0, 0, 0.0))
-    assert kinds(feed, Began, Computed, Ended) == [Began(1, (), 0), Ended(1)]
+    assert kinds(feed, RequestStarted, PrefillCompleted, RequestFinished) == [
+        RequestStarted(1, (), 0),
+        RequestFinished(1),
+    ]
     assert Load(1, 0, 0, 0, 0.0) in flat(feed)
 
 
 async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) -> None:
     async with System() as system, asyncio.TaskGroup() as tasks:
         house = await words.mocker(system, speedup_ratio=0)
-        office = UnixServer(str(tmp_path / "s"), house._exchange.receive)
+        office = UnixServer(str(tmp_path / "s"), house._endpoints.receive)
         await office.start()
         instance = msgspec.structs.replace(words.instance, transport={"unix": office.path})
         posts = [UnixTransport(lambda work, _name: tasks.create_task(work)) for _ in range(2)]
@@ -272,9 +295,13 @@ async def test_over_sockets_readers_of_two_processes(words: Any, tmp_path: Any) 
         answer = words.Answer()
         answer.stream = posts[0].open(instance, words.generate([1] * 10, max_tokens=8), answer)
         await answer.wait()
-        await words.until(lambda: kinds(feeds[1], Ended) and len(kinds(feeds[0], Stored)) == 3)
-        assert kinds(feeds[0], Began, Computed, Ended) == []
-        assert kinds(feeds[1], Began, Computed, Ended) == [Began(1, hashes([1] * 10), 10), Computed(1), Ended(1)]
+        await words.until(lambda: kinds(feeds[1], RequestFinished) and len(kinds(feeds[0], Stored)) == 3)
+        assert kinds(feeds[0], RequestStarted, PrefillCompleted, RequestFinished) == []
+        assert kinds(feeds[1], RequestStarted, PrefillCompleted, RequestFinished) == [
+            RequestStarted(1, hashes([1] * 10), 10),
+            PrefillCompleted(1),
+            RequestFinished(1),
+        ]
         assert held(feeds[0]) == held(feeds[1]) == pool_of(house)
         feeds[0].stream.cancel()
         await words.until(lambda: house.statistics.feeds == 1)
@@ -337,10 +364,10 @@ def test_an_index_knows_what_the_pool_holds(words: Any, data: Any, blocks: int, 
 async def test_a_reader_that_does_not_read_is_dropped() -> None:
     """It may subscribe again; until then nothing grows."""
     sent: list[bytes] = []
-    outbox, feeds = Outbox(sent.append), Feeds()
+    outbox, feeds = Outbox(sent.append), EventPublisher()
     feeds.open(outbox.reply(1), (Cleared(),))
     for number in range(WINDOW + BACKLOG + 10):
-        feeds.tell(Ended(number))
+        feeds.tell(RequestFinished(number))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert len(feeds) == 0

@@ -17,8 +17,8 @@ from dynamod.message.errors import UserError
 from dynamod.message.ingress import Delta, Items
 from dynamod.message.worker import Files
 from dynamod.preprocess import model_files as ship
-from dynamod.preprocess.bundle import CHUNK, Parcel
-from dynamod.runtime.dispatcher import Exchange
+from dynamod.preprocess.bundle import CHUNK, ModelBundle
+from dynamod.runtime.dispatcher import EndpointDispatcher
 from dynamod.transport.base import Sink
 from dynamod.transport.inbox import ends
 from dynamod.transport.unix import UnixServer, UnixTransport
@@ -43,12 +43,12 @@ async def house_of(words: Any, system: System, name: str = "sample") -> Any:
 
 
 def content(answer: Any) -> dict[str, bytes]:
-    parcel = Parcel()
+    bundle = ModelBundle()
     for delta in answer.deltas:
         if isinstance(delta, Items):
             for item in delta.items:
-                parcel.add(item)
-    return parcel.files()
+                bundle.add(item)
+    return bundle.files()
 
 
 @pytest.mark.parametrize("name", ["sample", "sample.gguf"])
@@ -133,7 +133,7 @@ class _Net(Actor):
 async def mail(system: System, words: Any, tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     """A worker behind a unix socket."""
     house = await house_of(words, system)
-    exchange = Exchange()
+    exchange = EndpointDispatcher()
     exchange.add(words.instance.path, house.ref)
     office = UnixServer(str(tmp_path / "office.sock"), exchange.receive)
     await office.start()

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from dynamod.cli.interrupt import Desk
+from dynamod.cli.interrupt import Interrupts
 
 from . import entries
-from .client import Answer, Door, Refused
+from .client import Answer, ChatClient, Refused
 
 AT_ONCE = 64
 """Prompts in work: enough to fill an engine's batch, few enough that none waits for longer than the server's clocks."""
@@ -43,12 +43,14 @@ class Totals:
 class Batch:
     """One run over `files`. `tokens_of` counts the tokens of a prompt without its template, where that is known."""
 
-    def __init__(self, door: Door, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None) -> None:
+    def __init__(
+        self, door: ChatClient, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None
+    ) -> None:
         self._door, self._files, self._total, self._tokens_of = door, files, total, tokens_of
         self._totals = Totals()
         self._last = time.monotonic()  # when an answer was saved last
 
-    async def run(self, desk: Desk, wanted: str) -> int:
+    async def run(self, interrupts: Interrupts, wanted: str) -> int:
         """Ask all. Returns the exit code: 1 when a prompt has failed, 130 after Ctrl-C."""
         began = time.monotonic()
         output = entries.open_output(self._files)
@@ -57,10 +59,10 @@ class Batch:
             model = await self._door.model(wanted)
             rest = entries.prompts(self._files)
             try:
-                async with desk.interruptible():
+                async with interrupts.interruptible():
                     workers = [self._worker(model, rest, output) for _ in range(min(AT_ONCE, self._total))]
                     await asyncio.gather(self._show(), *workers)
-            except desk.Interrupted:
+            except interrupts.Interrupted:
                 print(f"interrupted: {self._totals.saved} of {self._total} answers are saved", file=sys.stderr)
                 code = 130
             finally:

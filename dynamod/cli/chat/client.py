@@ -46,7 +46,7 @@ class Answer:
         return "".join(self.pieces)
 
 
-class Door:
+class ChatClient:
     """An open session with the front door at `url`. `fields` go with every request."""
 
     def __init__(self, url: str, key: str, fields: Mapping[str, Any]) -> None:

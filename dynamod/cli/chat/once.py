@@ -2,24 +2,24 @@
 
 import sys
 
-from dynamod.cli.interrupt import Desk
+from dynamod.cli.interrupt import Interrupts
 
-from .client import Answer, Door, Refused
+from .client import Answer, ChatClient, Refused
 
 
-async def answer_once(desk: Desk, door: Door, wanted: str, prompt: str) -> int:
+async def answer_once(interrupts: Interrupts, door: ChatClient, wanted: str, prompt: str) -> int:
     """Ask, print the answer as it comes. Returns the exit code."""
     async with door:
         model, answer = await door.model(wanted), Answer()
         try:
-            async with desk.interruptible():
+            async with interrupts.interruptible():
                 async for piece in door.ask(model, [{"role": "user", "content": prompt}], answer):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
         except Refused as error:
             print(f"\nerror: {error}" if answer.pieces else f"error: {error}", file=sys.stderr)
             return 1
-        except desk.Interrupted:
+        except interrupts.Interrupted:
             return 130
         if not answer.text.endswith("\n"):
             print(flush=True)

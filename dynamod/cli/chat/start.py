@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from dynamod.message.errors import UserError
 
 from . import entries
-from .client import Door
+from .client import ChatClient
 
 if TYPE_CHECKING:
-    from dynamod.cli.interrupt import Desk, Talk
+    from dynamod.cli.interrupt import Interrupts, Talk
     from dynamod.cli.run import RunArguments
 
 MAX_TOKENS = 8192
@@ -54,7 +54,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     changed.input, changed.flags = "http", flags
 
     def make() -> "Talk":
-        return _waiting(arguments, _way(arguments, lambda url: Door(url, key, fields), wanted))
+        return _waiting(arguments, _way(arguments, lambda url: ChatClient(url, key, fields), wanted))
 
     return changed, make
 
@@ -78,12 +78,12 @@ def template(file: str) -> dict[str, Any]:
     return value
 
 
-def _way(arguments: "RunArguments", door: Callable[[str], Door], wanted: str) -> "Talk":
+def _way(arguments: "RunArguments", door: Callable[[str], ChatClient], wanted: str) -> "Talk":
     if arguments.input == "text":
         from .text import Chat, reader
 
         stats = bool(arguments.flags.verbose)
-        return lambda desk, url: Chat(desk, door(url), reader(), stats=stats).run(wanted)
+        return lambda interrupts, url: Chat(interrupts, door(url), reader(), stats=stats).run(wanted)
     if arguments.input == "stdin":
         if sys.stdin.isatty():
             print("reading the prompt from stdin; Ctrl-D ends it", file=sys.stderr)
@@ -92,12 +92,12 @@ def _way(arguments: "RunArguments", door: Callable[[str], Door], wanted: str) ->
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
         from .once import answer_once
 
-        return lambda desk, url: answer_once(desk, door(url), wanted, prompt)
+        return lambda interrupts, url: answer_once(interrupts, door(url), wanted, prompt)
     files = entries.inputs(arguments.input.removeprefix("batch:"))
     total = entries.count(files)
     from .batch import Batch
 
-    return lambda desk, url: Batch(door(url), files, total, _counter(arguments)).run(desk, wanted)
+    return lambda interrupts, url: Batch(door(url), files, total, _counter(arguments)).run(interrupts, wanted)
 
 
 def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
@@ -121,8 +121,8 @@ def _waiting(arguments: "RunArguments", run: "Talk") -> "Talk":
     )
     print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
 
-    async def begin(desk: "Desk", url: str) -> int:
+    async def begin(interrupts: "Interrupts", url: str) -> int:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        return await run(desk, url)
+        return await run(interrupts, url)
 
     return begin

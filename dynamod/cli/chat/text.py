@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dynamod.cli.interrupt import Desk
+from dynamod.cli.interrupt import Interrupts
 
-from .client import Answer, Door, Refused
+from .client import Answer, ChatClient, Refused
 
 HELP = """\
   /clear   forget the conversation
@@ -26,8 +26,8 @@ def history_file() -> Path:
 class Chat:
     """A conversation: what was said so far goes with every question."""
 
-    def __init__(self, desk: Desk, door: Door, read: Callable[[], Any], *, stats: bool) -> None:
-        self._desk, self._door, self._read, self._stats = desk, door, read, stats
+    def __init__(self, interrupts: Interrupts, door: ChatClient, read: Callable[[], Any], *, stats: bool) -> None:
+        self._interrupts, self._door, self._read, self._stats = interrupts, door, read, stats
         self._messages: list[dict[str, str]] = []
         self._model = ""
 
@@ -68,7 +68,7 @@ class Chat:
         self._messages.append({"role": "user", "content": line})
         answer = Answer()
         try:
-            async with self._desk.interruptible():
+            async with self._interrupts.interruptible():
                 async for piece in self._door.ask(self._model, self._messages, answer):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
@@ -77,7 +77,7 @@ class Chat:
             if not answer.pieces:
                 self._messages.pop()
                 return
-        except self._desk.Interrupted:
+        except self._interrupts.Interrupted:
             print("...", end="")
         self._messages.append({"role": "assistant", "content": answer.text})
         print(flush=True)

@@ -181,7 +181,7 @@ class EtcdBridge(Actor):
         patience = max(1.0, min(interval, 2.0))
         async with client.renewals() as renewals:
             while True:
-                self._mirror.beat.clear()
+                self._mirror.heartbeat.clear()
                 leases = self._mirror.held()
                 for lease in await renewals.renew(leases, patience):
                     log.warning("etcd: lease %x has expired; granting it again", lease)
@@ -190,7 +190,7 @@ class EtcdBridge(Actor):
                     await client.ping(SHARED)
                 try:
                     async with asyncio.timeout(interval):
-                        await self._mirror.beat.wait()
+                        await self._mirror.heartbeat.wait()
                 except TimeoutError:
                     continue
 

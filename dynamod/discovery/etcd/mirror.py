@@ -51,7 +51,7 @@ class EtcdMirror:
         self._closed = False
         self.revision = 0
         self.wake = asyncio.Event()
-        self.beat = asyncio.Event()  # a lease was adopted, whose time may be short
+        self.heartbeat = asyncio.Event()  # a lease was adopted, whose time may be short
         for lease in registry.leases():
             self.granted(lease)
         for key, _, _ in registry.own_items():
@@ -128,7 +128,7 @@ class EtcdMirror:
             return False
         self._asked.add(lease)
         self._leases[lease] = "held"
-        self.beat.set()
+        self.heartbeat.set()
         self._settle_lease(lease)
         return True
 

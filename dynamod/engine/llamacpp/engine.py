@@ -14,7 +14,7 @@ from dynamod.kvcache.hashes import chain, local_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
@@ -28,7 +28,7 @@ from .request import read
 from .sampling import Picked, Sampler
 from .scheduler import Row, Scheduler
 from .sequence import Sequence
-from .step_budget import Pace
+from .step_budget import StepBudget
 from .stream import Stream
 
 log = logging.getLogger("dynamod.engine")
@@ -123,8 +123,8 @@ class LlamaCpp(Engine):
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
         )
-        self._pace = Pace(arguments.step_seconds, arguments.block_size, arguments.max_num_batched_tokens)
-        self._pace.rate = rate
+        self._step_budget = StepBudget(arguments.step_seconds, arguments.block_size, arguments.max_num_batched_tokens)
+        self._step_budget.rate = rate
         self._most = min(model.context_length, model.cells // arguments.block_size * arguments.block_size)
         self.spawn(self._run(model), "steps")
 
@@ -198,7 +198,7 @@ class LlamaCpp(Engine):
     # Steps.
 
     async def _run(self, model: Model) -> None:
-        scheduler, pace, now = self._scheduler, self._pace, self._now
+        scheduler, step_budget, now = self._scheduler, self._step_budget, self._now
         while True:
             if scheduler.idle:
                 self._work.clear()
@@ -207,7 +207,7 @@ class LlamaCpp(Engine):
                 return
             if scheduler.idle:
                 continue
-            rows = scheduler.plan(pace.chunk(scheduler.decoding))
+            rows = scheduler.plan(step_budget.chunk(scheduler.decoding))
             work = [_work(row) for row in rows]
             self._since, self._step_tokens = began, count = now(), sum([row.count for row in rows])
             try:
@@ -219,7 +219,7 @@ class LlamaCpp(Engine):
                 self._since = None
             self._steps += 1
             self._computed += count
-            pace.took(sum([row.count for row in rows if row.count > 1]), now() - began)
+            step_budget.took(sum([row.count for row in rows if row.count > 1]), now() - began)
             scheduler.commit(rows)
             self._hand_out([row for row in rows if row.last], picked)
 
@@ -276,10 +276,10 @@ class LlamaCpp(Engine):
         length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
         return tuple(names), length - self._cells.prefix(names, length) * self.arguments.block_size
 
-    def snapshot(self) -> tuple[FeedItem, ...]:
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
         """See Engine. A block's name is its sequence hash."""
         names = tuple(self._cells.pool.names())
-        return Holds(names, names), self.load()
+        return Snapshot(names, names), self.load()
 
     def load(self) -> Load:
         """See Engine."""

@@ -1,7 +1,7 @@
 """How much of a prompt a step may compute, from what earlier steps took."""
 
 
-class Pace:
+class StepBudget:
     """Keeps steps near `seconds` while answers run beside the prompt, and a few times that when none do."""
 
     ALONE = 4.0

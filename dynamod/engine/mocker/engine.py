@@ -10,7 +10,7 @@ import msgspec
 from dynamod.kvcache.hashes import chain, local_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.kv_events import FeedItem, Holds, Load, Removed, Stored
+from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
@@ -170,10 +170,10 @@ class Mocker(Engine):
             hit_rate=sum(one.cached_tokens for one in schedulers) / max(1, asked),
         )
 
-    def snapshot(self) -> tuple[FeedItem, ...]:
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
         """See Engine. A block's name is its sequence hash."""
         names = tuple(dict.fromkeys(name for rank in self.ranks for name in rank.scheduler.pool.names()))
-        return Holds(names, names), self.load()
+        return Snapshot(names, names), self.load()
 
     def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
         """See Engine. Ids that another instance has made count as prompt: they have to be computed."""

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from dynamod.http.body import read_body
-from dynamod.http.context import Exchange, unused
+from dynamod.http.context import RequestContext, unused
 from dynamod.http.metrics import Metrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.sse import Frames
@@ -20,8 +20,8 @@ from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.observe.logs import bound
 
 from .parse import Parser, check_json
-from .stream import StreamOutlet
-from .unary import UnaryOutlet
+from .stream import StreamWriter
+from .unary import UnaryWriter
 from .validate import check_chat, check_completion
 
 Kind = Literal["chat", "completion"]
@@ -42,7 +42,7 @@ class Generate:
         self._backend = backend
         self._metrics = metrics
         self._label, self._type = ENDPOINTS[kind]
-        self.live: set[Exchange] = set()
+        self.live: set[RequestContext] = set()
         self._ids: set[str] = set()
         reject = settings.unknown_fields == "reject"
         self._read: Callable[[bytes], tuple[ChatRequest | CompletionRequest, int]]
@@ -51,13 +51,13 @@ class Generate:
         else:
             self._read = Parser(CompletionRequest, reject).parse
 
-    async def __call__(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
+    async def __call__(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         """Serve one request. Raises RequestError while nothing has been sent. Log lines meanwhile carry its id."""
-        with bound(x_request_id=exchange.id):
-            return await self._generate(request, exchange)
+        with bound(x_request_id=context.id):
+            return await self._generate(request, context)
 
-    async def _generate(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        exchange.endpoint = self._label
+    async def _generate(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
+        context.endpoint = self._label
         body = await read_body(request, self._settings.body_limit)
         asked, unknown = self._read(body)
         self._metrics.unknown_fields += unknown
@@ -70,55 +70,55 @@ class Generate:
             check_json(body)
         if asked.model != name:
             asked = msgspec.structs.replace(asked, model=name)
-        job = Job(id=unused(exchange.id, self._ids), kind=self._kind, request=asked, body=body)
+        job = Job(id=unused(context.id, self._ids), kind=self._kind, request=asked, body=body)
         self._ids.add(job.id)
-        self.live.add(exchange)
+        self.live.add(context)
         try:
-            return await self._serve(request, exchange, job)
+            return await self._serve(request, context, job)
         finally:
-            exchange.release()
-            self.live.discard(exchange)
+            context.release()
+            self.live.discard(context)
             self._ids.discard(job.id)
 
-    async def _serve(self, request: web.BaseRequest, exchange: Exchange, job: Job) -> web.StreamResponse:
+    async def _serve(self, request: web.BaseRequest, context: RequestContext, job: Job) -> web.StreamResponse:
         asked = job.request
-        meter = exchange.serving(asked.model, bool(asked.stream))
+        meter = context.serving(asked.model, bool(asked.stream))
         created = int(time.time())
-        headers = {"x-request-id": exchange.id}
+        headers = {"x-request-id": context.id}
         limit = self._settings.total_timeout
         clock = None
         if limit:
-            clock = asyncio.get_running_loop().call_later(limit, exchange.abort, _too_long(limit))
+            clock = asyncio.get_running_loop().call_later(limit, context.abort, _too_long(limit))
         try:
             if not asked.stream:
-                unary = UnaryOutlet(job, meter, exchange.begun, asked.model, created)
-                await self._start(exchange, job, unary)
+                unary = UnaryWriter(job, meter, context.begun, asked.model, created)
+                await self._start(context, job, unary)
                 return await unary.serve(headers)
             usage = self._settings.force_include_usage
             usage = usage or (asked.stream_options is not None and asked.stream_options.include_usage)
             chunked = request.version >= HttpVersion11
             frames = Frames(self._kind, job.id, asked.model, created, chunked=chunked, usage_null=usage)
-            stream = StreamOutlet(job, meter, exchange.begun, frames, usage)
-            await self._start(exchange, job, stream)
+            stream = StreamWriter(job, meter, context.begun, frames, usage)
+            await self._start(context, job, stream)
             return await stream.serve(request, headers, self._settings.keep_alive)
         finally:
             if clock is not None:
                 clock.cancel()
 
-    async def _start(self, exchange: Exchange, job: Job, answer: Any) -> None:
-        exchange.answering(job, answer)
+    async def _start(self, context: RequestContext, job: Job, answer: Any) -> None:
+        context.answering(job, answer)
         limit = self._settings.total_timeout
         if not limit:
-            exchange.run = await self._backend.start(job, answer)
+            context.run = await self._backend.start(job, answer)
         else:
             try:
                 async with asyncio.timeout(limit):
-                    exchange.run = await self._backend.start(job, answer)
+                    context.run = await self._backend.start(job, answer)
             except TimeoutError:
                 raise _too_long(limit) from None
-        if not answer.open and exchange.run is not None and answer.error is not None:
-            exchange.run.cancel()  # ended by a clock or by shutdown while the backend was beginning
-            exchange.run = None
+        if not answer.open and context.run is not None and answer.error is not None:
+            context.run.cancel()  # ended by a clock or by shutdown while the backend was beginning
+            context.run = None
 
     def _pick(self, name: str) -> tuple[str, ModelCard]:
         """The model asked for, with its card; without a name the only one."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamod.http.context import Exchange
+from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.ingress.base import Backend
 from dynamod.message.discovery import ModelCard
@@ -19,12 +19,12 @@ class Models:
         self._backend = backend
         self._since = int(time.time())
 
-    async def all(self, request: web.BaseRequest, exchange: Exchange) -> web.Response:
+    async def all(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
         """GET /v1/models."""
         rows = [self._row(name, card) for name, card in self._backend.models().items()]
         return json_response({"object": "list", "data": rows})
 
-    async def one(self, request: web.BaseRequest, exchange: Exchange, name: str) -> web.Response:
+    async def one(self, request: web.BaseRequest, context: RequestContext, name: str) -> web.Response:
         """GET /v1/models/{id}. Raises NotFound."""
         card = self._backend.models().get(name)
         if card is None:

@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 import dynamod
-from dynamod.http.context import Exchange
+from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.http.settings import FrontendSettings
 from dynamod.message.openai import ChatRequest, CompletionRequest, NvExt
@@ -35,7 +35,7 @@ class Document:
         self._settings = settings
         self._made: dict[str, Any] | None = None
 
-    async def get(self, request: web.BaseRequest, exchange: Exchange) -> web.Response:
+    async def get(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
         """GET /openapi.json."""
         if self._made is None:
             self._made = document(self._settings)
@@ -50,7 +50,7 @@ def document(settings: FrontendSettings) -> dict[str, Any]:
         schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
         guard = [{"key": []}]
     paths: dict[str, Any] = {
-        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatAnswer", "Answer a conversation", settings)},
+        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatAnswer", "ResponseWriter a conversation", settings)},
         "/v1/completions": {"post": _post("CompletionRequest", "CompletionAnswer", "Continue a text", settings)},
         "/v1/models": {"get": _get("Models that can be asked for", {"200": "ModelList"}, "401")},
         "/v1/models/{id}": {"get": _get("One model; its id may contain slashes", {"200": "Model"}, "401", "404")},

@@ -30,8 +30,8 @@ class Choice:
         self.offset = 0  # characters in log probabilities already sent
 
 
-class Answer:
-    """An Outlet without a form. Calls after the end are ignored, so that a late engine harms nobody."""
+class ResponseWriter:
+    """An ResponseSink without a form. Calls after the end are ignored, so that a late engine harms nobody."""
 
     def __init__(self, job: Job, meter: ModelMetrics, begun: float) -> None:
         self.job = job
@@ -49,7 +49,7 @@ class Answer:
         self._waiter: asyncio.Future[None] | None = None
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if not self.open or self.choices:
             return
         self.choices = [Choice(index) for index in range(choices)]
@@ -61,7 +61,7 @@ class Answer:
                 choice.held.append(prompts[choice.index // self._samples])
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         choice = self.choices[index] if self.open else None
         if choice is None or choice.reason is not None:
             return
@@ -78,7 +78,7 @@ class Answer:
             self.close()
 
     def fail(self, error: RequestError) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if self.open:
             self.error = error
             self._failed(error)

@@ -14,7 +14,7 @@ from dynamod.ingress.base import Job, Logprob
 from dynamod.message.errors import EngineFailed, RequestError
 
 from .logprobs import chat_form, completion_form
-from .response import Answer, Choice
+from .response import Choice, ResponseWriter
 
 HIGH_WATER = 64 * 1024  # unsent bytes above which text is merged instead of written
 
@@ -25,7 +25,7 @@ _HEADERS = {
 }
 
 
-class StreamOutlet(Answer):
+class StreamWriter(ResponseWriter):
     """Writes SSE frames straight to the transport.
 
     Nothing is sent before the first text, so an earlier failure keeps its HTTP status. While the client is slow, text
@@ -47,7 +47,7 @@ class StreamOutlet(Answer):
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See Outlet. Annotations wait for the first text."""
+        """See ResponseSink. Annotations wait for the first text."""
         if self.open and not self.choices:
             super().started(choices, prompt_tokens, annotations)
             if "request_id" in self._asked:
@@ -58,7 +58,7 @@ class StreamOutlet(Answer):
                 self.fail(EngineFailed("an annotation is no JSON"))
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if not self.open:
             return
         choice = self.choices[index]
@@ -76,14 +76,14 @@ class StreamOutlet(Answer):
         self._push()
 
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """See Outlet. They travel with the next text."""
+        """See ResponseSink. They travel with the next text."""
         if self.open:
             choice = self.choices[index]
             choice.entries += entries
             choice.direct = False
 
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if not self.open:
             return
         choice = self.choices[index]
@@ -100,7 +100,7 @@ class StreamOutlet(Answer):
     async def serve(
         self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
     ) -> web.StreamResponse:
-        """Answer the request. Raises the RequestError that ended it while no byte had been sent."""
+        """ResponseWriter the request. Raises the RequestError that ended it while no byte had been sent."""
         await self._more(keep_alive)
         if self.error is not None and not self._committed:
             raise self.error

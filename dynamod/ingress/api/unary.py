@@ -12,10 +12,10 @@ from dynamod.ingress.base import Job, Logprob
 from dynamod.message.errors import EngineFailed
 
 from .logprobs import chat_form, completion_form
-from .response import Answer, Choice
+from .response import Choice, ResponseWriter
 
 
-class UnaryOutlet(Answer):
+class UnaryWriter(ResponseWriter):
     """Collects an answer. Cancelling `serve` (the client left) leaves nothing behind."""
 
     def __init__(self, job: Job, meter: ModelMetrics, begun: float, model: str, created: int) -> None:
@@ -27,25 +27,25 @@ class UnaryOutlet(Answer):
         self._routed: dict[str, Any] = {}  # the answer to a question for the instance
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See Outlet. Annotations are for streams, but for the answer to `query_instance_id`."""
+        """See ResponseSink. Annotations are for streams, but for the answer to `query_instance_id`."""
         super().started(choices, prompt_tokens, annotations)
         if "worker_instance_id" in annotations:
             self._routed = {"nvext": dict(annotations)}
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if self.open:
             choice = self.choices[index]
             self.tick(choice, tokens)
             choice.held.append(text)
 
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if self.open:
             self.choices[index].entries += entries
 
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See Outlet."""
+        """See ResponseSink."""
         if not self.open:
             return
         choice = self.choices[index]

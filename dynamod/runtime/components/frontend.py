@@ -9,7 +9,7 @@ from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, read_keys
 from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.errors import UserError
-from dynamod.runtime.context import Site
+from dynamod.runtime.context import ComponentContext
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -21,22 +21,22 @@ GRACE = 2.0
 class FrontendComponent(Actor):
     """Listens on the socket that the daemon bound and passes requests to the processor of the same process."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, ctx: ComponentContext) -> None:
+        self._ctx = ctx
         self._server: Server | None = None
 
     async def started(self) -> None:
         """Open the door; models appear as the processor finds them."""
-        site = self._site
-        ref = site.neighbour("Processor")
-        cell = site.around.system.cell(ref) if ref is not None else None
+        ctx = self._ctx
+        ref = ctx.neighbour("Processor")
+        cell = ctx.process_context.system.cell(ref) if ref is not None else None
         if ref is None or cell is None or not isinstance(cell.actor, Processor):
             raise UserError(
-                f"{site.name} needs a Processor in its process", f"write {site.name}.link(Processor) in the graph"
+                f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
-        backend = ProcessorBackend(ref, cell.actor, site.around.view)
-        self._server = Server(settings_of(site.config), backend, [self._statistics])
-        await self._server.start(site.listener())
+        backend = ProcessorBackend(ref, cell.actor, ctx.process_context.view)
+        self._server = Server(settings_of(ctx.config), backend, [self._statistics])
+        await self._server.start(ctx.listener())
 
     def _statistics(self) -> "Iterable[Metric]":
         """What /metrics shows of this process's actors; imported and made at a scrape."""
@@ -44,7 +44,7 @@ class FrontendComponent(Actor):
 
         from dynamod.runtime.statistics import process_text
 
-        return text_string_to_metric_families(process_text(self._site.around))
+        return text_string_to_metric_families(process_text(self._ctx.process_context))
 
     def exposition(self) -> str:
         """What the front door itself counts, as Prometheus text."""

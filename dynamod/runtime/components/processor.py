@@ -13,7 +13,7 @@ from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.view import View
 from dynamod.http.settings import metrics_prefix
 from dynamod.ingress import router_metrics as routing
-from dynamod.ingress.dispatcher import Dispatch
+from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.processor import Processor
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
@@ -22,7 +22,7 @@ from dynamod.migration.request import Limits
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.locate import locate, model_name
 from dynamod.router.settings import settings_of
-from dynamod.runtime.context import Site
+from dynamod.runtime.context import ComponentContext
 
 from .served import SERVED, ServedModel
 
@@ -54,9 +54,9 @@ def _number(config: Mapping[str, Any], name: str, least: int, most: int) -> int 
 class ProcessorComponent(Processor):
     """Serves the models of the whole registry, or only those at `only_endpoint`; there static workers too."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        config = {key.replace("-", "_"): value for key, value in site.config.items()}
+    def __init__(self, ctx: ComponentContext) -> None:
+        self._ctx = ctx
+        config = {key.replace("-", "_"): value for key, value in ctx.config.items()}
         defaults = Limits()
         limits = Limits(
             queue=config.get("queue_timeout", defaults.queue),
@@ -70,20 +70,20 @@ class ProcessorComponent(Processor):
         if self._static[0] and self._only is None:
             raise UserError("static_model needs only_endpoint", "say where: dyn://namespace.component.endpoint")
         super().__init__(
-            site.around.view if self._only is None else View(site.around.registry, self._only),
-            site.around.mail,
+            ctx.process_context.view if self._only is None else View(ctx.process_context.registry, self._only),
+            ctx.process_context.mail,
             routing=settings_of(config),
             limits=limits,
             migration_limit=_number(config, "migration_limit", 0, 1023),
             migration_max_seq_len=_number(config, "migration_max_seq_len", 1, 2**31),
             announce=self._announced,
-            node=lambda: site.around.registry.node,
+            node=lambda: ctx.process_context.registry.node,
         )
 
     async def started(self) -> None:
         """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
-        await self._site.around.registry.leased(timeout=60)
-        self._site.around.follow_exits()
+        await self._ctx.process_context.registry.leased(timeout=60)
+        self._ctx.process_context.follow_exits()
         await super().started()
         if self._static[0]:
             await self._follow_static(*self._static)
@@ -97,17 +97,17 @@ class ProcessorComponent(Processor):
         """The model is known from here on; the worker may come when it likes."""
         assert self._only is not None
         prefix = f"{STATIC}{place_of(self._only)}/"
-        self._site.around.registry.watch(prefix, self._static_changed)
+        self._ctx.process_context.registry.watch(prefix, self._static_changed)
         path = locate(model)
         card = await asyncio.to_thread(read_card, path, name=name or model_name(model, path))
-        static = StaticWorkers(self._view, self._site.around.mail, card, self._static_instances)
+        static = StaticWorkers(self._view, self._ctx.process_context.mail, card, self._static_instances)
         await static.look()
         self.context.task(static.run(), "static workers")
 
     def _static_instances(self) -> list[Instance]:
         """Who may be there: what stands in the node's registry, and the address on other nodes."""
         assert self._only is not None
-        elsewhere = self._site.around.static_instance(self._only)
+        elsewhere = self._ctx.process_context.static_instance(self._only)
         return list(self._static_here.values()) or ([elsewhere] if elsewhere is not None else [])
 
     def _static_changed(self, key: str, value: bytes | None) -> None:
@@ -116,7 +116,7 @@ class ProcessorComponent(Processor):
             self._static_here[key] = msgspec.json.decode(value, type=Instance)
 
     async def _caught_up(self) -> None:
-        await self._site.around.caught_up(CARDS, lambda _key, _value: None)
+        await self._ctx.process_context.caught_up(CARDS, lambda _key, _value: None)
         while not self._view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
 
@@ -126,16 +126,16 @@ class ProcessorComponent(Processor):
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' feeds; the registry drops what stood under the lease."""
-        dispatch: Dispatch | None = getattr(self, "dispatch", None)  # there from `started` on
+        dispatch: Dispatcher | None = getattr(self, "dispatch", None)  # there from `started` on
         if dispatch is not None:
             dispatch.close()
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
-        registry = self._site.around.registry
+        registry = self._ctx.process_context.registry
         for kind, endpoint in ENDPOINTS.items():
             key = f"{SERVED}{kind}/{name}/{registry.lease:x}"
             if card is None:
                 registry.delete(key)
             elif kind in card.types:
-                served = ServedModel(kind, name, self._site.namespace, self._site.component, endpoint)
+                served = ServedModel(kind, name, self._ctx.namespace, self._ctx.component, endpoint)
                 registry.put(key, msgspec.json.encode(served))

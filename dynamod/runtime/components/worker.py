@@ -13,7 +13,7 @@ from dynamod.engine.names import ENGINES, arguments_with, canonical, engine_clas
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
-from dynamod.runtime.context import Site
+from dynamod.runtime.context import ComponentContext
 from dynamod.transport.base import Reply
 from dynamod.worker.worker import Worker
 
@@ -38,24 +38,24 @@ class Metrics:
 class WorkerComponent(Worker):
     """Loads the engine that the configuration names and serves it at the `generate` endpoint, its load beside it."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._static = bool(site.config.get("static", False))
-        self._endpoint = str(site.config.get("endpoint", "generate"))
-        super().__init__(_make(site.config), options_of(site.config), self._published, self._withdrawn)
+    def __init__(self, ctx: ComponentContext) -> None:
+        self._ctx = ctx
+        self._static = bool(ctx.config.get("static", False))
+        self._endpoint = str(ctx.config.get("endpoint", "generate"))
+        super().__init__(_make(ctx.config), options_of(ctx.config), self._published, self._withdrawn)
 
     async def started(self) -> None:
         """Load the engine; the lease is waited for meanwhile."""
-        await asyncio.gather(super().started(), self._site.around.registry.leased(timeout=60))
-        self._site.serve(self._endpoint, self.context.ref)
+        await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
+        self._ctx.serve(self._endpoint, self.context.ref)
         if self._static:
-            await self._site.publish_static(self._endpoint)
+            await self._ctx.publish_static(self._endpoint)
             return
-        await self._site.require_agreement(self._card)
-        await self._site.reachable(self._endpoint)
-        self._site.serve(LOAD_METRICS, self.context.ref, Metrics)
-        self._site.publish(self._endpoint, self._card)
-        self._site.publish(LOAD_METRICS)
+        await self._ctx.require_agreement(self._card)
+        await self._ctx.reachable(self._endpoint)
+        self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
+        self._ctx.publish(self._endpoint, self._card)
+        self._ctx.publish(LOAD_METRICS)
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:
@@ -87,7 +87,7 @@ class WorkerComponent(Worker):
         self._card = card
 
     def _withdrawn(self) -> None:
-        self._site.withdraw()
+        self._ctx.withdraw()
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry, free the engine."""

@@ -22,7 +22,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.ingress import Logprobs
-from dynamod.message.kv_events import Holds, Removed, Stored
+from dynamod.message.kv_events import Removed, Snapshot, Stored
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import Generate, Sampling, Stops
 from dynamod.preprocess.model import Model
@@ -189,14 +189,14 @@ async def test_a_known_prefix_is_not_computed_and_told(words: Any, system: Syste
     assert held == set(whole), "what was computed, of prompt and answer"
     later = served.house.subscribe()
     await words.until(lambda: later.news)
-    [holds] = [item for item in later.news[0] if isinstance(item, Holds)]
+    [holds] = [item for item in later.news[0] if isinstance(item, Snapshot)]
     assert set(holds.blocks) == set(holds.hashes) == held
     assert served.now.hit_rate > 0.3
     off = await serve(words, system, "off", enable_prefix_caching=False)
     assert not off.house.published[0].capabilities.kv_events
     assert (await off.computing(text))[0].ids == first.ids
     assert (await off.computing(text))[1] == cold
-    assert off.engine.snapshot()[0] == Holds((), ())
+    assert off.engine.snapshot()[0] == Snapshot((), ())
 
 
 async def test_few_cells_make_no_difference_but_time(words: Any, system: System) -> None:

@@ -8,7 +8,7 @@ import pytest
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
 from dynamod.engine.llamacpp.files import gguf_file
 from dynamod.engine.llamacpp.sizing import Shape, cells_for, threads
-from dynamod.engine.llamacpp.step_budget import Pace
+from dynamod.engine.llamacpp.step_budget import StepBudget
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
 
@@ -86,15 +86,15 @@ def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_steps_are_as_long_as_earlier_ones_allow() -> None:
-    pace = Pace(0.5, 16, 512)
-    assert pace.chunk(decoding=True) == 64, "nothing is known yet"
-    pace.took(100, 1.0)
-    assert (pace.chunk(decoding=True), pace.chunk(decoding=False)) == (50, 200)
-    pace.took(3, 1.0)
-    assert pace.rate == 100, "too few to say anything"
+    step_budget = StepBudget(0.5, 16, 512)
+    assert step_budget.chunk(decoding=True) == 64, "nothing is known yet"
+    step_budget.took(100, 1.0)
+    assert (step_budget.chunk(decoding=True), step_budget.chunk(decoding=False)) == (50, 200)
+    step_budget.took(3, 1.0)
+    assert step_budget.rate == 100, "too few to say anything"
     for _ in range(20):
-        pace.took(500, 0.1)
-    assert pace.chunk(decoding=True) == 512
+        step_budget.took(500, 0.1)
+    assert step_budget.chunk(decoding=True) == 512
     for _ in range(40):
-        pace.took(16, 10.0)
-    assert pace.chunk(decoding=False) == 16
+        step_budget.took(16, 10.0)
+    assert step_budget.chunk(decoding=False) == 16

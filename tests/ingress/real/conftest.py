@@ -27,7 +27,7 @@ from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Files, Generate, Request
-from dynamod.runtime.dispatcher import Exchange
+from dynamod.runtime.dispatcher import EndpointDispatcher
 from dynamod.transport.base import Reply
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.worker import Worker
@@ -76,9 +76,9 @@ class Member:
     """A worker that lives: `actor`, its `engine`, and what stands in the registry for it. `asked`: for its files."""
 
     def __init__(
-        self, instance: Instance, office: UnixServer, actor: Worker, exchange: Exchange, asked: list[Reply]
+        self, instance: Instance, office: UnixServer, actor: Worker, context: EndpointDispatcher, asked: list[Reply]
     ) -> None:
-        self.instance, self.office, self.actor, self.exchange = instance, office, actor, exchange
+        self.instance, self.office, self.actor, self.context = instance, office, actor, context
         self.asked = asked
 
     @property
@@ -155,7 +155,7 @@ class House:
         `files(reply)` answers requests for the model's files in its place; they are counted anyway.
         """
         number = next(self._numbers)
-        exchange = Exchange()
+        context = EndpointDispatcher()
         asked: list[Reply] = []
 
         def receive(endpoint: str, request: Request, reply: Reply) -> None:
@@ -164,7 +164,7 @@ class House:
                 if files is not None:
                     files(reply)
                     return
-            exchange.receive(endpoint, request, reply)
+            context.receive(endpoint, request, reply)
 
         office = UnixServer(str(self._folder / f"{number}.sock"), receive)
         await office.start()
@@ -179,8 +179,8 @@ class House:
         actor = Worker(make, EngineOptions(name, sample.path(model)), publish, lambda: self.registry.revoke(lease))
         ref = self.system.start(f"worker{number}", lambda: actor, restart="temporary")
         await self.system.ready(ref, timeout=30)
-        exchange.add(instance.path, ref)
-        self.members.append(Member(instance, office, actor, exchange, asked))
+        context.add(instance.path, ref)
+        self.members.append(Member(instance, office, actor, context, asked))
         return self.members[-1]
 
     def leave(self, member: Member) -> None:

@@ -307,7 +307,7 @@ async def test_a_full_worker_is_passed_by(house, until) -> None:
     await house.start()
     full, other = await house.worker(), await house.worker()
     await ready(until, house)
-    full.exchange.remove(full.instance.path)
+    full.context.remove(full.instance.path)
     for _ in range(4):
         await (await house.ask(text="x")).answers()
     assert other.actor.statistics().accepted == 4

@@ -199,10 +199,10 @@ async def test_who_waits_and_is_sent_by_its_clock_is_sent_once(house, until, wor
     for number, member in enumerate(members):
         router(house).active.begin(number, member.instance.instance_id, (), 5, 0.0)
     await house.ask(text="x")
-    (flight,) = house.processor._flights
+    (inflight,) = house.processor._in_flight
     for number in range(2):
         router(house).active.end(number)
-    flight.leave("its clock has passed")
+    inflight.leave("its clock has passed")
     house.processor.dispatch.released("sample")
     await until(lambda: sum(len(member.engine.replies) for member in members) == 1)
     await asyncio.sleep(0.05)
