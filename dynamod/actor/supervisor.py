@@ -124,6 +124,10 @@ class Supervisor(Actor):
         self._start(spec)
         return self._cells[name].ref
 
+    def lives(self, name: str) -> bool:
+        """Whether a child of this name runs, or is about to end."""
+        return self.child(name) is not None
+
     def child(self, name: str) -> Cell | None:
         """The running incarnation of a child, None while it is down."""
         cell = self._cells.get(name)

@@ -102,6 +102,12 @@ class System:
         supervisor = under if under is not None else self.root
         return supervisor.start_child(Spec(name, factory, restart, backoff, shutdown))
 
+    async def supervisor(self, name: str, policy: Policy = Policy(), *, timeout: float = 5.0) -> Supervisor:
+        """Start a supervisor below the root and wait until it can be given children. Raises as `ready`."""
+        supervisor = Supervisor((), policy)
+        await self.ready(self.start(name, lambda: supervisor, restart="temporary"), timeout=timeout)
+        return supervisor
+
     async def ready(self, ref: Ref, *, timeout: float) -> None:
         """Wait until the actor is Ready. Raises ActorUnreachable when it is dead, TimeoutError after `timeout`."""
         cell = self.cell(ref)
@@ -111,6 +117,14 @@ class System:
             await cell.ready.wait()
         if cell.state == "Stopped":
             raise ActorUnreachable(f"{ref.path} ended while it started: {cell.reason}")
+
+    async def came_up(self, ref: Ref) -> bool:
+        """Wait until the actor is Ready, however long it takes; False when it has ended instead."""
+        cell = self.cell(ref)
+        if cell is None:
+            return False
+        await cell.ready.wait()
+        return cell.state != "Stopped"
 
     async def ended(self, ref: Ref) -> Reason:
         """Wait until the incarnation behind `ref` has ended."""

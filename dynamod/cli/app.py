@@ -384,8 +384,8 @@ def env() -> None:
     import importlib.metadata
     import platform
 
-    from dynamod.daemon.paths import socket_candidates
     from dynamod.engine.names import ENGINES
+    from dynamod.runtime.paths import socket_candidates
 
     print(
         f"dynamod {__version__}\npython {platform.python_version()} ({sys.executable})\nplatform {platform.platform()}"

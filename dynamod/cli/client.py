@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from dynamod.daemon.paths import socket_candidates
 from dynamod.message.control import patience
 from dynamod.message.errors import UserError
+from dynamod.runtime.paths import socket_candidates
 
 TIMEOUT = 5.0
 

@@ -25,7 +25,3 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    finally:
-        spawn = sys.modules.get("dynamod.daemon.spawn")
-        if spawn is not None:
-            spawn.drop_spares()

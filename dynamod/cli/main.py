@@ -38,7 +38,7 @@ def _dynamo(argv: Sequence[str]) -> int:
     if argv and argv[-1] in ("--version", "-V") and len(argv) <= 2:  # `dynamo serve --version` too
         return _version("dynamo")
     if argv and argv[0] == "serve":
-        _prewarm(argv[1:], {"--detach", "-d", "--dry-run"})
+        _attach(argv[1:], {"--detach", "-d", "--dry-run"})
     from .app import run
 
     return run(argv)
@@ -55,25 +55,25 @@ def _dynamo_run(argv: Sequence[str]) -> int:
         worker_only = any(word.startswith("in=dyn") for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
-        _prewarm(argv, {"--dry-run"}, kinds)
+        _attach(argv, {"--dry-run"}, kinds)
     from .run import run
 
     return run(argv)
 
 
 def _frontend(argv: Sequence[str]) -> int:
-    _prewarm(argv, set(), ("ingress",))
+    _attach(argv, set(), ("ingress",))
     from .frontend import run
 
     return run(argv)
 
 
-def _prewarm(argv: Sequence[str], without: set[str], kinds: Sequence[str] = ("ingress", "worker")) -> None:
-    """Let component processes warm up while this one reads its arguments, files and settings."""
+def _attach(argv: Sequence[str], without: set[str], kinds: Sequence[str] = ("ingress", "worker")) -> None:
+    """Reach or fork the daemon, which warms up component processes while this one reads its arguments and files."""
     if not (without | {"--help", "-h", "--version"}) & set(argv):
-        from dynamod.daemon.spawn import prewarm
+        from .attach import attach_early
 
-        prewarm(kinds)
+        attach_early(argv, kinds)
 
 
 def _version(name: str) -> int:

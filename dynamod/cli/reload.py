@@ -59,7 +59,7 @@ def reload_graph(
 
 def _running(control: Control, graph: Any) -> str:
     """The running graph that is meant."""
-    from dynamod.control.commands import graph_name
+    from dynamod.daemon.names import graph_name
 
     names = sorted({row["graph"] for row in control.get("ps")})
     wanted = graph_name(graph)

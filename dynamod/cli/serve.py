@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,21 +93,15 @@ def foreground(
     again: Callable[[], Any] | None = None,
     talk: "Talk | None" = None,
 ) -> int:
-    """Run a graph in this process tree: as the daemon of the machine, or as a guest of the one that runs.
+    """Run a graph in the daemon of this node, for as long as this command lives.
 
     `again` reads the graph anew, for SIGHUP. `talk` speaks to it instead of clients: nothing else is printed.
     """
     configure_logs(verbose)
-    from dynamod.daemon.paths import choose_socket
-    from dynamod.daemon.reload import rereader
+    from .attach import take
+    from .foreground import Request, serve
 
-    from .boot import Options, Wanted, run
-
-    path = choose_socket(socket)
-    options = Options(path, title, (Wanted(graph, name),), reload=rereader(again) if again is not None else None)
-    if talk is not None:
-        options = replace(options, talk=talk, echo=lambda _text: None)
-    return run(options)
+    return serve(take(socket), Request(graph, title, name, again, talk))
 
 
 def configure_logs(verbose: int) -> None:

@@ -1,40 +1,35 @@
-"""What the daemon knows of models: which can be asked for, and whether a graph's own are among them."""
+"""Which models can be asked for, and whether a graph's own are among them."""
 
 from collections.abc import Callable
 
 import msgspec
 
-from dynamod.daemon.runner import GraphRunner
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, INSTANCES
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.runtime.components.served import SERVED, ServedModel
 
-Watch = Callable[[str, Watcher], None]
-
 
 class Models:
     """Kept by watching the registry. `added` is told of each model that becomes served, once per model and type."""
 
-    def __init__(self, watch: Watch, added: Callable[[ServedModel], None], changed: Callable[[], None]) -> None:
+    def __init__(self, added: Callable[[ServedModel], None], changed: Callable[[], None]) -> None:
         self._added, self._changed = added, changed
         self._served: dict[str, ServedModel] = {}
         self._cards: dict[str, ModelCard] = {}
         self._instances: dict[str, Instance] = {}
-        watch(SERVED, self._served_changed)
-        watch(CARDS, self._card_changed)
-        watch(INSTANCES, self._instance_changed)
 
-    def ready(self, runner: GraphRunner) -> bool:
-        """Whether every model that the graph's own workers publish can be asked for in its own ingress."""
-        actors = [spec.actor.rpartition(":")[2] for spec in runner.services()]
-        if "ProcessorComponent" not in actors or "WorkerComponent" not in actors:
-            return True
+    def watchers(self) -> dict[str, Watcher]:
+        """What to watch, by prefix."""
+        return {SERVED: self._served_changed, CARDS: self._card_changed, INSTANCES: self._instance_changed}
+
+    def served(self, graph: str) -> bool:
+        """Whether every model that the graph's own workers publish can be asked for."""
         own = {
             (kind, card.name)
             for place, card in self._cards.items()
             for kind in card.types
-            if (instance := self._instances.get(place)) is not None and instance.process.startswith(f"{runner.name}/")
+            if (instance := self._instances.get(place)) is not None and instance.process.startswith(f"{graph}/")
         }
         return bool(own) and own <= {(served.type, served.model) for served in self._served.values()}
 

@@ -52,25 +52,30 @@ def run(argv: Sequence[str]) -> int:
     p.add_argument(
         "--state-dir", metavar="FOLDER", help="where handed-over graphs are kept (default: $STATE_DIRECTORY)"
     )
+    p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")
     try:
         flags = p.parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
-    settings = read_settings(flags.config)
+    if flags.ephemeral and (flags.config or flags.state_dir):
+        raise UserError("--ephemeral reads no --config and keeps no --state-dir", "leave them out")
+    settings = read_settings(flags.config) if not flags.ephemeral else {}
     if settings.get("log_level") and not flags.verbose and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = str(settings["log_level"])
     from .serve import configure_logs
 
     configure_logs(flags.verbose)
-    from dynamod.daemon.paths import choose_socket
     from dynamod.daemon.reload import reloader
+    from dynamod.runtime.paths import choose_socket
 
     from .boot import Options
     from .boot import run as boot
 
-    path = choose_socket(flags.socket or settings.get("socket"))
+    path = choose_socket(flags.socket or settings.get("socket")).absolute()
+    if flags.ephemeral:
+        return boot(Options(path, ephemeral=True))
     state = state_file(flags.state_dir)
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
@@ -78,10 +83,7 @@ def run(argv: Sequence[str]) -> int:
     return boot(
         Options(
             path,
-            "dynamod",
             wanted,
-            must_hold=True,
-            foreground=False,
             reload=reloader(lambda: _configured(read_settings(flags.config), file)),
             changed=lambda node: keep(state, node),
         )
@@ -134,13 +136,7 @@ def keep(file: Path | None, node: "Node") -> None:
     """Write down the graphs that were handed over, so that they come back; also those that cannot start now."""
     if file is None:
         return
-    from dynamod.daemon.reload import HANDED_OVER
-
-    graphs = [
-        {"name": runner.name, "graph": runner.graph.to_dict()}
-        for runner in node.graphs.values()
-        if runner.origin == HANDED_OVER
-    ]
+    graphs = [{"name": runner.name, "graph": runner.graph.to_dict()} for runner in node.graphs.values() if runner.kept]
     graphs += [{"name": name, "graph": kept.graph.to_dict()} for name, kept in node.failed.items()]
     text = json.dumps(graphs)
     try:
@@ -153,7 +149,7 @@ def keep(file: Path | None, node: "Node") -> None:
 
 
 def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
-    from dynamod.control.commands import check_name
+    from dynamod.daemon.names import check_name
     from dynamod.daemon.reload import Wanted
     from dynamod.graph.load import load_graph
 
@@ -181,14 +177,14 @@ def _configured(settings: dict[str, Any], file: str) -> "list[Wanted]":
 
 
 def _kept(file: Path | None) -> "list[Wanted]":
-    from dynamod.daemon.reload import HANDED_OVER, Wanted
+    from dynamod.daemon.reload import Wanted
     from dynamod.graph.graph import Graph
 
     if file is None or not file.is_file():
         return []
     try:
         entries = json.loads(file.read_text(encoding="utf-8"))
-        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], HANDED_OVER) for entry in entries]
+        return [Wanted(Graph.from_dict(entry["graph"]), entry["name"], kept=True) for entry in entries]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         aside = file.with_suffix(".broken")  # the next change would write over it
         with contextlib.suppress(OSError):

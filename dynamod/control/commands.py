@@ -1,9 +1,8 @@
-"""What can be asked of a node, by the control socket or by the daemon that a guest has joined."""
+"""What can be asked of the daemon over its control socket."""
 
 import asyncio
 import logging
 import os
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,18 +11,21 @@ import msgspec
 
 from dynamod import __version__
 from dynamod.actor.inspect import inspect_system
+from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.names import check_name, graph_name
+from dynamod.daemon.process import ProcessRecord
+from dynamod.daemon.reload import describe
 from dynamod.daemon.runner import GraphRunner, down
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
-from dynamod.message.control import FINISH, patience
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import merge
 
 from .vitals import vitals
 
 if TYPE_CHECKING:
-    from dynamod.daemon.link import LinkEnd
     from dynamod.daemon.node import Node
 
 log = logging.getLogger("dynamod.daemon")
@@ -36,53 +38,58 @@ ASK = 3.0
 GLANCE = 1.0
 """Seconds that it has when somebody looks every second."""
 
+OWN = "dynamod"
+"""What the daemon itself is called beside the component processes."""
+
 
 class UnknownName(UserError):
     """No component, graph or actor of that name."""
 
 
 class Commands:
-    """All verbs. `call` finds who is responsible: this process, or a guest whose component is named."""
+    """All commands. Component names may have the name of a graph before them (`agg/Worker`) and a number behind."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
 
-    async def call(self, command: str, arguments: dict[str, Any], *, local: bool = False) -> Any:
-        """Run a verb; `local` keeps it in this process. Raises UserError."""
-        if not local:
-            guest = self._guest_for(arguments) if command in ("restart", "scale", "drain", "stop", "reload") else None
-            if guest is not None:
-                return await guest.ask(command, arguments, timeout=patience(arguments.get("timeout")))
+    async def call(self, command: str, arguments: dict[str, Any]) -> Any:
+        """Run a command. Raises UserError."""
         match command:
             case "status":
                 return self.status()
             case "ps":
-                return self.ps(local=local)
+                return self.ps()
             case "logs":
-                return await self.logs(arguments, local=local)
+                return self.logs(arguments)
             case "inspect":
-                return await self.inspect(str(arguments.get("actor") or ""), local=local)
+                return await self.inspect(str(arguments.get("actor") or ""))
             case "metrics":
-                return await self.metrics(local=local, timeout=_seconds(arguments, ASK))
+                return await self.metrics(_seconds(arguments, ASK))
             case "top":
                 return await self.top()
             case "explain":
-                return await self.explain(arguments, local=local)
+                return await self.explain(arguments)
             case "restart":
-                runner = self._runner(arguments)
-                await runner.restart(
-                    self._component(arguments), drain=bool(arguments.get("drain", True)), timeout=_seconds(arguments)
-                )
-                return self._rows_of(runner, arguments)
+                graph = self._graph(arguments)
+                if isinstance(graph, AttachedGraph):
+                    raise graph.refusal()
+                drain = bool(arguments.get("drain", True))
+                await graph.restart(self._component(arguments), drain=drain, timeout=_seconds(arguments))
+                return self._rows_of(graph, arguments)
             case "scale":
-                runner = self._runner(arguments)
+                graph = self._graph(arguments)
+                if isinstance(graph, AttachedGraph):
+                    raise graph.refusal()
                 if "." in self._component(arguments):
                     raise UserError(f"{self._component(arguments)} is one process", "scale a component, like Worker")
-                await runner.scale(self._component(arguments), _replicas(arguments), _seconds(arguments))
-                return self._rows_of(runner, arguments)
+                await graph.scale(self._component(arguments), _replicas(arguments), _seconds(arguments))
+                return self._rows_of(graph, arguments)
             case "drain":
-                runner = self._runner(arguments)
-                await runner.drain(self._component(arguments), _seconds(arguments))
+                graph = self._graph(arguments)
+                if isinstance(graph, AttachedGraph):
+                    await graph.stop()
+                else:
+                    await graph.drain(self._component(arguments), _seconds(arguments))
                 return {"drained": self._component(arguments)}
             case "stop":
                 return await self._stop(arguments)
@@ -91,28 +98,25 @@ class Commands:
             case "reload":
                 return await self._reload(arguments)
             case _:
-                raise UserError(f"unknown verb '{command}'", "see /v1")
+                raise UserError(f"unknown command '{command}'", "see /v1")
 
     # Reading.
 
     def status(self) -> dict[str, Any]:
         """The daemon and its graphs."""
         node = self._node
-        rows = self.ps(local=False)
-        graphs = [self._graph_status(runner) for runner in node.graphs.values()]
+        rows = self.ps()
+        graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
-        for end in node.guests():
-            hello = end.hello
-            assert hello is not None
-            for name in sorted({row["graph"] for row in end.rows}):
-                own = [row for row in end.rows if row["graph"] == name]
-                ready = all(row["state"] == "Ready" for row in own)
-                graphs.append({"name": name, "ready": ready, "guest": f"{hello.process} pid {hello.pid}"})
+        for name, file in node.files.items():
+            states = [row.state for row in file.rows()]
+            pid = file.processes()[0].pid if file.processes() else 0
+            graphs.append({"name": name, "ready": set(states) <= {"Ready"}, "session": f"{file.script}.py pid {pid}"})
         return {
             "version": __version__,
             "pid": os.getpid(),
             "node": node.name,
-            "role": node.role,
+            "ephemeral": node.ephemeral,
             "socket": str(node.socket),
             "uptime": time.monotonic() - node.born,
             "cluster": node.cluster_facts(),
@@ -122,76 +126,50 @@ class Commands:
             "gpus": node.gpus.table(),
         }
 
-    def ps(self, *, local: bool) -> list[dict[str, Any]]:
-        """One row per component and replica, guests' behind our own."""
-        rows: list[dict[str, Any]] = [
-            msgspec.to_builtins(row) for runner in self._node.graphs.values() for row in runner.rows()
-        ]
+    def ps(self) -> list[dict[str, Any]]:
+        """One row per component and replica."""
+        rows: list[dict[str, Any]] = [msgspec.to_builtins(row) for graph in self._graphs() for row in graph.rows()]
         rows += [
             msgspec.to_builtins(down(name, spec.name, kept.why))
             for name, kept in self._node.failed.items()
             for spec in kept.graph.start_order()
         ]
-        if not local:
-            for end in self._node.guests():
-                assert end.hello is not None
-                rows += [{**row, "guest": f"{end.hello.process} pid {end.hello.pid}"} for row in end.rows]
         return rows
 
-    async def logs(self, arguments: dict[str, Any], *, local: bool) -> dict[str, Any]:
-        """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from.
-
-        Marks are per process (a guest keeps its own), so `after` is a mapping from process to number.
-        """
+    def logs(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from."""
+        node = self._node
         component = str(arguments.get("component") or "")
         after = arguments.get("after") or {}
         if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
-        lines = _whole("lines", arguments.get("lines", 100))
-        hosting = {row["process"] for row in self.ps(local=True) if _means(row, component, graphs=True)}
-        found = [name for name in self._node.log_store.components() if name in hosting or _is_of(name, component)]
-        marks = {"here": self._node.recent.number}
-        if "here" in after:
-            result = self._node.recent.after(int(after["here"]), set(found) if component else None)
-        elif component:
-            result = [line for name in found for line in self._node.log_store.tail(name, lines)][-lines:]
-        else:
-            result = self._node.log_store.tail(None, lines)
-        answered = bool(found) or bool(hosting) or not component
-        if not local:
-            for end in self._node.guests():
-                assert end.hello is not None
-                key = f"{end.hello.pid}"
-                if component and not any(_means(row, component, graphs=True) for row in end.rows):
-                    continue
-                mark = {"here": after[key]} if key in after else {}
-                theirs = await end.ask("logs", {**arguments, "after": mark}, timeout=5.0)
-                marks[key] = theirs["next"]["here"]
-                result += theirs["lines"]
-                answered = True
-        if not answered:
+        count = _whole("lines", arguments.get("lines", 100))
+        hosting = {row["process"] for row in self.ps() if _means(row, component, graphs=True)}
+        found = [name for name in node.log_store.components() if name in hosting or _is_of(name, component)]
+        if not found and not hosting and component:
             raise UnknownName(f"no component '{component}'", _known(self._names()))
-        return {"lines": result, "next": marks}
+        mark = {"here": node.recent.number}
+        if "here" in after:
+            result = node.recent.after(int(after["here"]), set(found) if component else None)
+        elif component:
+            result = [line for name in found for line in node.log_store.tail(name, count)][-count:]
+        else:
+            result = node.log_store.tail(None, count)
+        return {"lines": result, "next": mark}
 
-    async def inspect(self, pattern: str, *, local: bool) -> list[dict[str, Any]]:
+    async def inspect(self, pattern: str) -> list[dict[str, Any]]:
         """Actors of the daemon and of all component processes whose path contains `pattern`."""
-        own = _called(local)
-        facts: list[dict[str, Any]] = [{"process": own, **entry} for entry in inspect_system(self._node.system, "")]
-        processes = [process for runner in self._node.graphs.values() for process in runner.processes("")]
+        facts: list[dict[str, Any]] = [{"process": OWN, **entry} for entry in inspect_system(self._node.system, "")]
 
-        async def ask(name: str, question: Any) -> list[dict[str, Any]]:
+        async def ask(process: ProcessRecord) -> list[dict[str, Any]]:
             try:
-                answer: list[dict[str, Any]] = await question
+                answer: list[dict[str, Any]] = await process.ask("inspect", {"actor": ""}, timeout=ASK)
             except Exception as error:  # a process that does not answer is a finding, not a failure
-                return [{"process": name, "path": "", "error": f"does not answer: {error or type(error).__name__}"}]
-            return [{"process": name, **entry} for entry in answer]
+                why = f"does not answer: {error or type(error).__name__}"
+                return [{"process": process.name, "path": "", "error": why}]
+            return [{"process": process.name, **entry} for entry in answer]
 
-        questions = [
-            ask(process.plan.name, process.ask("inspect", {"actor": ""}, timeout=3.0)) for process in processes
-        ]
-        if not local:
-            questions.extend(_guest_inspect(end) for end in self._node.guests())
-        for answer in await asyncio.gather(*questions):
+        for answer in await asyncio.gather(*(ask(process) for process in self._processes())):
             facts += answer
         if pattern:
             facts = [entry for entry in facts if pattern in f"{entry['process']}{entry.get('path', '')}"]
@@ -205,8 +183,8 @@ class Commands:
         `at`: monotonic seconds.
         """
         node = self._node
-        text = await self.metrics(local=False, timeout=GLANCE)
-        rows = self.ps(local=False)
+        text = await self.metrics(GLANCE)
+        rows = self.ps()
         return {
             "version": __version__,
             "node": node.name,
@@ -214,42 +192,35 @@ class Commands:
             "uptime": time.monotonic() - node.born,
             "at": time.monotonic(),
             "rows": rows,
-            "instances": {str(pid): f"{lease:x}" for pid, lease in node.leases().items()},
+            "instances": {str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
             "vitals": vitals(row["pid"] for row in rows if row["pid"]),
             "metrics": text,
         }
 
-    async def metrics(self, *, local: bool, timeout: float = ASK) -> str:
-        """Statistics of the daemon's own actors, of all component processes and guests, as Prometheus text."""
+    async def metrics(self, timeout: float = ASK) -> str:
+        """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
         from dynamod.runtime.statistics import PREFIX, Answers, system_rows, text
 
-        node = self._node
-        own = _called(local)
-        processes = [process for runner in node.graphs.values() for process in runner.processes("")]
-        asked = [process.ask("metrics", {}, timeout=timeout) for process in processes]
-        if not local:
-            asked += [end.ask("metrics", {"timeout": timeout}, timeout=timeout + 1) for end in node.guests()]
+        node, processes = self._node, self._processes()
+        asked = [process.ask("metrics", timeout=timeout) for process in processes]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
-        for process, answer in zip(processes, answers, strict=False):
-            labels = {"process": process.plan.name}
+        for process, answer in zip(processes, answers, strict=True):
+            labels = {"process": process.name}
             rows.append((f"{PREFIX}process", labels, process.facts()))
             rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
-        return merge([text(own, iter(rows)), *(answer for answer in answers if isinstance(answer, str))])
+        return merge([text(OWN, iter(rows)), *(answer for answer in answers if isinstance(answer, str))])
 
-    async def explain(self, arguments: dict[str, Any], *, local: bool) -> list[dict[str, Any]]:
+    async def explain(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """The routing decisions for a request, from whichever ingress process made them."""
         request = str(arguments.get("request") or "")
         if not request:
             raise UserError("no request named", "give the x-request-id of an answer, or the `id` in its body")
-        running = [process for runner in self._node.graphs.values() for process in runner.processes("")]
-        processes = [process for process in running if process.answers]  # others would keep everybody waiting
-        asked = [process.ask("explain", {"request": request}, timeout=3.0) for process in processes]
-        if not local:
-            asked += [end.ask("explain", {"request": request}, timeout=5.0) for end in self._node.guests()]
+        processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
+        asked = [process.ask("explain", {"request": request}, timeout=ASK) for process in processes]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         found = [decision for answer in answers if isinstance(answer, list) for decision in answer]
-        if not found and not local:
+        if not found:
             raise UnknownName(
                 f"no decision is known for request '{request}'", "an ingress process keeps those of its last 1,000"
             )
@@ -258,79 +229,65 @@ class Commands:
     # Changing.
 
     async def _stop(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        name = str(arguments.get("graph") or "")
+        node, name = self._node, str(arguments.get("graph") or "")
         if not name:
-            self._node.stop()
+            node.stop()
             return {"stopping": "dynamod"}
-        if name in self._node.failed:
-            self._node.forget_graph(name)
-            return {"stopped": name}
-        if name not in self._node.graphs:
-            raise UnknownName(f"no graph '{name}'", _known([*self._node.graphs, *self._node.failed]))
-        await self._node.stop_graph(name)
+        if name in node.failed:
+            node.forget_graph(name)
+        elif name in node.names():
+            await node.stop_graph(name)
+        else:
+            raise UnknownName(f"no graph '{name}'", _known([*node.names(), *node.failed]))
         return {"stopped": name}
 
     async def _serve(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            graph = Graph.from_dict(arguments["graph"])
-            name = str(arguments.get("name") or "") or graph_name(graph)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"the graph cannot be read: {error!r}", "use dynamo serve --detach") from None
-        runner = await self._node.start_graph(name, graph, origin="handed over")
-        return self._graph_status(runner)
+        graph = _read(arguments.get("graph"), "use dynamo serve --detach")
+        name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
+        return _status(await self._node.start_graph(name, graph, kept=True))
 
     async def _reload(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
         node = self._node
         if not arguments.get("graph"):
-            if node.reload is None:
-                raise UserError("this daemon has no file of its own to read again", "dynamo reload -f new.yaml")
-            await node.reload(_seconds(arguments))
+            await node.reload_all(_seconds(arguments))
             return {"reloaded": "dynamod"}
         name = str(arguments["graph"])
+        if name in node.files:
+            raise node.files[name].refusal()
         runner = node.graphs.get(name)
         if runner is None:
             raise UnknownName(f"no graph '{name}'", _known([*node.graphs, *node.failed]))
-        try:
-            new = Graph.from_dict(arguments["new"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"the graph cannot be read: {error!r}", "use dynamo reload") from None
+        new = _read(arguments.get("new"), "use dynamo reload")
         runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
         changes = lines(runner.graph, new)
         if changes and not arguments.get("dry_run"):
-            from dynamod.daemon.reload import describe
-
-            log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)))
+            log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)), extra={"graph": name})
             await runner.change(new, _seconds(arguments))
             node.graphs_changed()
         return {"graph": name, "changes": changes, "dry_run": bool(arguments.get("dry_run"))}
 
     # Finding.
 
-    def _graph_status(self, runner: GraphRunner) -> dict[str, Any]:
-        return {
-            "name": runner.name,
-            "target": runner.graph.target,
-            "config": runner.graph.source,
-            "ready": runner.ready(),
-            "urls": runner.urls(),
-            "components": runner.components(),
-        }
+    def _graphs(self) -> list[GraphRunner | AttachedGraph]:
+        return [*self._node.graphs.values(), *self._node.files.values()]
+
+    def _processes(self) -> list[ProcessRecord]:
+        return [process for graph in self._graphs() for process in graph.processes()]
 
     def _component(self, arguments: dict[str, Any]) -> str:
         name = str(arguments.get("component") or "")
         if not name:
             raise UserError("no component named", _known(self._names()))
         graph, _, rest = name.rpartition("/")
-        return rest if graph in self._node.graphs else name
+        return rest if graph in self._node.names() else name
 
-    def _runner(self, arguments: dict[str, Any]) -> GraphRunner:
+    def _graph(self, arguments: dict[str, Any]) -> GraphRunner | AttachedGraph:
+        """The graph that has the component. Raises UserError when none or several have."""
         name = str(arguments.get("component") or "")
         graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
         component = self._component(arguments)
-        found = [
-            runner for runner in self._node.graphs.values() if runner.has(component) and graph in ("", runner.name)
-        ]
+        found = [one for one in self._graphs() if one.has(component) and graph in ("", one.name)]
         if not found and (kept := self._node.failed.get(graph)) is not None:
             raise UserError(
                 f"graph '{graph}' could not start: {kept.why}", "SIGHUP tries again, dynamo stop forgets it"
@@ -338,70 +295,36 @@ class Commands:
         if not found:
             raise UnknownName(f"no component '{name}'", _known(self._names()))
         if len(found) > 1:
-            raise _several(component, [runner.name for runner in found])
+            choices = ", ".join(f"{one.name}/{component}" for one in found)
+            raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
         return found[0]
 
-    def _guest_for(self, arguments: dict[str, Any]) -> "LinkEnd | None":
-        """The guest whose component or graph is named; None for our own and for nobody's."""
-        name = str(arguments.get("component") or "")
-        graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
-        component = name.rpartition("/")[2]
-        if not component and not graph:
-            return None
-        own = [
-            runner.name
-            for runner in self._node.graphs.values()
-            if graph in ("", runner.name) and (not component or runner.has(component))
-        ]
-        theirs = [
-            (end, row["graph"])
-            for end in self._node.guests()
-            for row in end.rows
-            if graph in ("", row["graph"]) and (not component or _means(row, component))
-        ]
-        if component and len(named := [*own, *dict.fromkeys(name for _, name in theirs)]) > 1:
-            raise _several(component, named)
-        return theirs[0][0] if theirs and not own else None
-
-    def _rows_of(self, runner: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    def _rows_of(self, graph: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         component = self._component(arguments).split(".")[0]
-        rows = [msgspec.to_builtins(row) for row in runner.rows() if row.state != "Draining"]  # those that stay
+        rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]  # those that stay
         return [row for row in rows if _means(row, component)]
 
     def _names(self) -> list[str]:
-        return sorted({row["component"] for row in self.ps(local=False)})
+        return sorted({row["component"] for row in self.ps()})
 
 
-async def _guest_inspect(end: "LinkEnd") -> list[dict[str, Any]]:
-    assert end.hello is not None
+def _read(value: Any, hint: str) -> Graph:
     try:
-        answer: list[dict[str, Any]] = await end.ask("inspect", {}, timeout=5.0)
-    except Exception as error:
-        return [{"process": end.hello.process, "path": "", "error": f"does not answer: {error}"}]
-    return answer
+        return Graph.from_dict(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the graph cannot be read: {error!r}", hint) from None
 
 
-def graph_name(graph: Graph) -> str:
-    """Default name of a graph: its module's last part (`agg` of graphs.agg:Frontend), else its root."""
-    module = graph.target.partition(":")[0].removesuffix(".py").replace("/", ".")
-    return module.rpartition(".")[2] or graph.root
-
-
-def check_name(name: str) -> str:
-    """The name of a graph, or an empty one. Raises UserError: it becomes a part of names and paths."""
-    if name and not re.fullmatch(r"\w[\w.@+-]{0,63}", name):
-        raise UserError(f"a graph cannot be called '{name}'", "use at most 64 letters, digits and _ - . + @")
-    return name
-
-
-def _called(guest: bool) -> str:
-    """What this process is called beside the component processes."""
-    return f"dynamod pid {os.getpid()}" if guest else "dynamod"
-
-
-def _several(component: str, graphs: list[str]) -> UserError:
-    choices = ", ".join(f"{graph}/{component}" for graph in graphs)
-    return UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
+def _status(runner: GraphRunner) -> dict[str, Any]:
+    return {
+        "name": runner.name,
+        "target": runner.graph.target,
+        "config": runner.graph.source,
+        "ready": runner.ready(),
+        "urls": runner.urls(),
+        "components": runner.components(),
+        "session": runner.session,
+    }
 
 
 def _means(row: dict[str, Any], name: str, *, graphs: bool = False) -> bool:

@@ -16,13 +16,13 @@ import msgspec
 from dynamod import __version__
 from dynamod.actor import Actor, System
 from dynamod.daemon.cluster import Cluster, cluster_of
-from dynamod.daemon.paths import choose_socket, link_path, socket_candidates
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.view import disagree
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
+from dynamod.runtime.paths import choose_socket, link_path, socket_candidates
 from dynamod.transport.framing import MAGIC, Unframer, pack
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dynamod.daemon.brokers import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
-NATS_PORT, ETCD_PORT = 4222, 2379
 RECORD = "infra.json"
 GRACE = 10.0
 """Seconds that a server gets to end by itself."""
@@ -137,29 +137,6 @@ def environment(servers: Sequence[Server]) -> dict[str, str]:
 def healthy(server: Server) -> bool:
     """Whether the server answers."""
     return nats_answers(server.url) if server.name == "nats-server" else etcd_answers(server.url)
-
-
-def nats_answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether a NATS server greets at a URL."""
-    host, _, port = url.rpartition("/")[2].rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout) as sock:
-            sock.settimeout(timeout)
-            return sock.recv(5) == b"INFO "
-    except (OSError, ValueError):
-        return False
-
-
-def etcd_answers(url: str, timeout: float = 1.0) -> bool:
-    """Whether a healthy etcd answers at a URL."""
-    import urllib.request  # slow to import, and rarely needed
-
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url}/health", timeout=timeout) as answer:
-            return bool(json.load(answer).get("health") == "true")
-    except (OSError, ValueError, AttributeError):
-        return False
 
 
 def _binary(name: str) -> str:

@@ -14,7 +14,7 @@ from aiohttp import web
 from dynamod import __version__
 from dynamod.message.errors import DynamodError, UserError
 
-from .commands import CHANGING, UnknownName
+from .commands import CHANGING, Commands, UnknownName
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -32,11 +32,11 @@ class Control:
     """Answers on a listener that `ControlSocket` bound; the peer's credentials decide who may change something."""
 
     def __init__(self, node: "Node") -> None:
-        self._node = node
+        self._node, self._commands = node, Commands(node)
         self._runner: web.AppRunner | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve the node's verbs."""
+        """Serve the commands."""
         app = web.Application(middlewares=[_errors])
         for command in READING:
             app.router.add_get(f"/v1/{command}", self._read)
@@ -75,24 +75,24 @@ class Control:
                     arguments[key] = _parsed(key, arguments[key])
             if arguments.pop("follow", "0") in ("1", "true", ""):
                 return await self._follow(request, arguments)
-        return _json(await self._node.commands.call(command, arguments))
+        return _json(await self._commands.call(command, arguments))
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        text = await self._node.commands.call("metrics", {})
+        text = await self._commands.call("metrics", {})
         return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _explain(self, request: web.Request) -> web.Response:
-        return _json(await self._node.commands.call("explain", dict(request.match_info)))
+        return _json(await self._commands.call("explain", dict(request.match_info)))
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
-        entries = await self._node.commands.call("logs", arguments)
+        entries = await self._commands.call("logs", arguments)
         response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
         await response.prepare(request)
         while True:
             for line in entries["lines"]:
                 await response.write(f"{line}\n".encode())
             await asyncio.sleep(FOLLOW)
-            entries = await self._node.commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
+            entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
 
     async def _change(self, request: web.Request) -> web.Response:
         command = request.path.split("/")[2]
@@ -110,7 +110,7 @@ class Control:
             arguments["graph" if command == "stop" else "component"] = name
         for key, value in request.query.items():
             arguments[key] = _parsed(key, value)
-        return _json(await self._node.commands.call(command, arguments))
+        return _json(await self._commands.call(command, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
         uid, groups = _peer(request)

@@ -1,4 +1,4 @@
-"""The door of the control socket: bound as soon as the node is held, answered once somebody knocks.
+"""The control socket: bound as soon as the node is held, answered from the first client on.
 
 The HTTP library takes a third of a second to import, the longest single step of a cold start, and most daemons that run
 in a terminal are never asked anything. So it is imported for the first client, who waits in the listener's backlog.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ControlSocket(Actor):
-    """Binds the control socket, mode 0660, and hands it to `control.Control` at the first connection."""
+    """Binds the control socket, mode 0660, and hands it to `server.Control` at the first connection."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
@@ -29,7 +29,7 @@ class ControlSocket(Actor):
         self._control: Control | None = None
 
     async def started(self) -> None:
-        """Bind the socket. We hold the node's seat, so a socket in the way is a dead daemon's."""
+        """Bind the socket. We hold the node's lock, so a socket in the way is a dead daemon's."""
         path = str(self._node.socket)
         remove_stale(path)
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,11 +47,11 @@ class ControlSocket(Actor):
         self.context.task(self._open(listener), "open")
 
     async def _open(self, listener: socket.socket) -> None:
-        knocked = asyncio.Event()
+        connected = asyncio.Event()
         loop = asyncio.get_running_loop()
-        loop.add_reader(listener, knocked.set)
+        loop.add_reader(listener, connected.set)
         try:
-            await knocked.wait()
+            await connected.wait()
         finally:
             loop.remove_reader(listener)
         module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynamod.control.infra import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.message.errors import UserError
+
+from .brokers import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

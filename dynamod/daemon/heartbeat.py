@@ -1,84 +1,89 @@
-"""The daemon's ear for Python processes: which of them have not been heard for too long.
-
-They are not its children, so there is no lifeline: they beat over their registry link, from the event loop that serves.
-"""
+"""Which connected processes are unresponsive: no heartbeat for too long, or an engine's step that does not end."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
-from dynamod.message.errors import UserError
-from dynamod.message.node import Hello
-
-from .stall import Clocks, clocks_of, judge
+from dynamod.runtime.liveness import Clocks, judge
 
 log = logging.getLogger("dynamod.daemon")
 
-HEARTBEAT = 0.5
-"""Seconds between two signs of life of a process."""
 LOOK = 0.1
-"""Seconds between two looks at who is silent."""
+"""Seconds between two looks at all processes."""
 LATE = 0.5
-"""A look that comes so much later says more about us than about others."""
-PATIENCE = "local/heartbeat/"
-"""A process that may be silent for longer than others puts the seconds under this key and its pid."""
-
-Told = Callable[[int, str], None]
-"""Takes a pid and why the process must be left alone; an empty text when it is heard again."""
+"""A look that comes so much later says that the daemon itself was held up: nobody is judged by it."""
 
 
-@dataclass(slots=True)
-class _Process:
-    pid: int
-    name: str
-    at: float
-    why: str = ""
+class Heartbeats:
+    """The heartbeats of one process, from the first one on. `changed(why)`: unresponsive, or, empty, no longer."""
+
+    def __init__(self, name: str, clocks: Clocks, changed: Callable[[str], None], now: Callable[[], float]) -> None:
+        self.name, self.clocks = name, clocks
+        self.why = ""
+        self._changed, self._now = changed, now
+        self.at: float | None = None
+        self._step: tuple[float, int] | None = None  # when the engine's step began, and its tokens
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last sign of life; None before the first."""
+        return self._now() - self.at if self.at is not None else None
+
+    def sign(self) -> None:
+        """Any message is a sign of life, once there was a heartbeat."""
+        if self.at is not None:
+            self.at = self._now()
+            self.judge(self.at)
+
+    def beat(self, step: float | None, tokens: int) -> None:
+        """A heartbeat; see message.node.Heartbeat."""
+        self.at = self._now()
+        self._step = (self.at - step, tokens) if step is not None else None
+        self.judge(self.at)
+
+    def end(self) -> None:
+        """The process is gone: it is not unresponsive any more."""
+        self.at = None
+        if self.why:
+            self.why = ""
+            self._changed("")
+
+    def judge(self, now: float) -> None:
+        """Decide, and tell what has changed."""
+        if self.at is None:
+            return
+        began, tokens = self._step or (None, 0)
+        before, self.why = self.why, judge(self.clocks, now - self.at, None if began is None else now - began, tokens)
+        if bool(before) == bool(self.why):
+            return
+        if self.why:
+            log.warning("%s has been %s: nothing is sent to it until it responds", self.name, self.why)
+        else:
+            log.info("%s is responsive again", self.name)
+        self._changed(self.why)
 
 
 class HeartbeatMonitor:
-    """Judges who has beaten at least once. `told` hears of every change; `value(key)`: what the registry has there."""
+    """Judges all connected processes again and again. `now`: monotonic seconds."""
 
-    def __init__(
-        self,
-        told: Told,
-        value: Callable[[str], bytes | None] = lambda _key: None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._told, self._value, self._now = told, value, now
-        self._processes: dict[int, _Process] = {}  # by lease
-        try:
-            self._clocks = clocks_of(())
-        except UserError as error:
-            log.error("%s; processes may be silent for %g s", error.line(), Clocks().heartbeat)
-            self._clocks = Clocks()
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._watched: set[Heartbeats] = set()
 
-    def heartbeat(self, lease: int, hello: Hello) -> None:
-        """A sign of life."""
-        one = self._processes.get(lease)
-        if one is None:
-            one = self._processes[lease] = _Process(hello.pid, hello.process, self._now())
-        one.at = self._now()
-        self._judge(one, one.at)
+    def watch(self, name: str, clocks: Clocks, changed: Callable[[str], None]) -> Heartbeats:
+        """Watch a process until `forget`."""
+        heartbeats = Heartbeats(name, clocks, changed, self._now)
+        self._watched.add(heartbeats)
+        return heartbeats
 
-    def gone(self, lease: int) -> None:
-        """The link is closed: whoever is not linked is not judged. Unknown leases pass."""
-        one = self._processes.pop(lease, None)
-        if one is not None and one.why:
-            self._told(one.pid, "")
+    def forget(self, heartbeats: Heartbeats) -> None:
+        """The process is gone."""
+        self._watched.discard(heartbeats)
+        heartbeats.end()
 
-    def rows(self, rows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """Rows of `ps` that a process has told, with what it cannot tell itself: that it is silent."""
-        silent = {one.pid: one.why for one in self._processes.values() if one.why}
-        return tuple(
-            {**row, "state": "Silent", "last_error": silent[row["pid"]]} if row["pid"] in silent else row
-            for row in rows
-        )
-
-    async def listen(self) -> None:
-        """Look again and again, for ever."""
+    async def run(self) -> None:
+        """Look for ever."""
         looked = self._now()
         while True:
             await asyncio.sleep(LOOK)
@@ -87,25 +92,8 @@ class HeartbeatMonitor:
     def look(self, looked: float) -> float:
         """Judge everybody. `looked`: time of the look before; returns that of this one."""
         now = self._now()
-        for one in list(self._processes.values()):
-            if now - looked > LOOK + LATE:
-                one.at = now
-            self._judge(one, now)
+        for heartbeats in list(self._watched):
+            if now - looked > LOOK + LATE and heartbeats.at is not None:
+                heartbeats.at = now
+            heartbeats.judge(now)
         return now
-
-    def _judge(self, one: _Process, now: float) -> None:
-        before, one.why = one.why, judge(self._clocks_for(one.pid), now - one.at, None, 0)
-        if bool(before) == bool(one.why):
-            return
-        if one.why:
-            log.warning("%s (process %d) has been %s: nothing is sent to it until it moves", one.name, one.pid, one.why)
-        else:
-            log.info("%s (process %d) is heard again", one.name, one.pid)
-        self._told(one.pid, one.why)
-
-    def _clocks_for(self, pid: int) -> Clocks:
-        value = self._value(f"{PATIENCE}{pid}")
-        try:
-            return Clocks(heartbeat=float(value)) if value else self._clocks
-        except ValueError:
-            return self._clocks

@@ -7,21 +7,24 @@ import msgspec
 
 from dynamod.actor import Backoff, Spec
 from dynamod.graph.graph import Graph
+from dynamod.runtime.liveness import clocks_of
+from dynamod.runtime.paths import worker_socket_path
 from dynamod.runtime.plan import HostPlan, ServicePlan
 
 from .gpus import VARIABLE
-from .paths import worker_socket_path
-from .process import Output, Process
+from .process import Adopt, Output, Process, ProcessRecord
 from .running import Running
-from .spawn import environment
-from .stall import clocks_of
+from .spawn import Origin
 
 BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
 STOP_GRACE = 3.0
 
 
 class Launcher:
-    """Makes the supervisor's specifications of a graph's processes. `graph` says what other components are told."""
+    """Makes the supervisor's specifications of a graph's processes. `graph` says what other components are told.
+
+    `records`: what is known of each process that was started, by the supervisor's name.
+    """
 
     def __init__(
         self,
@@ -29,14 +32,14 @@ class Launcher:
         graph: Callable[[], Graph],
         *,
         folder: Path,
-        link: Path,
+        adopt: Adopt,
         output: Output,
         changed: Callable[[], None],
-        silent: Callable[[int, bool], None],
+        origin: Origin,
     ) -> None:
-        self._name, self._graph = name, graph
-        self._folder, self._link = folder, link
-        self._output, self._changed, self._silent = output, changed, silent
+        self._name, self._graph, self._folder = name, graph, folder
+        self._adopt, self._output, self._changed, self._origin = adopt, output, changed, origin
+        self.records: dict[str, ProcessRecord] = {}
 
     def spec(self, running: Running, index: int, child: str) -> Spec:
         """How to start replica `index`, under the supervisor's name `child`."""
@@ -45,11 +48,15 @@ class Launcher:
         clocks = clocks_of([spec.config for spec in running.group.services])
 
         def factory() -> Process:
+            plan = self._plan(running, index, child, environ)  # with what the other components are told by now
+            record = self.records[child] = ProcessRecord(plan.name)
             return Process(
-                self._plan(running, index, child, environ),  # with what the other components are told by now
+                plan,
+                record,
+                adopt=self._adopt,
                 output=self._output,
                 changed=self._changed,
-                silent=self._silent,
+                origin=self._origin,
                 environ=environ,
                 fds=fds,
                 grace=STOP_GRACE,
@@ -69,21 +76,19 @@ class Launcher:
             sockets = {}
             if running.sock is not None and listener is not None and spec.name == listener[0].name:
                 sockets["http"] = 0  # the only descriptor that goes with the plan
-            services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets))
         return HostPlan(
             graph=self._name,
             name=f"{self._name}/{running.name(index)}",
             index=index,
             services=tuple(services),
-            link=str(self._link),
             server=str(worker_socket_path(self._folder, f"{self._name}.{child}")),
             config=config,
             env=env,
         )
 
-    @staticmethod
-    def _environ(running: Running, index: int) -> Mapping[str, str]:
-        environ = environment()
+    def _environ(self, running: Running, index: int) -> Mapping[str, str]:
+        environ = self._origin.environment()
         for spec in running.group.services:
             environ.update(spec.envs)
         if running.group.gpus:

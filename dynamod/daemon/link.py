@@ -1,13 +1,14 @@
-"""The daemon's side of the node link: processes greet, get leases, put and watch keys; guests take commands."""
+"""Connections of processes to the daemon: they greet, get leases, put and watch keys, and are asked."""
 
 import asyncio
 import logging
 import os
+import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -15,257 +16,239 @@ from dynamod import __version__
 from dynamod.actor import Actor, Reason
 from dynamod.discovery.keys import exited_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
-from dynamod.message.errors import DynamodError
 from dynamod.message.node import (
-    Answer,
-    Ask,
     Changed,
-    Claim,
-    Claimed,
     Delete,
-    FromNode,
     Heartbeat,
     Hello,
+    Output,
     Put,
-    Report,
+    Refused,
     Snapshot,
+    State,
     ToNode,
     Watch,
     Welcome,
 )
-from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
+from dynamod.runtime.liveness import Clocks
+from dynamod.transport.channel import Channel
 from dynamod.transport.unix import remove_stale
 
-from .heartbeat import HeartbeatMonitor
+from .heartbeat import HeartbeatMonitor, Heartbeats
 
 log = logging.getLogger("dynamod.daemon")
 
 REMEMBERED = 256
 """Processes that have ended and are still told of."""
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(ToNode)
+
+class Connection:
+    """One connected process, published for reading; only its own messages change it.
+
+    `states`: its components. `since`: when each got its state, of `time.monotonic`. `why`: it is unresponsive.
+    """
+
+    def __init__(self, server: "LinkServer", clocks: Clocks, opened: Callable[["Connection"], None]) -> None:
+        self._server, self._opened = server, opened
+        self._unwatch: list[Callable[[], None]] = []
+        self._closed: list[Callable[[], None]] = []
+        self._stated: list[Callable[[], None]] = []
+        self._clocks = clocks
+        self.channel = Channel(
+            self._take, daemon=True, closed=self._lost, handler=self._answer, spawn=server.context.task
+        )
+        self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
+        self.output: Callable[[Output], None] = lambda _line: None
+        self.hello: Hello | None = None
+        self.heartbeats: Heartbeats | None = None
+        self.name = ""
+        self.lease = 0
+        self.states: dict[str, str] = {}
+        self.since: dict[str, float] = {}
+        self.detail = ""
+
+    @property
+    def pid(self) -> int:
+        """The process's id; 0 before its greeting."""
+        return self.hello.pid if self.hello is not None else 0
+
+    @property
+    def why(self) -> str:
+        """Why it counts as unresponsive; empty when it does not."""
+        return self.heartbeats.why if self.heartbeats is not None else ""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call back once when the process has gone."""
+        self._closed.append(callback)
+
+    def on_state(self, callback: Callable[[], None]) -> None:
+        """Call back whenever a component has another state."""
+        self._stated.append(callback)
+
+    def _take(self, message: ToNode) -> None:
+        if self.heartbeats is not None:
+            self.heartbeats.sign()
+        server, registry = self._server, self._server.registry
+        match message:
+            case Hello():
+                self._greet(message)
+            case Put(key, value):
+                registry.put(key, value, self.lease)
+            case Delete(key):
+                registry.delete(key, self.lease)
+            case Watch(number, prefix):
+                self.channel.send(Snapshot(number, tuple(registry.items(prefix))))
+                self._unwatch.append(
+                    registry.follow(prefix, lambda key, value: self.channel.send(Changed(number, key, value)))
+                )
+            case State(component, state, detail):
+                self.detail = detail
+                self._state(component, state)
+                for callback in self._stated:
+                    callback()
+                server.changed()
+            case Heartbeat(step, tokens):
+                assert self.heartbeats is not None
+                self.heartbeats.beat(step, tokens)
+            case Output():
+                self.output(message)
+            case _:
+                log.debug("unexpected message of %s", self.name)
+
+    def _greet(self, hello: Hello) -> None:
+        server = self._server
+        if hello.version != __version__:
+            text = f"the daemon (process {os.getpid()}) is dynamod {__version__}, {hello.process} is {hello.version}"
+            self.channel.send(Refused(text, "stop the daemon with dynamo stop, or choose another --socket"))
+            self.channel.close()
+            return
+        if hello.kind != "session":
+            self.lease = server.registry.grant(hello.lease)
+        clocks = Clocks(heartbeat=hello.patience) if hello.patience else self._clocks
+        self.hello, self.name = hello, self.name or hello.process
+        self._opened(self)
+        self.heartbeats = server.monitor.watch(self.name, clocks, self._responds)
+        self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
+        server.changed()
+
+    def _state(self, component: str, state: str) -> None:
+        if not state:
+            self.states.pop(component, None)
+            self.since.pop(component, None)
+            return
+        self.states[component] = state
+        self.since.setdefault(component, time.monotonic())
+
+    def _responds(self, why: str) -> None:
+        self._server.quarantine(self.pid, why)
+
+    async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        if self.handler is None:
+            raise ValueError(f"{command} cannot be asked here")
+        return await self.handler(command, arguments)
+
+    def _lost(self) -> None:
+        """The process is gone, or closed the connection: its lease ends now."""
+        for stop in self._unwatch:
+            stop()
+        server = self._server
+        server.connections.discard(self)
+        if self.heartbeats is not None:
+            server.monitor.forget(self.heartbeats)
+        if self.lease:
+            server.exited(self.lease)
+        for callback in self._closed:
+            callback()
+        server.changed()
 
 
 class LinkServer(Actor):
-    """Listens at `path`. The registry it serves is the node's. `graphs`: names of those that run in this process."""
+    """Listens at `path`, for processes of the same user. The registry that it serves is the node's.
+
+    `greeted` is called with every process that comes over the socket; `changed` whenever one has changed.
+    """
 
     def __init__(
         self,
         path: Path,
         registry: MemoryRegistry,
         node: str,
-        changed: Callable[[], None],
-        graphs: Callable[[], Collection[str]] = tuple,
+        *,
+        clocks: Clocks = Clocks(),
         cluster: Mapping[str, str] | None = None,
         lease: int = 0,
+        changed: Callable[[], None] = lambda: None,
+        greeted: Callable[[Connection], None] = lambda _connection: None,
     ) -> None:
+        self.registry, self.node, self.changed, self.cluster = registry, node, changed, cluster or {}
+        self.monitor = HeartbeatMonitor()
+        self.connections: set[Connection] = set()
+        self._path, self._clocks, self._greeted = path, clocks, greeted
         self._lease = lease or registry.grant()
         self._exited: deque[str] = deque()
-        self._path, self.registry, self._node, self._changed = path, registry, node, changed
-        self._cluster = dict(cluster or {})
-        self._graphs = graphs
-        self._server: asyncio.Server | None = None
-        self.ends: set[LinkEnd] = set()
-        self._ear = HeartbeatMonitor(self._heard, self._value)
+        self._listener: asyncio.Server | None = None
 
     async def started(self) -> None:
-        """Begin to listen; only processes of the same user may connect."""
+        """Begin to listen. Raises OSError."""
         remove_stale(str(self._path))
         old = os.umask(0o177)
         try:
             loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(self._accept, str(self._path))
+            self._listener = await loop.create_unix_server(self._accept, str(self._path))
         finally:
             os.umask(old)
-        self.context.task(self._ear.listen(), "listen")
+        self.context.task(self.monitor.run(), "heartbeats")
 
     async def stopping(self, reason: Reason) -> None:
-        """Close everything: processes keep their view and look for a successor."""
-        if self._server is not None:
-            self._server.close()
-        for end in list(self.ends):
-            end.close()
+        """Close everything."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self.connections):
+            connection.channel.close()
         self._path.unlink(missing_ok=True)
 
-    def guests(self) -> "list[LinkEnd]":
-        """Links of foreground processes that joined this node."""
-        return [end for end in self.ends if end.hello is not None and end.hello.guest]
+    async def adopt(
+        self, sock: socket.socket, name: str, clocks: Clocks, greeted: Callable[[Connection], None] | None = None
+    ) -> Connection:
+        """Take the other end of a socket pair: a component process, or the command that started this daemon."""
+        connection = self._connection(clocks, greeted or (lambda _connection: None))
+        connection.name = name
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection.channel, sock=sock)
+        return connection
 
     def leases(self) -> dict[int, int]:
-        """Leases of linked component processes, by pid."""
-        return {end.hello.pid: end.lease for end in self.ends if end.hello is not None and not end.hello.guest}
+        """Leases of connected processes, by pid."""
+        return {connection.pid: connection.lease for connection in self.connections if connection.lease}
 
-    def names(self) -> set[str]:
-        """Names of graphs on this node: our own and the guests'."""
-        return {*self._graphs(), *(name for end in self.guests() for name in end.names())}
-
-    def inspection(self) -> dict[str, Any]:
-        """Who is linked."""
-        hellos = [end.hello for end in self.ends if end.hello is not None]
-        return {
-            "registry": msgspec.to_builtins(self.registry.statistics()),
-            "links": sorted(f"{hello.process} pid {hello.pid}" for hello in hellos),
-        }
-
-    def _accept(self) -> "LinkEnd":
-        return LinkEnd(
-            self.registry, self._node, self.ends, self._changed, self.names, self._cluster, self._gone, self._ear
-        )
-
-    def _value(self, key: str) -> bytes | None:
-        found = self.registry.own(key)
-        return found[0] if found is not None else None
-
-    def _heard(self, pid: int, why: str) -> None:
-        """A process that is not our child is silent, or is heard again: ingress processes leave it alone meanwhile."""
-        key = quarantine_key(self._node, pid)
+    def quarantine(self, pid: int, why: str) -> None:
+        """A process is unresponsive, or, empty, responds again: ingress processes send it nothing meanwhile."""
+        key = quarantine_key(self.node, pid)
         if why:
             self.registry.put(key, why.encode(), self._lease)
         else:
             self.registry.delete(key, self._lease)
-        self._changed()
+        self.changed()
 
-    def _gone(self, lease: int) -> None:
-        """A process has closed its link: whoever waits for it need not wait for its lease to expire."""
+    def exited(self, lease: int) -> None:
+        """A process has gone: whoever waits for it need not wait for its lease to expire."""
         key = exited_key(lease)
         self.registry.put(key, b"", self._lease)
         self._exited.append(key)
         if len(self._exited) > REMEMBERED:
             self.registry.delete(self._exited.popleft(), self._lease)
+        self.registry.revoke(lease)
 
+    def inspection(self) -> dict[str, Any]:
+        """Who is connected."""
+        return {
+            "registry": msgspec.to_builtins(self.registry.statistics()),
+            "connections": sorted(f"{one.name} pid {one.pid}" for one in self.connections if one.hello is not None),
+        }
 
-class LinkEnd(asyncio.Protocol):
-    """One linked process."""
+    def _accept(self) -> Channel:
+        return self._connection(self._clocks, self._greeted).channel
 
-    def __init__(
-        self,
-        registry: MemoryRegistry,
-        node: str,
-        ends: "set[LinkEnd]",
-        changed: Callable[[], None],
-        taken: Callable[[], set[str]],
-        cluster: dict[str, str],
-        gone: Callable[[int], None],
-        ear: HeartbeatMonitor,
-    ) -> None:
-        self._ear = ear
-        self._cluster, self._gone = cluster, gone
-        self._registry, self._node, self._ends, self._changed = registry, node, ends, changed
-        self._taken = taken
-        self._claimed: set[str] = set()
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self._unwatch: list[Callable[[], None]] = []
-        self._asks: dict[int, asyncio.Future[Any]] = {}
-        self._next_ask = 0
-        self.hello: Hello | None = None
-        self.lease = 0
-        self._rows: tuple[dict[str, Any], ...] = ()
-        self._reported = 0.0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        self._transport = transport
-        self._ends.add(self)
-        transport.write(MAGIC)
-
-    def data_received(self, data: bytes) -> None:
-        """Take words; anything else closes the link."""
-        try:
-            for payload in self._unframer.feed(data):
-                self._take(_decoder.decode(payload))
-        except (FrameError, msgspec.MsgspecError, KeyError) as error:
-            log.warning("closed a link: %s", error)
-            self.close()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The process is gone, or closed the link: its lease ends now."""
-        self._ends.discard(self)
-        self._transport = None
-        for stop in self._unwatch:
-            stop()
-        for future in self._asks.values():
-            if not future.done():
-                future.set_exception(DynamodError("the process is gone"))
-        if self.lease:
-            self._ear.gone(self.lease)
-            self._gone(self.lease)
-            self._registry.revoke(self.lease)
-        self._changed()
-
-    @property
-    def rows(self) -> tuple[dict[str, Any], ...]:
-        """The guest's `ps`: what it has reported last, grown older since."""
-        age = time.monotonic() - self._reported
-        rows = [{**row, "uptime": row["uptime"] + age} if row["uptime"] is not None else row for row in self._rows]
-        return self._ear.rows(rows)
-
-    def names(self) -> set[str]:
-        """Names of the guest's graphs, also of those that it is about to start."""
-        return self._claimed | {row["graph"] for row in self.rows}
-
-    def close(self) -> None:
-        """Close the link."""
-        if self._transport is not None:
-            self._transport.close()
-
-    async def ask(self, command: str, arguments: dict[str, Any], *, timeout: float) -> Any:
-        """Ask the process something. Raises TimeoutError, or DynamodError with its own message."""
-        self._next_ask += 1
-        number = self._next_ask
-        future = self._asks[number] = asyncio.get_running_loop().create_future()
-        try:
-            self._say(Ask(number, command, arguments))
-            async with asyncio.timeout(timeout):
-                return await future
-        finally:
-            del self._asks[number]
-
-    def _take(self, message: ToNode) -> None:
-        match message:
-            case Hello():
-                self.hello = message
-                self.lease = self._registry.grant(message.lease)
-                self._say(Welcome(self.lease, self._node, __version__, self._cluster))
-                self._changed()
-            case Put(key, value):
-                self._registry.put(key, value, self.lease)
-            case Delete(key):
-                self._registry.delete(key, self.lease)
-            case Watch(number, prefix):
-                self._say(Snapshot(number, tuple(self._registry.items(prefix))))
-                self._unwatch.append(self._registry.follow(prefix, lambda k, v: self._say(Changed(number, k, v))))
-            case Report(rows):
-                self._rows, self._reported = rows, time.monotonic()
-                self._changed()
-            case Answer(number, value, error):
-                future = self._asks.get(number)
-                if future is not None and not future.done():
-                    if error:
-                        future.set_exception(DynamodError(error))
-                    else:
-                        future.set_result(value)
-            case Claim(name):
-                given = unused(name, self._taken())
-                self._claimed.add(given)
-                self._say(Claimed(name, given))
-            case Heartbeat():
-                if self.hello is not None:
-                    self._ear.heartbeat(self.lease, self.hello)
-            case _:
-                log.debug("unexpected word from %s", self.hello)
-
-    def _say(self, message: FromNode) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(_encoder.encode(message)))
-
-
-def unused(name: str, taken: Collection[str]) -> str:
-    """`name`, else `name-2`, `name-3`, ..."""
-    found, number = name, 1
-    while found in taken:
-        number += 1
-        found = f"{name}-{number}"
-    return found
+    def _connection(self, clocks: Clocks, greeted: Callable[[Connection], None]) -> Connection:
+        connection = Connection(self, clocks, greeted)
+        self.connections.add(connection)
+        return connection

@@ -1,10 +1,10 @@
-"""The seat: at most one process holds a node (its control socket and its registry); a lock says who."""
+"""The node lock: at most one daemon holds a node (its control socket and its registry)."""
 
 import fcntl
 import os
 from pathlib import Path
 
-from .paths import lock_path
+from dynamod.runtime.paths import lock_path
 
 
 class NodeLock:

@@ -1,4 +1,4 @@
-"""The name of this node, and whether another machine has it too: placement and silence are told by names."""
+"""Names of this node and of its graphs; whether another machine has the name of the node too."""
 
 import hashlib
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 
 log = logging.getLogger("dynamod.daemon")
@@ -54,3 +55,16 @@ def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]
     registry.put(f"{prefix}{ours}/{lease:x}", b"", lease)
     registry.watch(prefix, heard)
     return others
+
+
+def graph_name(graph: Graph) -> str:
+    """Default name of a graph: its module's last part (`agg` of graphs.agg:Frontend), else its root."""
+    module = graph.target.partition(":")[0].removesuffix(".py").replace("/", ".")
+    return module.rpartition(".")[2] or graph.root
+
+
+def check_name(name: str) -> str:
+    """The name of a graph, or an empty one. Raises UserError: it becomes a part of names and paths."""
+    if name and not re.fullmatch(r"\w[\w.@+-]{0,63}", name):
+        raise UserError(f"a graph cannot be called '{name}'", "use at most 64 letters, digits and _ - . + @")
+    return name

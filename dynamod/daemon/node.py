@@ -1,53 +1,45 @@
-"""The node: everything one daemon (or foreground process) runs, and its place among others on the machine."""
+"""The node: everything that the daemon of this machine runs and knows."""
 
 import asyncio
+import contextlib
 import logging
-import os
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-
-from dynamod import __version__
-from dynamod.actor import Actor, Backoff, Ref, Spec, Supervisor, System, handle
-from dynamod.control.commands import Commands, check_name
-from dynamod.control.socket import ControlSocket
-from dynamod.discovery.base import Watcher
+from dynamod.actor import Actor, Backoff, Reason, Spec, System, handle
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
-from dynamod.discovery.etcd.settings import EtcdSettings
-from dynamod.discovery.keys import quarantine_key
-from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, Claim, Claimed, FromNode, Hello, Report
 from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
+from dynamod.runtime.liveness import Clocks, clocks_of
+from dynamod.runtime.paths import RunFolder, link_path, logs_folder
 
+from .attached import AttachedGraph
 from .cluster import Cluster, cluster_of
 from .gpus import Gpus, devices
-from .link import LinkServer
+from .link import Connection, LinkServer
 from .lock import NodeLock
-from .names import node_name, watch_namesakes
-from .paths import RunFolder, link_path, logs_folder
-from .recent import Recent
-from .reload import HANDED_OVER, Kept
+from .names import check_name, node_name, watch_namesakes
+from .recent import Recent, SessionLogs
+from .reload import Kept, follow
 from .runner import GraphRunner
-
-if TYPE_CHECKING:
-    from .link import LinkEnd
+from .session import Session
+from .spawn import Origin
 
 log = logging.getLogger("dynamod.daemon")
 
-SEEK = 0.1
-"""Seconds between attempts to hold the node after its holder has gone."""
+FIRST_CLIENT = 30.0
+"""Seconds that an ephemeral daemon waits for the first command or file."""
 
 
-CLAIM = 2.0
-"""Seconds that a guest waits for the holder's word on the name of its graph."""
+class NodeHeld(UserError):
+    """Another daemon holds the node."""
 
 
 class Ping:
@@ -55,69 +47,98 @@ class Ping:
 
 
 class Node(Actor):
-    """Graphs that run here, and the role: `holder` of the node's socket and registry, or `guest` of the holder."""
+    """Graphs of this machine, sessions of commands, users' files, the registry and its leases.
 
-    def __init__(self, system: System, path: Path, *, title: str, must_hold: bool) -> None:
-        self.system = system
-        self.socket = path
-        self.title = title
-        self.must_hold = must_hold
+    `ephemeral`: end with the last session, file and graph. `first`: the connection of the command that started us.
+    `control` makes the actor of the control socket.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        path: Path,
+        *,
+        control: "Callable[[Node], Actor]",
+        ephemeral: bool = False,
+        first: socket.socket | None = None,
+    ) -> None:
+        self.system, self.socket, self.ephemeral = system, path, ephemeral
         self.name = node_name()
         self.cluster = Cluster()
-        self.role = "seeking"
         self.born = time.monotonic()
         self.gpus = Gpus(devices())
-        self.folder = RunFolder(path)
-        self.log_store = LogStore(logs_folder(self.folder.path))
-        self.recent = Recent(self.log_store)
+        self.folder: RunFolder
+        self.log_store: LogStore
+        self.recent: Recent
         self.graphs: dict[str, GraphRunner] = {}
+        self.files: dict[str, AttachedGraph] = {}
+        self.sessions: set[Session] = set()
         self.failed: dict[str, Kept] = {}  # handed over before this start, and could not start again
         self.graphs_changed: Callable[[], None] = lambda: None  # a graph has come or gone
         self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
-        self.commands = Commands(self)
         self.stopped = asyncio.Event()
-        self.seated = asyncio.Event()  # the role is known
-        self._seat = NodeLock(path)
-        self._link: LinkServer | None = None
-        self._guest: LinkRegistry | None = None
-        self._guest_lost = asyncio.Event()
-        self._unheard: set[int] = set()  # pids of our processes that are silent
-        self._lease = self.registry.grant()  # of what the node itself puts while it holds the registry
-        self._claims: dict[str, asyncio.Future[str]] = {}
+        self._control, self._first = control, first
+        self._lock = NodeLock(path)
+        self._etcd: EtcdBridge | None = None
+        self._lease = self.registry.grant()  # of what the node itself puts
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
-        self._watches: list[tuple[str, Watcher]] = []
         self._namesakes: set[str] = set()  # other machines of our name
 
     async def started(self) -> None:
-        """Take the seat, or become a guest."""
-        logging.getLogger().addHandler(self.recent)
-        supervisor = Supervisor()
-        ref = self.system.start("seat", lambda: supervisor, restart="temporary")
-        await self.system.ready(ref, timeout=5)
-        self._seat_supervisor = supervisor
-        if self._seat.take():
-            self.cluster = await asyncio.to_thread(cluster_of)
-            if self.cluster.etcd is not None:
-                library()  # without it nothing starts
-            await self._hold()
-        elif self.must_hold:
-            raise UserError(
-                f"the node is held by process {self._seat.holder()} ({self.socket})",
+        """Take the lock of the node and begin to listen. Raises NodeHeld, UserError."""
+        if not self._lock.take():
+            raise NodeHeld(
+                f"the node is held by process {self._lock.holder()} ({self.socket})",
                 "stop it, or choose another socket with --socket",
             )
-        else:
-            await self._join()
+        try:
+            self.folder = RunFolder(self.socket)
+            self.log_store = LogStore(logs_folder(self.folder.path))
+        except OSError as error:
+            raise UserError(f"the run folder cannot be used: {error}", "choose another --socket") from None
+        self.recent = Recent(self.log_store)
+        self._session_logs = SessionLogs(self._to_sessions)
+        for handler in (self.recent, self._session_logs):
+            logging.getLogger().addHandler(handler)
+        self.cluster = await asyncio.to_thread(cluster_of)
+        if self.cluster.etcd is not None:
+            library()  # without it nothing starts
+        self._services = await self.system.supervisor("services")
+        self.link = link = LinkServer(
+            link_path(self.socket),
+            self.registry,
+            self.name,
+            clocks=_clocks(),
+            cluster=self.cluster.nats,
+            lease=self._lease,
+            changed=self.changed,
+            greeted=self._greeted,
+        )
+        await self._serve(Spec("link", lambda: link))
+        if self._first is not None:
+            await link.adopt(self._first, "", _clocks(), self._greeted)
+        if self.cluster.etcd is not None:
+            self._join_cluster()
+        await self._serve(Spec("control", lambda: self._control(self)))
+        if self.ephemeral:
+            self.context.task(self._first_client(), "first client")
 
-    async def stopping(self, reason: Any) -> None:
-        """End all graphs, then leave the seat."""
-        await asyncio.gather(*(runner.stop() for runner in list(self.graphs.values())))
-        await self.system.root.stop_child("seat")
-        self._seat.leave()
-        logging.getLogger().removeHandler(self.recent)
-        self.log_store.close()
-        self.folder.remove()
+    async def stopping(self, reason: Reason) -> None:
+        """End all graphs, then let go of the node."""
+        for session in self.sessions:
+            session.end("the daemon of this machine was stopped")
+        stops = [graph.stop() for graph in self.graphs.values()] + [file.stop() for file in self.files.values()]
+        await asyncio.gather(*stops, return_exceptions=True)
+        await self.system.root.stop_child("services")
+        self._lock.leave()
+        for handler in (getattr(self, "recent", None), getattr(self, "_session_logs", None)):
+            if handler is not None:
+                logging.getLogger().removeHandler(handler)
+        if hasattr(self, "log_store"):
+            self.log_store.close()
+            self.folder.remove()
 
     @handle
     async def ping(self, message: Ping) -> str:
@@ -126,68 +147,52 @@ class Node(Actor):
 
     # Graphs.
 
-    async def start_graph(self, name: str, graph: Graph, *, origin: Any = None) -> GraphRunner:
+    def names(self) -> set[str]:
+        """Names of all graphs of the node."""
+        return {*self.graphs, *self.files}
+
+    async def start_graph(
+        self, name: str, graph: Graph, *, origin: Origin = Origin(), session: str = "", kept: bool = False
+    ) -> GraphRunner:
         """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
         check_name(name)
-        if name in (self._link.names() if self._link is not None else self.graphs):
+        if name in self.names():
             raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
         runner = GraphRunner(
             name,
             graph,
             self.system,
             folder=self.folder.path,
-            link=link_path(self.socket),
             gpus=self.gpus,
+            adopt=self.link.adopt,
             output=self._output,
             changed=self.changed,
-            silent=self.silent,
             node=self.name,
+            origin=origin,
+            session=session,
+            kept=kept,
         )
-        runner.origin = origin
         self.graphs[name] = runner
         try:
             await runner.start()
         except BaseException:
             del self.graphs[name]
             raise
-        if origin == HANDED_OVER:
+        if kept:
             self.failed.pop(name, None)
-        log.info("graph %s started (%s)", name, graph.target or graph.root)
+        log.info("graph %s started (%s)", name, graph.target or graph.root, extra={"graph": name})
         self.graphs_changed()
         return runner
 
-    async def claim(self, name: str, *, exact: bool) -> str:
-        """The name for a graph of ours among those of other terminals: `name`, or `name-2` and so on.
-
-        Raises UserError when it must be `exact` and is taken. Without an answer it is `name`; `ps` shows pids too.
-        """
-        guest = self._guest
-        if guest is None:
-            return name
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._claims[name] = answer
-        try:
-            async with asyncio.timeout(CLAIM):
-                await guest.leased(CLAIM)
-                guest.say(Claim(name))
-                given = await answer
-        except TimeoutError:
-            return name
-        finally:
-            del self._claims[name]
-        if exact and given != name:
-            raise UserError(f"a graph '{name}' runs already in another terminal", "choose another --name")
-        return given
-
     async def stop_graph(self, name: str) -> None:
         """End a graph for good."""
-        runner = self.graphs[name]
-        await runner.stop()
-        if self.graphs.get(name) is not runner:
-            return  # somebody else has stopped it too
-        del self.graphs[name]
-        self.graphs_changed()
+        graph = self.graphs.get(name) or self.files[name]
+        await graph.stop()
+        if self.graphs.get(name) is graph:
+            del self.graphs[name]
+            self.graphs_changed()
         self.changed()
+        self._end_if_unused()
 
     def forget_graph(self, name: str) -> None:
         """Try no more to start a graph that was handed over and could not start again."""
@@ -195,182 +200,143 @@ class Node(Actor):
         self.graphs_changed()
         self.changed()
 
-    def silent(self, pid: int, silent: bool) -> None:
-        """A process of ours is not heard any more, or is again: ingress processes leave it alone meanwhile."""
-        (self._unheard.add if silent else self._unheard.discard)(pid)
-        self._tell_unheard(pid)
+    async def follow_session(self, session: Session, timeout: float) -> None:
+        """The graph of a session becomes what its command's files describe now. Raises UserError."""
+        runner = session.runner
+        new = await session.reread() if runner is not None else None
+        if runner is not None and new is not None:
+            await follow(self, {runner.name: runner}, {runner.name: new}, timeout)
 
-    def _tell_unheard(self, pid: int) -> None:
-        key, unheard = quarantine_key(self.name, pid), pid in self._unheard
-        if self._guest is not None:
-            if unheard:
-                self._guest.put(key, b"")
-            else:
-                self._guest.delete(key)
-        elif self.role == "holder":
-            if unheard:
-                self.registry.put(key, b"", self._lease)
-            else:
-                self.registry.delete(key, self._lease)
+    async def reload_all(self, timeout: float) -> None:
+        """Read the daemon's own file and those of all commands again. Raises UserError, also when there are none."""
+        if self.reload is None and not self.sessions:
+            raise UserError("this daemon has no file of its own to read again", "dynamo reload -f new.yaml")
+        if self.reload is not None:
+            await self.reload(timeout)
+        for session in list(self.sessions):
+            await self.follow_session(session, timeout)
 
     def stop(self) -> None:
         """End this process in good order."""
         self.stopped.set()
 
+    # Who is connected.
+
+    def _greeted(self, connection: Connection) -> None:
+        assert connection.hello is not None
+        connection.output = lambda line: self._output(connection.name, line.stream, line.line)
+        if connection.hello.kind == "session":
+            self.sessions.add(Session(self, connection))
+        elif connection.hello.kind == "file":
+            graph = AttachedGraph(connection, self.names())
+            self.files[graph.name] = graph
+            connection.on_close(lambda: self._file_closed(graph.name))
+
+    def _file_closed(self, name: str) -> None:
+        self.files.pop(name, None)
+        self._end_if_unused()
+
+    def session_closed(self, session: Session) -> None:
+        """A command has ended, or lost its connection."""
+        self.context.task(self._session_closed(session), "end of a session")
+
+    async def _session_closed(self, session: Session) -> None:
+        await session.closed()
+        self.sessions.discard(session)
+        self._end_if_unused()
+
+    async def _first_client(self) -> None:
+        await asyncio.sleep(FIRST_CLIENT)
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        if self.ephemeral and not (self.sessions or self.files or self.graphs):
+            self.stop()
+
+    # What others see.
+
     def cluster_facts(self) -> dict[str, Any] | None:
-        """How this node is joined to others; None when it is alone, or a guest."""
-        cluster = self.cluster
-        if self.role != "holder" or (cluster.etcd is None and not cluster.nats):
+        """How this node is joined to others; None when it is alone."""
+        if self.cluster.etcd is None and not self.cluster.nats:
             return None
-        cell = self._seat_supervisor.child("etcd")
-        etcd = cell.actor.inspection() if cell is not None else {}
+        etcd = self._etcd.inspection() if self._etcd is not None else {}
         return {
             "etcd": etcd.get("endpoint", ""),
             "connected": bool(etcd.get("connected")),
             "error": str(etcd.get("last_error", "")) if not etcd.get("connected") else "",
-            "nats": cluster.nats.get("NATS_SERVER", "").rpartition("@")[2],
+            "nats": self.cluster.nats.get("NATS_SERVER", "").rpartition("@")[2],
             "foreign_keys": self.registry.statistics().foreign,
             "namesakes": len(self._namesakes),
         }
 
-    def guests(self) -> "list[LinkEnd]":
-        """Processes that joined this node; empty unless we hold it."""
-        return self._link.guests() if self._link is not None else []
-
-    def leases(self) -> dict[int, int]:
-        """Leases of the component processes on this node, guests' too, by pid; empty unless we hold it."""
-        return self._link.leases() if self._link is not None else {}
-
-    # News.
-
     def changed(self) -> None:
-        """Something that `ps` shows may have changed: tell whoever waits, and the holder if we are a guest."""
+        """Something that `ps` shows may have changed: tell whoever waits."""
         for waiter in list(self._waiters):
             waiter()
-        if self._guest is not None:
-            rows = tuple(msgspec.to_builtins(row) for runner in self.graphs.values() for row in runner.rows())
-            self._guest.say(Report(rows))
+        for session in self.sessions:
+            session.report()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, looking at it whenever something has changed."""
-        news = asyncio.Event()
-        self._waiters.append(news.set)
+        changed = asyncio.Event()
+        self._waiters.append(changed.set)
         try:
             while not condition():
-                news.clear()
-                try:
+                changed.clear()
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(1.0):
-                        await news.wait()
-                except TimeoutError:
-                    continue
+                        await changed.wait()
         finally:
-            self._waiters.remove(news.set)
+            self._waiters.remove(changed.set)
 
-    # The seat.
+    def inspection(self) -> dict[str, Any]:
+        """Graphs and sessions."""
+        return {
+            "socket": str(self.socket),
+            "graphs": sorted(self.names()),
+            "sessions": sorted(session.name for session in self.sessions),
+        }
 
-    def watch(self, prefix: str, watcher: Watcher) -> None:
-        """Watch the node's registry, whoever holds it now or later (see registry.base)."""
-        self._watches.append((prefix, watcher))
-        if self._guest is not None:
-            self._guest.watch(prefix, watcher)
-        elif self.role == "holder":
-            self.registry.watch(prefix, watcher)
+    # Parts.
 
-    async def _hold(self) -> None:
-        link = LinkServer(
-            link_path(self.socket),
-            self.registry,
-            self.name,
-            self.changed,
-            lambda: self.graphs,
-            self.cluster.nats,
-            self._lease,
-        )
-        ref = self._seat_supervisor.start_child(Spec("link", lambda: link))
-        await self.system.ready(ref, timeout=5)
-        self._link, self.role = link, "holder"
-        log.debug("this process holds the node at %s", self.socket)
-        if (etcd := self.cluster.etcd) is not None:
-            self._join_cluster(etcd)
-        self._seat_supervisor.start_child(Spec("door", lambda: ControlSocket(self)))
-        self.seated.set()
-        for prefix, watcher in self._watches:
-            self.registry.watch(prefix, watcher)
-        for pid in self._unheard:
-            self._tell_unheard(pid)
-        self.changed()
+    async def _serve(self, spec: Spec) -> None:
+        await self.system.ready(self._services.start_child(spec), timeout=5)
 
-    def _join_cluster(self, etcd: EtcdSettings) -> None:
+    def _join_cluster(self) -> None:
         """Tell other nodes what is here, and hear what is there."""
+        etcd = self.cluster.etcd
+        assert etcd is not None
         where = "found at the usual ports of this machine" if self.cluster.found else "as told"
         endpoints = ", ".join(map(str, etcd.endpoints))
         log.info("this node is %s in the cluster of etcd at %s (%s)", self.name, endpoints, where)
         self._namesakes = watch_namesakes(self.registry, self.name, self._lease)
-        self._seat_supervisor.start_child(Spec("etcd", lambda: EtcdBridge(self.registry, etcd), backoff=Backoff()))
 
-    async def _join(self) -> None:
-        hello = Hello(self.title, os.getpid(), version=__version__, guest=True)
-        guest = LinkRegistry(str(link_path(self.socket)), hello, self._asked, self._guest_lost.set)
-        ref = self._seat_supervisor.start_child(Spec("guest", lambda: guest, restart="temporary"))
-        await self.system.ready(ref, timeout=5)
-        self._guest, self.role = guest, "guest"
-        for prefix, watcher in self._watches:
-            guest.watch(prefix, watcher)
-        log.info("joined the daemon of this machine (process %s)", self._seat.holder())
-        self.seated.set()
-        self.context.task(self._succeed(ref), "succeed")
+        def bridge() -> EtcdBridge:
+            self._etcd = EtcdBridge(self.registry, etcd)
+            return self._etcd
 
-    async def _succeed(self, guest: Ref) -> None:
-        """Watch for the end of the holder; take its seat, unless another guest is faster."""
-        while not self._seat.take():
-            assert self._guest is not None
-            if self._guest.connected:
-                self._guest_lost.clear()
-                self.changed()
-                await self._guest_lost.wait()
-            else:
-                await asyncio.sleep(SEEK)
-        self._guest = None
-        await self._seat_supervisor.stop_child("guest")
-        try:
-            self.cluster = await asyncio.to_thread(cluster_of)
-        except UserError as error:
-            log.error("this node stays alone: %s", error.line())
-        log.info("the daemon of this machine has ended; this process takes its place")
-        await self._hold()
-
-    def _asked(self, message: FromNode) -> None:
-        match message:
-            case Ask():
-                self.context.task(self._answer(message), f"answer {message.command}")
-            case Claimed(asked, name):
-                if (claim := self._claims.get(asked)) is not None and not claim.done():
-                    claim.set_result(name)
-            case _:
-                pass
-
-    async def _answer(self, ask: Ask) -> None:
-        guest = self._guest
-        if guest is None:
-            return
-        try:
-            value = await self.commands.call(ask.command, ask.arguments, local=True)
-        except UserError as error:
-            guest.say(Answer(ask.ask, None, error.line()))
-        except Exception as error:
-            log.exception("%s failed", ask.command)
-            guest.say(Answer(ask.ask, None, f"{type(error).__name__}: {error}"))
-        else:
-            guest.say(Answer(ask.ask, value))
-
-    # What processes print.
+        self._services.start_child(Spec("etcd", bridge, backoff=Backoff()))
 
     def _output(self, process: str, stream: str, line: bytes) -> None:
         reader = self._readers.get(process)
         if reader is None:
             reader = self._readers[process] = LineReader(process)
         reader.feed("out" if stream == "out" else "err", line)
+        graph = process.partition("/")[0]
+        for session in self.sessions:
+            if session.runner is not None and session.runner.name == graph:
+                session.output(process, stream, line)
 
-    def inspection(self) -> dict[str, Any]:
-        """Role and graphs."""
-        return {"role": self.role, "socket": str(self.socket), "graphs": sorted(self.graphs)}
+    def _to_sessions(self, graph: str, line: str) -> None:
+        for session in self.sessions:
+            if not graph or (session.runner is not None and session.runner.name == graph):
+                session.output("dynamod", "err", line.encode())
+
+
+def _clocks() -> Clocks:
+    """How long processes that came by themselves may be without a heartbeat: as the environment says, if it can."""
+    try:
+        return clocks_of(())
+    except UserError as error:
+        log.error("%s; processes may be without a heartbeat for %g s", error.line(), Clocks().heartbeat)
+        return Clocks()

@@ -1,16 +1,17 @@
-"""Log lines with numbers, so that a follower can ask for what came after the last one it saw."""
+"""Log handlers of the daemon: numbered recent lines for followers, and lines for the terminals of sessions."""
 
 import logging
 from collections import deque
+from collections.abc import Callable
 
-from dynamod.observe.lines import HumanLines
+from dynamod.observe.lines import HumanLines, MarkedLines
 from dynamod.observe.logstore import LogStore
 
 KEPT = 10_000
 
 
 class Recent(logging.Handler):
-    """Writes each record of this process to the book and keeps the last lines in memory with a running number."""
+    """Writes each record of this process to the log store and keeps the last lines in memory with a running number."""
 
     def __init__(self, log_store: LogStore, own: str = "dynamod") -> None:
         super().__init__()
@@ -20,7 +21,7 @@ class Recent(logging.Handler):
         self.number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
+        """Number the line, keep it and write it."""
         component = str(getattr(record, "component", "") or self._own)
         line = self.format(record)
         self.number += 1
@@ -32,3 +33,17 @@ class Recent(logging.Handler):
         return [
             line for n, component, line in self._lines if n > number and (components is None or component in components)
         ]
+
+
+class SessionLogs(logging.Handler):
+    """Hands the daemon's own records to `send(graph, line)`; an empty graph: they concern every session."""
+
+    def __init__(self, send: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self.setFormatter(MarkedLines(component="dynamod"))
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass on what the daemon logs itself: lines of component processes go to their session as they come."""
+        if not getattr(record, "component", ""):
+            self._send(str(getattr(record, "graph", "")), self.format(record))

@@ -1,6 +1,6 @@
-"""SIGHUP: the daemon's file is read again, and what runs follows it.
+"""A graph follows its file: what has changed restarts, the rest goes on.
 
-Only graphs that the file names are touched, never those that were handed over. Of one that has changed, the process
+Only graphs that a file names are touched, never those that were handed over. Of one that has changed, the process
 groups that differ are restarted (`GraphRunner.change`).
 """
 
@@ -8,32 +8,29 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynamod.control.commands import graph_name
-from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import Changes, diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+
+from .names import graph_name
+from .runner import GraphRunner
 
 if TYPE_CHECKING:
     from .node import Node
 
 log = logging.getLogger("dynamod.daemon")
 
-HANDED_OVER = "handed over"
-"""Origin of a graph that came by `dynamo serve --detach`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A graph to start. `origin`: how it was asked for, so that a service can start it again."""
+    """A graph to start. `kept`: it was handed over before the last start of the service."""
 
     graph: Graph
     name: str = ""
-    origin: Any = None
+    kept: bool = False
 
     @property
     def called(self) -> str:
@@ -50,57 +47,45 @@ class Kept:
 
 
 def reloader(read: Callable[[], Sequence[Wanted]]) -> "Callable[[Node, float], Any]":
-    """What boot calls on SIGHUP. `read` gives the graphs that the file names, each under a name of its own, or
+    """What a service does on SIGHUP. `read` gives the graphs that the file names, each under a name of its own, or
     raises UserError.
     """
 
     async def reload(node: "Node", finish: float) -> None:
         wanted = await asyncio.to_thread(read)  # it imports the user's files: the loop must not wait
-        await follow(node, {one.called: one.graph for one in wanted}, finish)
+        own = {name: runner for name, runner in node.graphs.items() if not runner.kept and not runner.session}
+        await follow(node, own, {one.called: one.graph for one in wanted}, finish)
+        for name, kept in list(node.failed.items()):
+            if why := await _try(node.start_graph(name, kept.graph, kept=True), name, logging.ERROR):
+                node.failed[name] = Kept(kept.graph, why)
 
     return reload
 
 
-def rereader(read: Callable[[], Graph]) -> "Callable[[Node, float], Any]":
-    """The same for a command that runs one graph: `read` gives it anew, or raises UserError."""
-
-    async def reload(node: "Node", finish: float) -> None:
-        new = absolute(await asyncio.to_thread(read), Path.cwd())
-        for name, runner in node.graphs.items():
-            if runner.origin != HANDED_OVER:
-                runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
-                await follow(node, {name: new}, finish)
-                return
-
-    return reload
-
-
-async def follow(node: "Node", wanted: Mapping[str, Graph], finish: float = FINISH) -> None:
+async def follow(
+    node: "Node", running: Mapping[str, GraphRunner], wanted: Mapping[str, Graph], finish: float = FINISH
+) -> None:
     """Stop what is no longer named, change what differs, then start what is missing.
 
     `finish`: seconds that streams of processes which are replaced get to finish.
     """
-    running = {name: runner for name, runner in node.graphs.items() if runner.origin != HANDED_OVER}
     changed: list[str] = []
     for name, runner in running.items():
         if name not in wanted:
-            log.info("reload: graph %s is no longer named: stopping it", name)
+            log.info("reload: graph %s is no longer named: stopping it", name, extra={"graph": name})
             await node.stop_graph(name)
         elif not (changes := diff(runner.graph, wanted[name])).nothing:
-            log.info("reload: graph %s changes (%s)", name, describe(changes))
+            log.info("reload: graph %s changes (%s)", name, describe(changes), extra={"graph": name})
             changed.append(name)
         else:
-            log.info("reload: graph %s is unchanged", name)
+            log.info("reload: graph %s is unchanged", name, extra={"graph": name})
     again = [name for name in changed if await _try(running[name].change(wanted[name], finish), name, logging.DEBUG)]
     for name in again:  # another graph may have left the port that it asks for
         if await _try(running[name].change(wanted[name], finish), name, logging.ERROR):
-            log.warning("reload: graph %s runs on as it was", name)
+            log.warning("reload: graph %s runs on as it was", name, extra={"graph": name})
     for name, graph in wanted.items():
         if name not in running:
             await _try(node.start_graph(name, graph), name, logging.ERROR)
-    for name, kept in list(node.failed.items()):
-        if why := await _try(node.start_graph(name, kept.graph, origin=HANDED_OVER), name, logging.ERROR):
-            node.failed[name] = Kept(kept.graph, why)
 
 
 def describe(changes: Changes) -> str:

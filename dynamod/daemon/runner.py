@@ -6,25 +6,24 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from dynamod.actor import ActorUnreachable, Policy, Ref, Supervisor, System
-from dynamod.actor.cell import Cell
 from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+from dynamod.runtime.liveness import clocks_of
 
 from .gpus import Gpus
 from .groups import Group, groups, require_some
 from .launch import Launcher
-from .process import Output, Process
+from .process import Adopt, Output, ProcessRecord
 from .running import Running
 from .sockets import listen, url_of
-from .stall import clocks_of
+from .spawn import Origin
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -34,7 +33,7 @@ READY = 600.0
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One component of one process, as `ps` shows it. Times in seconds."""
+    """One component of one process, as `ps` shows it. Times in seconds. `session`: the command that it ends with."""
 
     graph: str
     component: str
@@ -46,7 +45,7 @@ class Row(msgspec.Struct, frozen=True):
     uptime: float | None
     last_error: str
     gpus: list[str]
-    guest: str = ""
+    session: str = ""
 
 
 def down(graph: str, component: str, why: str) -> Row:
@@ -55,7 +54,11 @@ def down(graph: str, component: str, why: str) -> Row:
 
 
 class GraphRunner:
-    """Starts, watches and changes the processes of a graph. `changed` is called whenever a row may have changed."""
+    """Starts, watches and changes the processes of a graph. `changed` is called whenever a row may have changed.
+
+    `session`: the command in whose terminal the graph runs; empty for one that runs until it is stopped. `kept`: it was
+    handed over to a service, which starts it again after a restart.
+    """
 
     def __init__(
         self,
@@ -64,24 +67,25 @@ class GraphRunner:
         system: System,
         *,
         folder: Path,
-        link: Path,
         gpus: Gpus,
+        adopt: Adopt,
         output: Output,
         changed: Callable[[], None],
-        silent: Callable[[int, bool], None],
         node: str = "",
+        origin: Origin = Origin(),
+        session: str = "",
+        kept: bool = False,
     ) -> None:
         self._node = node
-        self.name = name
-        self.graph = graph
+        self.name, self.graph = name, graph
+        self.session, self.kept = session, kept
         self._system = system
         self._gpus, self._changed = gpus, changed
         self._launcher = Launcher(
-            name, lambda: self.graph, folder=folder, link=link, output=output, changed=changed, silent=silent
+            name, lambda: self.graph, folder=folder, adopt=adopt, output=output, changed=changed, origin=origin
         )
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
-        self.origin: Any = None  # how to start the graph again after a restart of the daemon
 
     async def start(self) -> None:
         """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
@@ -97,12 +101,7 @@ class GraphRunner:
                 self._groups[group.name] = Running(group, sock)
                 for index in range(group.replicas):
                     self._take(group, index)
-            ref = self._system.start(self.name, lambda: Supervisor((), POLICY), restart="temporary")
-            await self._system.ready(ref, timeout=5)
-            cell = self._system.cell(ref)
-            assert cell is not None
-            assert isinstance(cell.actor, Supervisor)
-            self._supervisor = cell.actor
+            self._supervisor = await self._system.supervisor(self.name, POLICY)
         except BaseException:
             self._release()
             raise
@@ -135,9 +134,9 @@ class GraphRunner:
                 current, name = running.child(index), running.name(index)
                 others = [other for other, replica in running.others.items() if replica == index]
                 for child in (current, *others):
-                    cell = supervisor.child(child)
+                    known = children.get(child), self._record(child)
                     for spec in running.group.services:
-                        row = self._row(spec.name, name, index, devices, children.get(child), cell)
+                        row = self._row(spec.name, name, index, devices, *known)
                         if child != current and row.state == "Ready":
                             row = msgspec.structs.replace(row, state="Draining")  # it will hear of it at once
                         yield row, child == current
@@ -149,10 +148,10 @@ class GraphRunner:
         index: int,
         devices: Sequence[str],
         child: ChildStatistics | None,
-        cell: Cell | None,
+        record: ProcessRecord | None,
     ) -> Row:
-        facts = cell.actor.facts() if cell is not None and isinstance(cell.actor, Process) else None
-        state = child.state if child is not None else cell.state if cell is not None else "Stopped"
+        facts = record.facts() if record is not None else None
+        state = child.state if child is not None else "Draining" if facts is not None else "Stopped"
         if facts is not None and state in ("Starting", "Ready", "Draining"):
             state = facts.components.get(component, state)
             state = "Silent" if facts.silent else state
@@ -168,7 +167,13 @@ class GraphRunner:
             uptime=facts.uptime if facts is not None else None,
             last_error=(facts.silent if facts is not None else "") or trouble,
             gpus=list(devices),
+            session=self.session,
         )
+
+    def _record(self, child: str) -> ProcessRecord | None:
+        """The record of a process that runs."""
+        record = self._launcher.records.get(child)
+        return record if record is not None and not record.ended else None
 
     def services(self) -> list[ServiceSpec]:
         """The services that run on this node."""
@@ -187,19 +192,14 @@ class GraphRunner:
         rows = [row for row, current in self._rows() if current]
         return bool(rows) and all(row.state == "Ready" for row in rows)
 
-    def processes(self, component: str) -> list[Process]:
-        """The live processes of a component (or of all, for an empty name)."""
-        found: list[Process] = []
-        if self._supervisor is None:
-            return found
-        for running in self._groups.values():
-            if component and not self._names(running, component):
-                continue
-            for index in sorted(running.replicas):
-                cell = self._supervisor.child(running.child(index))
-                if cell is not None and isinstance(cell.actor, Process):
-                    found.append(cell.actor)
-        return found
+    def processes(self) -> list[ProcessRecord]:
+        """All live processes."""
+        return [
+            record
+            for running in self._groups.values()
+            for index in sorted(running.replicas)
+            if (record := self._record(running.child(index))) is not None
+        ]
 
     async def restart(self, component: str, *, drain: bool = True, timeout: float = FINISH) -> None:
         """Restart the processes of a component, one after the other, each when the one before is Ready.
@@ -256,6 +256,7 @@ class GraphRunner:
             await supervisor.stop_child(child, drain=True, timeout=timeout)
         finally:
             del running.others[child]
+            self._launcher.records.pop(child, None)
             self._changed()
 
     def _free_name(self, running: Running, index: int) -> str:
@@ -263,7 +264,7 @@ class GraphRunner:
         assert self._supervisor is not None
         children, name, number = self._supervisor.children(), running.name(index), 1
         taken = {child.name for child in children if child.state != "Fatal"}
-        while name in taken or self._supervisor.child(name) is not None:  # the second: it is leaving
+        while name in taken or self._supervisor.lives(name):  # the second: it is leaving
             number += 1
             name = f"{running.name(index)}+{number}"
         return name

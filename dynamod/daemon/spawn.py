@@ -1,8 +1,8 @@
 """Starting component processes, some of them before it is known what they will run.
 
 A new interpreter needs most of its start-up time for imports that do not depend on the plan. So a command that is
-about to serve starts `spare` processes first and reads its own files while they warm up; what is not taken goes away
-when its lifeline closes. A process gets its plan, and the sockets to listen on, over the lifeline.
+about to serve asks for spare processes first and reads its own files while they warm up. What nobody takes is ended. A
+process gets its plan, and the sockets to listen on, over the connection to its daemon.
 """
 
 import asyncio
@@ -12,25 +12,42 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dynamod.transport.framing import pack
 
-WARM = ("ingress", "worker")
-"""What a spare process can be warmed up for."""
+_NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+"""Only the daemon speaks to systemd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a graph's processes inherit from the command that brought the graph: environment, folder, interpreter."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    folder: str = ""
+    python: str = sys.executable
+
+    def environment(self) -> dict[str, str]:
+        """The environment of component processes, with their output going through pipes to the daemon."""
+        environ = {name: value for name, value in self.environ.items() if name not in _NOT_INHERITED}
+        return {**environ, "DYNAMOD_LOG_PIPE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class Child:
-    """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its lifeline."""
+    """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its socket pair."""
 
-    def __init__(self, environ: Mapping[str, str], warm: str = "") -> None:
+    def __init__(self, environ: Mapping[str, str], warm: str = "", origin: Origin | None = None) -> None:
         self.sock, theirs = socket.socketpair()
+        origin = origin or Origin()
         try:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "dynamod.runtime.host", str(theirs.fileno()), warm],
+                [origin.python, "-m", "dynamod.runtime.host", str(theirs.fileno()), warm],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=dict(environ),
+                cwd=origin.folder or None,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -41,7 +58,7 @@ class Child:
             theirs.close()
         self.pid = self.popen.pid
 
-    def tell(self, plan: bytes, fds: Sequence[int]) -> None:
+    def send_plan(self, plan: bytes, fds: Sequence[int]) -> None:
         """Send the plan and the descriptors it speaks of (by their place in `fds`)."""
         socket.send_fds(self.sock, [pack(plan)], list(fds))
         self.sock.setblocking(False)
@@ -81,35 +98,39 @@ class Child:
             await done.wait()
         return self.popen.wait()
 
-
-_spares: dict[str, Child] = {}
-
-
-def environment() -> dict[str, str]:
-    """The environment of component processes: ours, with their output going through pipes to us."""
-    environ = dict(os.environ)
-    environ["DYNAMOD_LOG_PIPE"] = "1"
-    environ["PYTHONUNBUFFERED"] = "1"
-    for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
-        environ.pop(name, None)  # only the daemon speaks to systemd
-    return environ
+    def end(self) -> None:
+        """End a spare at once: it has done nothing yet, and nobody should wait for it."""
+        self.popen.kill()
+        self.sock.close()
+        for pipe in (self.popen.stdout, self.popen.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.popen.wait()
 
 
-def prewarm(kinds: Sequence[str] = WARM) -> None:
-    """Start the spares. Called by commands that will serve for certain."""
+_spares: dict[str, tuple[Origin, Child]] = {}
+
+
+def prewarm(kinds: Sequence[str], origin: Origin) -> None:
+    """Start spares for `ingress` or `worker` processes."""
     for kind in kinds:
         if kind not in _spares:
-            _spares[kind] = Child(environment(), kind)
+            _spares[kind] = (origin, Child(origin.environment(), kind, origin))
 
 
-def take_spare(kind: str, environ: Mapping[str, str]) -> Child | None:
-    """A spare that was started with this very environment, if there is one that lives."""
-    spare = _spares.get(kind)
-    if spare is None or dict(environ) != environment():
+def take_spare(kind: str, origin: Origin, environ: Mapping[str, str]) -> Child | None:
+    """A spare that was started as this process would be, if there is one that lives.
+
+    DYN_LOG may differ: a spare is started before the command has read its flags, and gets it with its plan.
+    """
+    made_for, spare = _spares.get(kind, (None, None))
+    if made_for is None or spare is None or (made_for.folder, made_for.python) != (origin.folder, origin.python):
+        return None
+    if {**made_for.environment(), "DYN_LOG": ""} != {**environ, "DYN_LOG": ""}:
         return None
     del _spares[kind]
     if spare.returncode is not None:
-        end(spare)
+        spare.end()
         return None
     return spare
 
@@ -117,14 +138,4 @@ def take_spare(kind: str, environ: Mapping[str, str]) -> Child | None:
 def drop_spares() -> None:
     """End the spares that nobody took."""
     while _spares:
-        end(_spares.popitem()[1])
-
-
-def end(spare: Child) -> None:
-    """End a spare at once: it has done nothing yet, and nobody should wait for it."""
-    spare.popen.kill()
-    spare.sock.close()
-    for pipe in (spare.popen.stdout, spare.popen.stderr):
-        if pipe is not None:
-            pipe.close()
-    spare.popen.wait()
+        _spares.popitem()[1][1].end()

@@ -1,125 +1,123 @@
-"""The registry as a process of the node sees it: over the link to the daemon that holds the node.
+"""The registry as a process of the node sees it: over its connection to the daemon.
 
-When that daemon ends, nothing is lost here: the view stays, and once it (or its successor) is back, the process greets
-with the lease it had, puts its keys again and compares the new snapshot with what it knew. Keys that are missing get a
-time of grace, because their owners have to come back too.
-
-The daemon may be a process that serves, too (a user's own file). When it is stopped nobody else can say so: whoever
-does not hear from it for HEARTBEAT seconds takes it to be quarantined, until it is heard.
+When the daemon ends, a process that it started ends too. A user's file goes on: its view stays, and once a daemon is
+there again, it greets with the lease it had, puts its keys again and compares the new snapshot with what it knew. Keys
+that are missing stay for `GRACE` seconds, because their owners have to come back too.
 """
 
 import asyncio
-import itertools
 import logging
-import os
-import socket
-import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason
-from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Snapshot, ToNode, Watch, Welcome
-from dynamod.transport.framing import MAGIC, FrameError, Unframer, pack
+from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused, Snapshot, ToNode, Watch, Welcome
+from dynamod.transport.channel import Channel, Handler
 
 from .base import Watcher
-from .keys import QUARANTINED, quarantine_key
 
-log = logging.getLogger("dynamod.registry")
+log = logging.getLogger("dynamod.discovery")
 
 RETRY = 0.1
+"""Seconds between attempts to reach a daemon that has gone."""
+CONNECT = 2.0
+"""Seconds for one attempt."""
 GRACE = 3.0
-ECHO = "local/echo/"
-"""Keys that a process puts to hear them back from the daemon."""
-HEARTBEAT = 2.0
-"""Seconds without a word of the daemon, although it was asked."""
-ASK = 0.5
-"""Seconds between two questions."""
-_PEER = struct.Struct("3i")  # pid, uid, gid
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(FromNode)
+
+Connect = Callable[[Callable[[], Channel]], Awaitable[Any]]
+"""Makes one connection with the channel that it is given. Raises OSError."""
 
 
 class LinkRegistry(Actor):
-    """Keeps the link to the daemon at `path`, for ever. `hello` is what the process says of itself."""
+    """Keeps the connection to the daemon. `hello` is what the process says of itself.
+
+    `take` gets messages that are not the registry's business, `welcomed` each greeting, `lost` the end of a connection.
+    `absent`: what to do while there is no daemon, before the next attempt; None: the first end is the last.
+    """
 
     def __init__(
         self,
-        path: str,
         hello: Hello,
-        other: Callable[[FromNode], None] | None = None,
-        lost: Callable[[], None] | None = None,
+        connect: Connect,
+        *,
+        take: Callable[[FromNode], None] = lambda _message: None,
+        handler: Handler | None = None,
         welcomed: Callable[[Welcome], None] = lambda _welcome: None,
+        lost: Callable[[str], None] = lambda _why: None,
+        absent: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._welcomed = welcomed
-        self._path = path
-        self._hello = hello
-        self._other = other  # takes what is not the registry's business (Ask)
-        self._lost = lost
+        self._hello, self._connect = hello, connect
+        self._other, self._handler = take, handler
+        self._welcomed, self._lost, self._absent = welcomed, lost, absent
         self._own: dict[str, bytes] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
         self._view: dict[int, dict[str, bytes]] = {}
         self._missing: dict[int, set[str]] = {}  # keys of the last snapshot's grace, until their owner is back
         self._lease = hello.lease
         self._granted = asyncio.Event()
-        self._writer: asyncio.StreamWriter | None = None
+        self._channel: Channel | None = None
+        self._closed = asyncio.Event()
+        self._greeted = False  # by the daemon of this connection
         self.node = ""
-        self._heard = 0.0
-        self._echo = ""
-        self._silent = ""  # key of the daemon's quarantine while it is not heard
 
     async def started(self) -> None:
-        """Begin to keep the link; does not wait for it."""
-        self.context.task(self._keep(), "keep link")
+        """Begin to keep the connection; does not wait for it."""
+        self.context.task(self._keep(), "keep connection")
 
     async def stopping(self, reason: Reason) -> None:
-        """Close the link: the daemon revokes the lease at once."""
-        if self._writer is not None:
-            self._writer.close()
+        """Close the connection: the daemon revokes the lease at once."""
+        if self._channel is not None:
+            self._channel.close()
 
     # Registry.
 
     @property
     def lease(self) -> int:
-        """See base.Registry."""
+        """Id of the process's lease; 0 until it is granted."""
         return self._lease if self._granted.is_set() else 0
 
     @property
     def connected(self) -> bool:
         """Whether the daemon is there now."""
-        return self._writer is not None
+        return self._greeted
 
     async def leased(self, timeout: float) -> int:
-        """See base.Registry."""
+        """Wait for the lease. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._granted.wait()
         return self._lease
 
     def put(self, key: str, value: bytes) -> None:
-        """See base.Registry."""
+        """Store under our lease, and again whenever a daemon comes."""
         self._own[key] = value
-        self.say(Put(key, value))
+        self.send(Put(key, value))
 
     def delete(self, key: str) -> None:
-        """See base.Registry."""
+        """Remove a key of ours."""
         if self._own.pop(key, None) is not None:
-            self.say(Delete(key))
+            self.send(Delete(key))
 
     def watch(self, prefix: str, watcher: Watcher) -> None:
-        """See base.Registry."""
+        """Call `watcher` with every key below `prefix` now and with each change."""
         number = len(self._watchers) + 1
         self._watchers[number] = (prefix, watcher)
         self._view[number] = {}
-        self.say(Watch(number, prefix))
+        self.send(Watch(number, prefix))
 
-    def say(self, message: ToNode) -> None:
-        """Send a word to the daemon if it is there; the registry's own words are repeated when it comes back."""
-        if self._writer is not None:
-            self._writer.write(pack(_encoder.encode(message)))
+    def send(self, message: ToNode) -> None:
+        """Send a message if the daemon is there; the registry's own are repeated when it comes back."""
+        if self._greeted and self._channel is not None:
+            self._channel.send(message)
+
+    async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
+        """Ask the daemon. Raises as Channel.ask."""
+        assert self._channel is not None, "wait for `leased` before"
+        return await self._channel.ask(command, arguments, timeout=timeout)
 
     def inspection(self) -> dict[str, Any]:
-        """Whether the link is up, and what is held and watched."""
+        """Whether the connection is up, and what is held and watched."""
         return {
             "connected": self.connected,
             "lease": f"{self._lease:x}",
@@ -127,92 +125,63 @@ class LinkRegistry(Actor):
             "watches": {prefix: len(self._view[n]) for n, (prefix, _) in self._watchers.items()},
         }
 
-    # The link.
+    # The connection.
 
     async def _keep(self) -> None:
-        silent = True
         while True:
+            self._closed.clear()
             try:
-                async with asyncio.timeout(2.0):
-                    reader, writer = await asyncio.open_unix_connection(self._path)
-            except (OSError, TimeoutError):
-                if not silent:
-                    log.warning("no daemon at %s; going on with the last known view", self._path)
-                    silent = True
-                await asyncio.sleep(RETRY)
-                continue
-            silent = False
-            listening = self.context.task(self._listen(writer), "listen")
-            try:
-                await self._talk(reader, writer)
-            except (OSError, FrameError, msgspec.MsgspecError) as error:
-                log.warning("the link broke: %s", error)
-            finally:
-                self._writer = None
-                listening.cancel()
-                self._tell_silent("")
-                writer.close()
-                if self._lost is not None:
-                    self._lost()
+                async with asyncio.timeout(CONNECT):
+                    await self._connect(self._make)
+            except (OSError, TimeoutError) as error:
+                why = f"no daemon answers: {error or type(error).__name__}"
+            else:
+                await self._closed.wait()
+                fault = self._channel.fault if self._channel is not None else ""
+                why = fault or "the daemon has ended"
+            if self._greeted:
+                self._greeted = False
+                log.debug("lost the daemon: %s", why)
+            self._lost(why)
+            if self._absent is None:
+                return
             await asyncio.sleep(RETRY)
+            await self._absent()
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        unframer = Unframer()
-        hello = msgspec.structs.replace(self._hello, lease=self._lease)
-        writer.write(MAGIC + pack(_encoder.encode(hello)))
-        while data := await reader.read(1 << 16):
-            self._heard = self.context.now()
-            for payload in unframer.feed(data):
-                self._take(_decoder.decode(payload), writer)
+    def _make(self) -> Channel:
+        self._channel = Channel(
+            self._take,
+            opened=self._greet,
+            closed=self._closed.set,
+            handler=self._handler,
+            spawn=self.context.task,
+        )
+        return self._channel
 
-    async def _listen(self, writer: asyncio.StreamWriter) -> None:
-        """Ask the daemon for a word again and again. A late look says more about us than about it."""
-        pid = _peer(writer)
-        looked = self._heard = self.context.now()
-        for count in itertools.count():
-            await asyncio.sleep(ASK)
-            now = self.context.now()
-            if now - looked > ASK + 0.5:
-                self._heard = now
-            looked = now
-            if self._writer is writer and self.node and pid not in (0, os.getpid()):
-                self._ask(count)
-                silent = now - self._heard > HEARTBEAT
-                self._tell_silent(quarantine_key(self.node, pid) if silent else "")
+    def _greet(self) -> None:
+        assert self._channel is not None
+        self._channel.send(msgspec.structs.replace(self._hello, lease=self._lease))
 
-    def _ask(self, count: int) -> None:
-        key = f"{ECHO}{self._lease:x}"
-        if self._echo != key:
-            self._echo = key
-            self.watch(key, lambda _key, _value: None)
-        self.say(Put(key, b"%d" % count))
-
-    def _tell_silent(self, key: str) -> None:
-        before, self._silent = self._silent, key
-        if before != key:
-            log.warning("the daemon %s", "does not answer" if key else "answers again")
-            for prefix, watcher in list(self._watchers.values()):
-                if prefix == QUARANTINED:
-                    watcher(key or before, b"" if key else None)
-
-    def _take(self, message: FromNode, writer: asyncio.StreamWriter) -> None:
+    def _take(self, message: FromNode) -> None:
         match message:
             case Welcome(lease, node):
                 self._lease, self.node = lease, node
-                self._writer = writer
+                self._greeted = True
                 self._welcomed(message)
                 for key, value in self._own.items():
-                    self.say(Put(key, value))
+                    self.send(Put(key, value))
                 for number, (prefix, _) in self._watchers.items():
-                    self.say(Watch(number, prefix))
+                    self.send(Watch(number, prefix))
                 self._granted.set()
             case Snapshot(number, items):
                 self._compare(number, dict(items))
             case Changed(number, key, value):
                 self._change(number, key, value)
+            case Refused(error):
+                log.debug("refused by the daemon: %s", error)
+                self._other(message)
             case _:
-                if self._other is not None:
-                    self._other(message)
+                self._other(message)
 
     def _compare(self, number: int, new: dict[str, bytes]) -> None:
         for key, value in new.items():
@@ -239,13 +208,3 @@ class LinkRegistry(Actor):
         else:
             view[key] = value
         self._watchers[number][1](key, value)
-
-
-def _peer(writer: asyncio.StreamWriter) -> int:
-    """Pid of the process that listens at the other end; 0 where the kernel does not tell."""
-    sock = writer.get_extra_info("socket")
-    try:
-        pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-    except (OSError, AttributeError):
-        return 0
-    return int(pid)

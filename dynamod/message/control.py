@@ -1,9 +1,9 @@
-"""How long verbs of the control socket that end processes may take."""
+"""How long commands that end processes may take."""
 
 FINISH = 600.0
 """Seconds that open streams get to finish when their process is to end; then they move elsewhere, or are cut."""
 
 
 def patience(finish: float | None) -> float:
-    """Seconds after which such a verb has failed: several processes may take their turns."""
+    """Seconds after which such a command has failed: several processes may take their turns."""
     return 600.0 + 10 * (FINISH if finish is None else finish)

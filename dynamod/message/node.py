@@ -1,24 +1,30 @@
-"""What processes of a node and its daemon say to each other over the node link (one unix socket per daemon).
+"""Messages between the daemon of a node and the processes that are connected to it.
 
-A process says `Hello`, gets `Welcome` with its lease, and from then on puts keys under that lease, watches prefixes
-and reports. The link is the lease's life: when it closes, or the process's supervisor says `Exited`, the lease is
-revoked and watchers hear of it. A foreground process that joined the daemon of its node (a guest) uses the same link
-to show its components and to take commands for them.
+A process sends `Hello`, gets `Welcome`, and from then on either side may `Ask` the other something. Three kinds of
+process are connected: a `component` process that the daemon has started (over a socket pair), a user's Python `file`
+that joined the node, and the `session` of a command in a terminal. The first two have a lease: they put keys under it,
+and when the connection closes the lease is revoked and watchers are told.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+Kind = Literal["component", "file", "session"]
+
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """First word of a process. `lease`: the id it held before, kept when still free; 0 asks for a new one."""
+    """First message of a process. `lease`: the id it held before, kept when still free; 0 asks for a new one.
+
+    `patience`: seconds without a heartbeat after which the process counts as unresponsive; 0 is the daemon's setting.
+    """
 
     process: str
     pid: int
     lease: int = 0
     version: str = ""
-    guest: bool = False
+    kind: Kind = "component"
+    patience: float = 0.0
 
 
 class Put(msgspec.Struct, frozen=True, array_like=True, tag="put"):
@@ -35,67 +41,82 @@ class Delete(msgspec.Struct, frozen=True, array_like=True, tag="delete"):
 
 
 class Watch(msgspec.Struct, frozen=True, array_like=True, tag="watch"):
-    """Send what stands under `prefix` now (`Snapshot`), then each change (`Changed`)."""
+    """Send what is stored under `prefix` now (`Snapshot`), then each change (`Changed`)."""
 
     watch: int
     prefix: str
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
-    """A component's state as its process sees it: Starting, Ready, Draining, Stopped; with a line of detail."""
+    """A component's state as its process sees it: Starting, Ready, Draining, Stopped; with a line of detail.
+
+    An empty state: the process does not run the component any more.
+    """
 
     component: str
     state: str
     detail: str = ""
 
 
-class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
-    """A guest's `ps` rows (JSON-like), whenever they change."""
-
-    rows: tuple[dict[str, Any], ...]
-
-
-class Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
-    """A guest is about to start a graph of this name; answered by `Claimed`."""
-
-    name: str
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """Reply to an `Ask`: `error` is empty on success."""
-
-    ask: int
-    value: Any = None
-    error: str = ""
-
-
-class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """Heartbeat of the sending process; `at` is its own monotonic clock, only compared with itself.
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """The sender's event loop runs.
 
     `step`: seconds since its engine's step of `tokens` tokens began; None between steps, and without an engine.
     """
 
-    at: float
     step: float | None = None
     tokens: int = 0
 
 
-class Exited(msgspec.Struct, frozen=True, array_like=True, tag="exited"):
-    """A supervisor saw the process with this lease end: revoke at once."""
+class Output(msgspec.Struct, frozen=True, array_like=True, tag="output"):
+    """A line that a process printed or logged; `stream` is `out` or `err`. A file sends, a session receives."""
 
-    lease: int
+    process: str
+    stream: str
+    line: bytes
 
 
-ToNode = Hello | Put | Delete | Watch | State | Report | Answer | Heartbeat | Exited | Claim
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
+    """A question to the other side: a command with its arguments, answered by `Answer` with the same number."""
+
+    number: int
+    command: str
+    arguments: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """Reply to an `Ask`. `error` is empty on success; `mistake`: the user can mend it, and `hint` says how."""
+
+    number: int
+    value: Any = None
+    error: str = ""
+    mistake: bool = False
+    hint: str = ""
+
+
+ToNode = Hello | Put | Delete | Watch | State | Heartbeat | Output | Ask | Answer
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):
-    """Answer to `Hello`. `cluster`: variables that say how other nodes are reached; empty when the node is alone."""
+    """Answer to `Hello`. `cluster`: variables that say how other nodes are reached; empty when the node is alone.
+
+    `process`: what the node calls the sender. `pid`: the daemon's.
+    """
 
     lease: int
     node: str
     version: str = ""
     cluster: dict[str, str] = {}
+    pid: int = 0
+    process: str = ""
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
+    """No daemon is behind this connection, or it does not take the process. `held`: another one holds the node."""
+
+    error: str
+    hint: str = ""
+    held: bool = False
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):
@@ -113,19 +134,18 @@ class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
     value: bytes | None
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
-    """The daemon asks the process something: verb and arguments; answered by `Answer` with the same number."""
+class Report(msgspec.Struct, frozen=True, array_like=True, tag="report"):
+    """The graph of a session, whenever it changes: its rows of `ps` (JSON-like) and where clients reach it."""
 
-    ask: int
-    command: str
-    arguments: dict[str, Any] = {}
-
-
-class Claimed(msgspec.Struct, frozen=True, array_like=True, tag="claimed"):
-    """The name that the graph gets: the one asked for, or with a number behind it when that is taken on this node."""
-
-    asked: str
-    name: str
+    graph: str
+    rows: tuple[dict[str, Any], ...]
+    urls: tuple[str, ...] = ()
 
 
-FromNode = Welcome | Snapshot | Changed | Ask | Claimed
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """The graph of a session, or the daemon, has been stopped by somebody else; `why` in one line."""
+
+    why: str
+
+
+FromNode = Welcome | Refused | Snapshot | Changed | Report | Ended | Output | Ask | Answer

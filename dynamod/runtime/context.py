@@ -15,6 +15,7 @@ from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
+from dynamod.ingress.base import Backend
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
@@ -34,6 +35,8 @@ CAUGHT_UP = "local/caught-up/"
 CATCH_UP = 5.0
 MADE_UP = "run-"
 """So begin the names that `dynamo-run` gives to its graphs."""
+Explain = Callable[[str], list[Any]]
+"""The decisions for a request, by its id."""
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
@@ -105,9 +108,16 @@ class ProcessContext:
     remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
+    backend: Backend | None = None  # of the processor of this process, for its frontend
+    explains: list[Explain] = field(default_factory=list[Explain])  # of components that decide where requests go
+    in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
     subject: str = ""  # where other nodes reach this process
     _view: View | None = None
     _follows: bool = False
+
+    def rename(self, name: str) -> None:
+        """The daemon has given the process another name."""
+        self.plan = msgspec.structs.replace(self.plan, name=name)
 
     @property
     def view(self) -> View:
@@ -299,10 +309,6 @@ class ComponentContext:
             if instance is not None:
                 self.process_context.registry.delete(card_key(instance))
                 self.process_context.registry.delete(instance_key(instance))
-
-    def neighbour(self, name: str) -> Ref | None:
-        """Another component of this process."""
-        return self.process_context.components.get(name)
 
 
 def _difference(card: ModelCard, other: ModelCard) -> str:

@@ -1,4 +1,4 @@
-"""A component process: `python -m dynamod.runtime.host FD`, started by the daemon with a lifeline at FD.
+"""A component process: `python -m dynamod.runtime.host FD`, started by the daemon with a socket pair at FD.
 
 Kept light at import: what a component needs is imported when the plan names it.
 """
@@ -15,71 +15,71 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.actor.inspect import inspect_system
+from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import Answer, Ask, FromNode, Heartbeat, State
+from dynamod.message.node import Heartbeat, Hello, State, Welcome
 
+from .components import component_class
 from .context import ComponentContext, ProcessContext
-from .lifeline import Lifeline, die_with_parent, receive_plan
+from .lifeline import die_with_parent, receive_plan
+from .liveness import HEARTBEAT
 from .plan import EXIT_USER_ERROR, HostPlan, decode
-from .process_context import leave, surround
+from .process_context import close_process_context, open_process_context
 
 log = logging.getLogger("dynamod.host")
 
-HEARTBEAT = 0.5
 
+class Host(Actor):
+    """Runs the components of one plan until it is told to stop, the daemon is gone, or a component ends.
 
-class Host:
-    """Runs the components of one plan until it is told to stop, the daemon is gone, or a component ends."""
+    `code`: what the process exits with, once `over` is set and the host has stopped.
+    """
 
     def __init__(self, plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> None:
-        self._plan = plan
-        self._fds = fds
-        self._sock = sock
-        self._stop = asyncio.Event()
-        self._code = 0
-        self._lifeline = Lifeline(self._asked, self._stop.set, upper=False)
-        self._process_context: ProcessContext | None = None
+        self._plan, self._sock, self._fds = plan, sock, fds
+        self._context: ProcessContext | None = None
+        self.over = asyncio.Event()
+        self.code = 0
 
-    async def run(self) -> int:
-        """Live; returns the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        die_with_parent(self._sock, lambda: loop.call_soon_threadsafe(self._stop.set))
-        async with System() as system:
-            self._system = system
-            root = _Root(self._lifeline, self._sock, self._in_step)
-            host = system.start("host", lambda: root, restart="temporary", shutdown=1)
-            await system.ready(host, timeout=10)
-            system.watch(host, self._watcher("host"))
-            self._process_context = process_context = await self._surroundings(system)
-            cell = system.cell(host)
-            assert cell is not None
-            cell.actor.context.task(self._start_all(process_context), "start components")
-            await self._stop.wait()
-            await self._end(process_context)
-        return self._code
+    async def started(self) -> None:
+        """Connect to the daemon and begin to start the components."""
+        system = self.context.system
 
-    async def _surroundings(self, system: System) -> ProcessContext:
-        root = system.cell(system.ref("/host"))
-        assert root is not None
-        return await surround(self._plan, system, root.actor.context.task, self._from_node, self._fds)
+        def registry(welcomed: Callable[[Welcome], None]) -> LinkRegistry:
+            return LinkRegistry(
+                Hello(self._plan.name, os.getpid(), version=__version__),
+                lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
+                handler=self._answer,
+                welcomed=welcomed,
+                lost=lambda _why: self.over.set(),
+            )
 
-    async def _start_all(self, process_context: ProcessContext) -> None:
+        self._context = context = await open_process_context(self._plan, system, self.context.task, registry, self._fds)
+        self.context.task(self._beat(context), "heartbeat")
+        self.context.task(self._start_all(context), "start components")
+
+    async def stopping(self, reason: Reason) -> None:
+        """End the components in reverse order."""
+        self.over.set()
+        if self._context is not None:
+            for service in reversed(self._plan.services):
+                await self.context.system.root.stop_child(service.name)
+            await close_process_context(self._context)
+
+    async def _start_all(self, context: ProcessContext) -> None:
+        system = context.system
         for service in self._plan.services:  # in order: each finds those before it in its process
-            ctx = ComponentContext(process_context, service)
-            self._say(service.name, "Starting")
-            ref = process_context.system.start(service.name, _maker(ctx), restart="temporary", shutdown=3.0)
-            process_context.components[service.name] = ref
-            cell = process_context.system.cell(ref)
-            assert cell is not None
-            process_context.system.watch(ref, self._watcher(service.name))
-            await cell.ready.wait()
-            if cell.state == "Stopped":
+            ctx = ComponentContext(context, service)
+            self._tell(service.name, "Starting")
+            ref = system.start(service.name, _maker(ctx), restart="temporary", shutdown=3.0)
+            context.components[service.name] = ref
+            system.watch(ref, self._watcher(service.name))
+            if not await system.came_up(ref):
                 return
-            self._say(service.name, "Ready")
+            self._tell(service.name, "Ready")
         settle_garbage()
 
     def _watcher(self, name: str) -> Callable[[Terminated], None]:
@@ -87,100 +87,66 @@ class Host:
 
     def _component_ended(self, name: str, reason: Reason) -> None:
         """A component that crashes takes its process with it: the daemon starts a clean one."""
-        if self._stop.is_set():
+        if self.over.is_set():
             return
         if isinstance(reason, Crashed):
             error = reason.error
-            self._code = EXIT_USER_ERROR if isinstance(error, UserError) else 1
+            self.code = EXIT_USER_ERROR if isinstance(error, UserError) else 1
             detail = error.line() if isinstance(error, UserError) else str(reason)
             log.error("%s crashed: %s", name, detail, exc_info=None if isinstance(error, UserError) else error)
-            self._say(name, "Stopped", detail)
-        self._stop.set()
+            self._tell(name, "Stopped", detail)
+        self.over.set()
 
-    async def _end(self, process_context: ProcessContext) -> None:
-        self._stop.set()
-        for service in reversed(self._plan.services):
-            await process_context.system.root.stop_child(service.name)
-        await leave(process_context)
+    def _tell(self, component: str, state: str, detail: str = "") -> None:
+        assert self._context is not None
+        self._context.registry.send(State(component, state, detail))
 
-    def _in_step(self) -> tuple[float, int] | None:
-        """The engine's own report; see engine.worker."""
-        for ref in self._process_context.components.values() if self._process_context is not None else ():
-            cell = self._system.cell(ref)
-            report = getattr(cell.actor, "in_step", None) if cell is not None else None
-            if report is not None:
-                step: tuple[float, int] | None = report()
-                return step
-        return None
+    async def _beat(self, context: ProcessContext) -> None:
+        while True:
+            step, tokens = context.in_step() or (None, 0)
+            context.registry.send(Heartbeat(step, tokens))
+            await asyncio.sleep(HEARTBEAT)
 
-    def _say(self, component: str, state: str, detail: str = "") -> None:
-        self._lifeline.say(State(component, state, detail))
+    # What the daemon asks.
 
-    def _asked(self, ask: Ask) -> None:
-        cell = self._system.cell(self._system.ref("/host"))
-        if cell is not None:
-            cell.actor.context.task(self._answer(ask), f"answer {ask.command}")
+    async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        assert self._context is not None
+        match command:
+            case "inspect":
+                return inspect_system(self._context.system, str(arguments.get("actor", "")))
+            case "metrics":
+                from .statistics import whole_text
 
-    async def _answer(self, ask: Ask) -> None:
-        try:
-            match ask.command:
-                case "inspect":
-                    value: Any = inspect_system(self._system, ask.arguments.get("actor", ""))
-                case "metrics":
-                    from .statistics import whole_text
-
-                    value = whole_text(self._process_context) if self._process_context is not None else ""
-                case "explain":
-                    value = self._explain(str(ask.arguments.get("request", "")))
-                case "drain":
-                    value = None
-                    cell = self._system.cell(self._system.ref("/host"))
-                    assert cell is not None
-                    cell.actor.context.task(self._drain(float(ask.arguments.get("timeout", 600))), "drain")
-                case _:
-                    raise UserError(f"unknown verb {ask.command}")
-        except Exception as error:
-            self._lifeline.say(Answer(ask.ask, None, str(error)))
-        else:
-            self._lifeline.say(Answer(ask.ask, value))
-
-    def _explain(self, request: str) -> list[Any]:
-        process_context, found = self._process_context, list[Any]()
-        for ref in process_context.components.values() if process_context is not None else ():
-            cell = self._system.cell(ref)
-            explain = getattr(cell.actor, "explain", None) if cell is not None else None
-            if explain is not None:
-                found += explain(request)
-        return found
+                return whole_text(self._context)
+            case "explain":
+                return [row for explain in self._context.explains for row in explain(str(arguments.get("request", "")))]
+            case "drain":
+                self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
+                return None
+            case _:
+                raise UserError(f"unknown command {command}")
 
     async def _drain(self, timeout: float) -> None:
         for service in reversed(self._plan.services):
-            self._say(service.name, "Draining")
-            await self._system.root.stop_child(service.name, drain=True, timeout=timeout)
-            self._say(service.name, "Stopped")
-        self._stop.set()
-
-    def _from_node(self, message: FromNode) -> None:
-        log.debug("unexpected word from the daemon: %s", type(message).__name__)
+            self._tell(service.name, "Draining")
+            await self.context.system.root.stop_child(service.name, drain=True, timeout=timeout)
+            self._tell(service.name, "Stopped")
+        self.over.set()
 
 
-class _Root(Actor):
-    """Keeps the lifeline and its heartbeat."""
-
-    def __init__(
-        self, lifeline: Lifeline, sock: socket.socket, in_step: Callable[[], tuple[float, int] | None]
-    ) -> None:
-        self._lifeline, self._sock, self._in_step = lifeline, sock, in_step
-
-    async def started(self) -> None:
-        self.context.task(self._lifeline.run(self._sock), "lifeline")
-        self.context.task(self._heartbeat(), "beat")
-
-    async def _heartbeat(self) -> None:
-        while True:
-            step, tokens = self._in_step() or (None, 0)
-            self._lifeline.say(Heartbeat(self.context.now(), step, tokens))
-            await asyncio.sleep(HEARTBEAT)
+async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
+    """Live; returns the exit code."""
+    loop = asyncio.get_running_loop()
+    async with System() as system:
+        host = Host(plan, sock, fds)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, host.over.set)
+        die_with_parent(sock, lambda: loop.call_soon_threadsafe(host.over.set))
+        ref = system.start("host", lambda: host, restart="temporary", shutdown=20)
+        system.watch(ref, lambda _notice: host.over.set())
+        await host.over.wait()
+        await system.root.stop_child("host")
+    return host.code
 
 
 def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
@@ -188,10 +154,8 @@ def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
 
 
 def _component(ctx: ComponentContext) -> Actor:
-    if ctx.service.actor:
-        module, _, name = ctx.service.actor.partition(":")
-        component: Actor = getattr(importlib.import_module(module), name)(ctx)
-        return component
+    if ctx.service.component_kind:
+        return component_class(ctx.service.component_kind)(ctx)
     from .service_host import host_class
 
     return host_class(ctx)(ctx)
@@ -234,7 +198,7 @@ def main() -> None:
     if importlib.util.find_spec("uvloop") is not None:
         factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        code = runner.run(Host(plan, sock, fds).run())
+        code = runner.run(run(plan, sock, fds))
     os._exit(code) if code else sys.exit(0)
 
 

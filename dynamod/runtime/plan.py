@@ -9,7 +9,7 @@ EXIT_USER_ERROR = 78
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
-    """One service in a process. `actor`: `module:Class` of a component that is an actor, else `spec` is loaded.
+    """One service in a process. `component_kind`: its actor, as in `graph.ServiceSpec`; empty: `spec` is loaded.
 
     `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
     descriptors sent with the plan.
@@ -17,18 +17,20 @@ class ServicePlan(msgspec.Struct, frozen=True):
 
     name: str
     spec: dict[str, Any]
-    actor: str = ""
+    component_kind: str = ""
     sockets: dict[str, int] = {}
 
 
 class HostPlan(msgspec.Struct, frozen=True):
-    """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas."""
+    """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas.
+
+    `server`: path of the socket at which it takes requests.
+    """
 
     graph: str
     name: str
     index: int
     services: tuple[ServicePlan, ...]
-    link: str
     server: str
     config: dict[str, Any] = {}
     env: dict[str, str] = {}

@@ -1,13 +1,11 @@
-"""How a process gets its surroundings: link to the node, post to other processes, an office for what it serves."""
+"""How a process opens what its components share: its transports, and a socket for the requests that it takes."""
 
-import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from dynamod import __version__
 from dynamod.actor import System
 from dynamod.discovery.link import LinkRegistry
-from dynamod.message.node import FromNode, Hello, Welcome
+from dynamod.message.node import Welcome
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
 
@@ -17,17 +15,17 @@ from .plan import HostPlan
 from .remote import Remote
 
 
-async def surround(
+async def open_process_context(
     plan: HostPlan,
     system: System,
     spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
-    from_node: Callable[[FromNode], None],
+    registry: Callable[[Callable[[Welcome], None]], LinkRegistry],
     fds: Sequence[int] = (),
 ) -> ProcessContext:
-    """Link the process to the node at `plan.link` and open its office. Does not wait for a lease.
+    """Connect the process to its daemon and open its request server. Does not wait for a lease.
 
-    `spawn` starts tasks of an actor that lives as long as the surroundings; `from_node` takes what the node says that
-    is not the registry's business. Raises OSError when the office cannot be opened.
+    `spawn` starts tasks of an actor that lives as long as the context. `registry` makes the connection to the daemon,
+    with what is to be called at each welcome. Raises OSError when the socket for requests cannot be opened.
     """
     endpoints = EndpointDispatcher()
     unix, remote = UnixTransport(spawn), Remote(plan.name, endpoints.receive, spawn)
@@ -37,17 +35,15 @@ async def surround(
         mail.node = message.node
         remote.welcome(message)
 
-    hello = Hello(plan.name, os.getpid(), version=__version__)
-    registry = LinkRegistry(plan.link, hello, from_node, welcomed=welcomed)
-    ref = system.start("registry", lambda: registry, restart="temporary")
-    await system.ready(ref, timeout=10)
+    link = registry(welcomed)
+    await system.ready(system.start("registry", lambda: link, restart="temporary"), timeout=10)
     server = UnixServer(plan.server, endpoints.receive)
     await server.start()
-    return ProcessContext(plan, system, registry, endpoints, server, unix, mail, remote, fds)
+    return ProcessContext(plan, system, link, endpoints, server, unix, mail, remote, fds)
 
 
-async def leave(process_context: ProcessContext) -> None:
-    """Close the mail to and from others, after what is written has left. The link closes with the system."""
+async def close_process_context(process_context: ProcessContext) -> None:
+    """Close the transports, after what is written has left. The connection to the daemon closes with the system."""
     await process_context.mail.close()
     await process_context.remote.close()
     await process_context.server.close()

@@ -1,5 +1,5 @@
-"""What all runtimes of a process share: its place in the node, its actors, its mail; opened by the first, closed by the
-last.
+"""What all runtimes of a process share: its connection to the node, its actors, its transports; opened by the first,
+closed by the last.
 """
 
 import asyncio
@@ -9,32 +9,34 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+from dynamod import __version__
 from dynamod.actor import Actor, Supervisor, System
 from dynamod.actor.inspect import inspect_system
-from dynamod.daemon.heartbeat import HEARTBEAT, PATIENCE
-from dynamod.daemon.paths import worker_socket_path
-from dynamod.daemon.stall import clocks_of
 from dynamod.discovery.keys import Address
+from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import FromNode, Heartbeat
+from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State, Welcome
+from dynamod.runtime.attach import reach
 from dynamod.runtime.context import ProcessContext
+from dynamod.runtime.liveness import HEARTBEAT, clocks_of
+from dynamod.runtime.paths import RunFolder, choose_socket, worker_socket_path
 from dynamod.runtime.plan import HostPlan
-from dynamod.runtime.process_context import leave, surround
+from dynamod.runtime.process_context import close_process_context, open_process_context
 
-from .graph import Served
+from .logs import LogTap
 from .signals import Signals
-from .thread import NodeThread
 
 log = logging.getLogger("dynamod.python")
 
-LEASED = 30.0
-"""Seconds to get a lease from the node."""
+JOINED = 30.0
+"""Seconds to join the node, with a daemon that is started for it perhaps."""
+ALONE = 2.0
+"""Seconds without a daemon after which a file starts one: a service that restarts is back by then."""
 GRACE_VARIABLE = "DYN_WORKER_GRACEFUL_SHUTDOWN_TIMEOUT"
 GRACE = 30.0
 """Seconds for open requests to finish when a process shuts down; the variable says otherwise."""
@@ -42,7 +44,7 @@ IMPATIENT = 3.0
 """The same behind a Ctrl-C: somebody waits in front of the terminal."""
 
 PATIENCE_VARIABLE = "DYNAMOD_HEARTBEAT_TIMEOUT"
-"""Seconds that this process may be silent, whatever the node's own setting is."""
+"""Seconds that this process may be without a heartbeat, whatever the node's own setting is."""
 
 OWN = ("registry", "root")
 """Actors of ours beside those of components."""
@@ -51,7 +53,7 @@ _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
 
 class _Root(Actor):
-    """Owns the tasks of the process's mail."""
+    """Owns the tasks of the process's transports."""
 
 
 class Connection:
@@ -64,13 +66,18 @@ class Connection:
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
         self.served: dict[str, None] = {}  # addresses
         self.loop = asyncio.get_running_loop()
+        self._root = _Root()
+        self._socket: Path
+        self._supervisors: dict[str, Supervisor] = {}
         self._block_registries: dict[tuple[str, str], BlockRegistry] = {}
-        self._shown: dict[Address, Served] = {}
+        self._states: dict[Address, str] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
+        self._welcome: asyncio.Future[Welcome] = self.loop.create_future()
         self._unused = asyncio.Event()
         self._serves = asyncio.Event()
-        self._opened.add_done_callback(lambda opened: opened.cancelled() or opened.exception())  # perhaps nobody asks
-        self._thread: NodeThread | None = None
+        for future in (self._opened, self._welcome):  # perhaps nobody asks
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._absent = 0.0  # since when there is no daemon
         self._life: concurrent.futures.Future[None]
 
     def open(self) -> None:
@@ -106,34 +113,28 @@ class Connection:
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
         """Start a task that ends with the connection."""
-        cell = self.process_context.system.cell(self.process_context.system.ref("/root"))
-        assert cell is not None
-        return cell.actor.context.task(coro, name)
+        return self._root.context.task(coro, name)
 
     async def supervisor(self, component: str) -> Supervisor:
         """The supervisor of a component's endpoints: `top` knows the actor by the component's name."""
-        system, name = self.process_context.system, component.replace("/", "%2F")
+        name = component.replace("/", "%2F")
         name = f"{name}~" if name in OWN else name
-        ref = system.ref(f"/{name}") if system.root.child(name) else system.start(name, Supervisor, restart="temporary")
-        await system.ready(ref, timeout=5)
-        cell = system.cell(ref)
-        assert cell is not None
-        assert isinstance(cell.actor, Supervisor)
-        return cell.actor
+        if name not in self._supervisors:
+            self._supervisors[name] = await self.process_context.system.supervisor(name)
+        return self._supervisors[name]
 
     def show(self, address: Address, state: str) -> None:
         """What `ps` says of a component: that of its endpoints, Ready if all are. An empty state takes one away."""
-        before = self._shown.pop(address, None)
+        self._states.pop(address, None)
         if state:
             self._serves.set()
-            self._shown[address] = Served(address.component, state, before.since if before else time.monotonic())
-        rows: dict[str, Served] = {}
-        for one in self._shown.values():
-            known = rows.get(one.component)
-            if known is None or known.state == "Ready":
-                rows[one.component] = one
-        if self._thread is not None:
-            self._thread.show(tuple(rows.values()))
+            self._states[address] = state
+        self._tell(address.component)
+
+    def _tell(self, component: str) -> None:
+        states = [state for address, state in self._states.items() if address.component == component]
+        other = [state for state in states if state != "Ready"]
+        self.process_context.registry.send(State(component, (other or states or [""])[0]))
 
     async def _live(self) -> None:
         try:
@@ -156,66 +157,103 @@ class Connection:
     async def _open(self, stack: contextlib.AsyncExitStack) -> ProcessContext:
         grace_of(GRACE)  # a wrong one is told now, not at the end
         patience = clocks_of(()).heartbeat if os.environ.get(PATIENCE_VARIABLE) else 0.0
+        self._socket = choose_socket().absolute()
         system = await stack.enter_async_context(System())
-        self._thread = thread = NodeThread(script_name(), self._answer, self._ended)
-        stack.push_async_callback(thread.stop)
-        place = await thread.start()
-        ref = system.start("root", _Root, restart="temporary")
-        await system.ready(ref, timeout=5)
-        cell = system.cell(ref)
-        assert cell is not None
+        await system.ready(system.start("root", lambda: self._root, restart="temporary"), timeout=5)
+        folder = RunFolder(self._socket)
+        stack.callback(folder.remove)
+        hello = Hello(script_name(), os.getpid(), version=__version__, kind="file", patience=patience)
+
+        def registry(welcomed: Callable[[Welcome], None]) -> LinkRegistry:
+            def greeted(message: Welcome) -> None:
+                self._welcomed(message)
+                welcomed(message)
+
+            return LinkRegistry(
+                hello,
+                lambda make: reach(self._socket, make, start=self._starts()),
+                take=self._take,
+                handler=self._answer,
+                welcomed=greeted,
+                lost=self._lost,
+                absent=self._wait,
+            )
+
         # no other graph has this name: what it begins with says which workers are about to be replaced by such as us
-        plan = HostPlan(
-            f"{place.graph} of process {os.getpid()}",
-            place.process,
-            0,
-            (),
-            str(place.link),
-            str(worker_socket_path(place.folder, place.process.replace("/", "."))),
-        )
-        process_context = await surround(plan, system, cell.actor.context.task, self._word)
+        graph = f"python of process {os.getpid()}"
+        plan = HostPlan(graph, script_name(), 0, (), str(worker_socket_path(folder.path, f"{script_name()}.0")))
+        context = await open_process_context(plan, system, self._root.context.task, registry)
         stack.push_async_callback(system.root.stop_child, "registry")
-        stack.push_async_callback(leave, process_context)
+        stack.push_async_callback(close_process_context, context)
+        self.process_context = context
         try:
-            await process_context.registry.leased(LEASED)
+            async with asyncio.timeout(JOINED):
+                welcome = await self._welcome
         except TimeoutError:
-            raise UserError(
-                f"the node at {place.link} gave no lease within {LEASED:g} s", "see dynamo status"
-            ) from None
-        if patience:
-            process_context.registry.put(f"{PATIENCE}{os.getpid()}", f"{patience:g}".encode())
-        cell.actor.context.task(self._heartbeat(process_context), "beat")
-        return process_context
+            text = f"the node at {self._socket} gave no lease within {JOINED:g} s"
+            raise UserError(text, "see dynamo status") from None
+        context.rename(welcome.process)
+        stack.enter_context(LogTap(welcome.process, self.loop, context.registry.send))
+        self.spawn(self._heartbeat(context), "heartbeat")
+        return context
 
-    async def _heartbeat(self, process_context: ProcessContext) -> None:
-        """Signs of life of this loop, for the node's `heard.HeartbeatMonitor`.
+    # The daemon.
 
-        From the first endpoint on: whoever serves nothing may keep its loop busy, loading a model.
-        """
+    def _starts(self) -> bool:
+        """Whether to start a daemon: at first, and when the one we had has been gone for a while."""
+        return not self._welcome.done() or (bool(self._absent) and self.loop.time() - self._absent > ALONE)
+
+    def _welcomed(self, message: Welcome) -> None:
+        self._absent = 0.0
+        if not self._welcome.done():
+            self._welcome.set_result(message)
+            return
+        log.info("joined the daemon of this machine (process %d)", message.pid)
+        self.loop.call_soon(self._tell_all)
+
+    def _tell_all(self) -> None:
+        for component in {address.component for address in self._states}:
+            self._tell(component)
+
+    def _lost(self, why: str) -> None:
+        if self._absent == 0.0 and self._welcome.done():
+            self._absent = self.loop.time()
+            log.warning("%s; going on with the last known view", why)
+
+    async def _wait(self) -> None:
+        """Between two attempts."""
+
+    def _take(self, message: FromNode) -> None:
+        if isinstance(message, Refused) and not self._welcome.done():
+            self._welcome.set_exception(UserError(message.error, message.hint))
+
+    async def _heartbeat(self, context: ProcessContext) -> None:
+        """From the first endpoint on: whoever serves nothing may keep its loop busy, loading a model."""
         await self._serves.wait()
         while True:
-            process_context.registry.say(Heartbeat(self.loop.time()))
+            context.registry.send(Heartbeat())
             await asyncio.sleep(HEARTBEAT)
 
-    async def _answer(self, command: str) -> Any:
-        if command == "inspect":
-            return inspect_system(self.process_context.system, "")
-        from dynamod.runtime.statistics import process_text
+    async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        match command:
+            case "inspect":
+                return inspect_system(self.process_context.system, "")
+            case "metrics":
+                from dynamod.runtime.statistics import process_text
 
-        return process_text(self.process_context)
-
-    def _word(self, message: FromNode) -> None:
-        log.debug("unexpected word from the node: %s", type(message).__name__)
+                return process_text(self.process_context)
+            case "stop":
+                log.info("dynamo stop: stopping")
+                self._end_all(grace_of(GRACE))
+                return None
+            case _:
+                raise UserError(f"a Python file does not answer {command}")
 
     # The end.
 
     def _signalled(self, name: str) -> None:
         log.info("%s: stopping", name)
         self._end_all(grace_of(IMPATIENT if name == "SIGINT" else GRACE))
-
-    def _ended(self, why: str) -> None:
-        log.info("%s: stopping", why)
-        self._end_all(grace_of(GRACE))
 
     def _end_all(self, grace: float) -> None:
         for end in list(self.ends):

@@ -1,40 +1,42 @@
 """What the process logs, for `dynamo logs`, without touching any logger or handler of the user's file.
 
 A handler at the root would keep `logging.basicConfig` from doing anything, and warnings from reaching the terminal. So
-records are read where they are made: the factory of log records is public, and each of ours calls the one before.
+records are read where they are made: the factory of log records is public, and ours calls the one before.
 """
 
 import asyncio
 import copy
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
-from dynamod.daemon.recent import Recent
+from dynamod.message.node import Output
 from dynamod.observe.fields import STANDARD, fields
+from dynamod.observe.lines import MarkedLines
 
 WAITING = 10_000
-"""Records that may wait for the node's loop; more are dropped, and counted in the next line."""
+"""Records that may wait for the loop of the connection; more are dropped, and counted in the next line."""
 
 _formatter = logging.Formatter()
 
 
-class Tap:
-    """Hands copies of all records of the process to `recent`, in the loop of the node, under the process's name."""
+class LogTap:
+    """Sends lines of all records of the process to the daemon, from the loop of its connection."""
 
-    def __init__(self, recent: Recent, component: str, loop: asyncio.AbstractEventLoop) -> None:
-        self._recent, self._component, self._loop = recent, component, loop
+    def __init__(self, process: str, loop: asyncio.AbstractEventLoop, send: Callable[[Output], None]) -> None:
+        self._process, self._loop, self._send = process, loop, send
+        self._lines = MarkedLines(component=process)
         self._before: Callable[..., logging.LogRecord] = logging.LogRecord
         self._open = False
         self._waiting = self._dropped = 0
 
-    def open(self) -> None:
-        """Read from now on."""
+    def __enter__(self) -> Self:
         self._before = logging.getLogRecordFactory()
         self._open = True
         logging.setLogRecordFactory(self._made)
+        return self
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Read no more. A factory that was set after ours stays, and goes on to call it."""
         self._open = False
         if logging.getLogRecordFactory() == self._made:
@@ -60,7 +62,7 @@ class Tap:
             self._dropped += 1
 
     def _copy(self, record: logging.LogRecord) -> logging.LogRecord:
-        """The text as it is now: arguments may change before the other thread looks at them."""
+        """The text as it is now: arguments may change before the loop looks at them."""
         seen = copy.copy(record)
         try:
             seen.msg, seen.args = record.getMessage(), None
@@ -70,7 +72,6 @@ class Tap:
             seen.exc_text = _formatter.formatException(record.exc_info)
         seen.exc_info = None
         seen.__dict__.update({key: value for key, value in fields(record).items() if key not in STANDARD})
-        seen.component = self._component
         return seen
 
     def _write(self, record: logging.LogRecord) -> None:
@@ -79,5 +80,13 @@ class Tap:
             dropped, self._dropped = self._dropped, 0
             note = copy.copy(record)
             note.msg, note.exc_text = f"{dropped} records were dropped: there were too many at once", None
-            self._recent.handle(note)
-        self._recent.handle(record)
+            self._line(note)
+        self._line(record)
+
+    def _line(self, record: logging.LogRecord) -> None:
+        try:
+            line = self._lines.format(record).encode()
+        except Exception:  # a field of the user's that no line can show
+            self._dropped += 1
+            return
+        self._send(Output(self._process, "err", line))

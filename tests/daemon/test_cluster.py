@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from dynamod.control.infra import etcd_answers, nats_answers
+from dynamod.daemon.brokers import etcd_answers, nats_answers
 from dynamod.daemon.cluster import cluster_of
 from dynamod.message.errors import UserError
 

@@ -7,7 +7,6 @@ from dynamod.actor import Actor, Reason
 from dynamod.http.exposition import Exposition
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, read_keys
-from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.errors import UserError
 from dynamod.runtime.context import ComponentContext
 
@@ -28,13 +27,11 @@ class FrontendComponent(Actor):
     async def started(self) -> None:
         """Open the door; models appear as the processor finds them."""
         ctx = self._ctx
-        ref = ctx.neighbour("Processor")
-        cell = ctx.process_context.system.cell(ref) if ref is not None else None
-        if ref is None or cell is None or not isinstance(cell.actor, Processor):
+        backend = ctx.process_context.backend
+        if backend is None:
             raise UserError(
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
-        backend = ProcessorBackend(ref, cell.actor, ctx.process_context.view)
         self._server = Server(settings_of(ctx.config), backend, [self._statistics])
         await self._server.start(ctx.listener())
 

@@ -14,7 +14,7 @@ from dynamod.discovery.view import View
 from dynamod.http.settings import metrics_prefix
 from dynamod.ingress import router_metrics as routing
 from dynamod.ingress.dispatcher import Dispatcher
-from dynamod.ingress.processor import Processor
+from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
@@ -85,6 +85,8 @@ class ProcessorComponent(Processor):
         await self._ctx.process_context.registry.leased(timeout=60)
         self._ctx.process_context.follow_exits()
         await super().started()
+        self._ctx.process_context.explains.append(self.explain)
+        self._ctx.process_context.backend = ProcessorBackend(self.context.ref, self, self._ctx.process_context.view)
         if self._static[0]:
             await self._follow_static(*self._static)
         try:

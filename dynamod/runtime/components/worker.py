@@ -46,6 +46,7 @@ class WorkerComponent(Worker):
 
     async def started(self) -> None:
         """Load the engine; the lease is waited for meanwhile."""
+        self._ctx.process_context.in_step = self.in_step
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         self._ctx.serve(self._endpoint, self.context.ref)
         if self._static:

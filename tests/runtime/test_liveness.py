@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dynamod.daemon.stall import Clocks, clocks_of, judge
 from dynamod.message.errors import UserError
+from dynamod.runtime.liveness import Clocks, clocks_of, judge
 
 
 def test_a_long_prefill_is_slow_and_an_endless_step_is_stuck() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.daemon.paths import (
+from dynamod.message.errors import UserError
+from dynamod.runtime.paths import (
     RunFolder,
     choose_socket,
     link_path,
@@ -17,7 +18,6 @@ from dynamod.daemon.paths import (
     private_socket,
     socket_candidates,
 )
-from dynamod.message.errors import UserError
 
 
 def test_the_order_of_places() -> None:

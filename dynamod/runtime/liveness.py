@@ -1,4 +1,4 @@
-"""Slow or stuck: what a process says of itself, judged by clocks. Pure."""
+"""Whether a process is slow or stuck: what it says of itself, judged by clocks. Pure."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -7,11 +7,14 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 
+HEARTBEAT = 0.5
+"""Seconds between two heartbeats of a process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Seconds. `heartbeat`: without a word the process, or its event loop, is stopped. `stall` and `per_token`: what an
-    engine's step may take, all in all and for each token that it computes: a long prefill is slow, not stuck.
+    """Seconds. `heartbeat`: without a message the process, or its event loop, is stopped. `stall` and `per_token`: what
+    an engine's step may take, all in all and for each token that it computes: a long prefill is slow, not stuck.
     """
 
     heartbeat: float = 2.0
@@ -41,10 +44,10 @@ def clocks_of(configs: Iterable[Mapping[str, Any]], environ: Mapping[str, str] =
 
 
 def judge(clocks: Clocks, quiet: float, step: float | None, tokens: int) -> str:
-    """Why a process must be left alone, empty when it need not.
+    """Why a process counts as unresponsive; empty when it does not.
 
-    `quiet`: seconds since its last word. `step`: seconds since the engine's step of `tokens` tokens began, None between
-    steps.
+    `quiet`: seconds since its last message. `step`: seconds since the engine's step of `tokens` tokens began, None
+    between steps.
     """
     if quiet > clocks.heartbeat:
         return f"silent for {clocks.heartbeat:g} s"

@@ -1,0 +1,125 @@
+"""The daemon of the node for a command: the one that runs, or one that is forked here.
+
+The fork comes before the command starts any thread or event loop. The daemon's first session is a socket pair between
+the two, so that it ends by itself when the command does, and says on it why it cannot start.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+from dynamod.runtime.attach import connect
+from dynamod.runtime.paths import choose_socket
+
+
+@dataclass(slots=True)
+class Attachment:
+    """A connection on which nothing has been said. `pid`: of the daemon, when it was forked here."""
+
+    path: Path
+    sock: socket.socket
+    pid: int = 0
+    kinds: Sequence[str] = ()
+
+
+_early: Attachment | None = None
+
+
+def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
+    """Called by a command that will serve for certain, as soon as that is known: the rest goes on beside the daemon.
+
+    A mistake is told when the attachment is taken.
+    """
+    global _early
+    try:
+        _early = attach(_option(argv, "--socket"), kinds)
+    except UserError:
+        _early = None
+
+
+def take(explicit: str | None) -> Attachment:
+    """The attachment that was made early, or one that is made now. Raises UserError."""
+    global _early
+    early, _early = _early, None
+    return early if early is not None else attach(explicit)
+
+
+def attach(explicit: str | None, kinds: Sequence[str] = ()) -> Attachment:
+    """Connect to the daemon of the node, or fork it. `kinds`: processes that will be needed. Raises UserError."""
+    path = choose_socket(explicit).absolute()
+    sock = connect(path)
+    return Attachment(path, sock, 0, kinds) if sock is not None else _fork(path, kinds)
+
+
+def _option(argv: Sequence[str], name: str) -> str | None:
+    """The value of a flag, before the flags are parsed."""
+    for place, word in enumerate(argv):
+        if word == "--":
+            break
+        if word.startswith(f"{name}="):
+            return word.partition("=")[2]
+        if word == name and place + 1 < len(argv):
+            return argv[place + 1]
+    return None
+
+
+def _fork(path: Path, kinds: Sequence[str]) -> Attachment:
+    ours, theirs = socket.socketpair()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        ours.close()
+        theirs.close()
+        raise UserError(f"cannot start a daemon: fork: {error.strerror}", "see ulimit -u") from None
+    if pid:
+        theirs.close()
+        ours.setblocking(False)
+        return Attachment(path, ours, pid, kinds)
+    code = 1
+    try:
+        ours.close()
+        code = _daemon(path, theirs, kinds)
+    finally:
+        os._exit(code)
+
+
+def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
+    """The life of the forked daemon: apart from the terminal, its logs in files and in the sessions of commands."""
+    import msgspec
+
+    from dynamod.daemon.spawn import Origin, prewarm
+    from dynamod.message.node import Refused
+    from dynamod.runtime.attach import _NOT_OURS
+    from dynamod.transport.framing import MAGIC, pack
+
+    os.setsid()
+    folder = os.getcwd()
+    for name in _NOT_OURS:
+        os.environ.pop(name, None)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    try:
+        prewarm(kinds, Origin(dict(os.environ), folder))
+        os.chdir("/")
+        from dynamod.daemon.node import NodeHeld
+        from dynamod.observe.logs import configure
+
+        from .boot import Options, run
+
+        configure(stream=sys.stderr)
+        try:
+            return run(Options(path, ephemeral=True, first=first))
+        except NodeHeld as error:
+            refused = Refused(str(error), error.hint, held=True)
+        except UserError as error:
+            refused = Refused(str(error), error.hint)
+    except BaseException as error:
+        refused = Refused(f"the daemon failed: {type(error).__name__}: {error}")
+    first.setblocking(True)
+    first.sendall(MAGIC + pack(msgspec.msgpack.encode(refused)))
+    return 1

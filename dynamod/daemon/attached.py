@@ -1,0 +1,100 @@
+"""A user's Python file that has joined the node: a graph of its own among the others, which only its file can start."""
+
+import asyncio
+import re
+import time
+from collections.abc import Collection
+
+from dynamod.message.errors import UserError
+
+from .link import Connection
+from .process import ProcessRecord
+from .runner import Row
+
+GRAPH = "python"
+"""Graph of the first Python process of a node; the next are python-2, python-3, ..."""
+STOP = 45.0
+"""Seconds that `dynamo stop` waits for the process to end."""
+
+
+class AttachedGraph:
+    """Rows for `ps`, and `dynamo stop`; everything else is refused. Same reading side as runner.GraphRunner."""
+
+    session = ""
+    kept = False
+
+    def __init__(self, connection: Connection, taken: Collection[str]) -> None:
+        assert connection.hello is not None
+        graph, _, process = connection.hello.process.rpartition("/")
+        self.script = process.removesuffix(".0")
+        self.name = unused(graph if re.fullmatch(rf"{GRAPH}(-\d+)?", graph) else GRAPH, taken)
+        self.process = f"{self.name}/{self.script}.0"
+        connection.name = self.process
+        self._connection = connection
+        self._record = ProcessRecord(self.process, connection.hello.pid, connection)
+        self._gone = asyncio.Event()
+        connection.on_close(self._ended)
+
+    def _ended(self) -> None:
+        self._record.ended = True
+        self._gone.set()
+
+    def rows(self) -> list[Row]:
+        """One row per component."""
+        now, connection = time.monotonic(), self._connection
+        return [
+            Row(
+                graph=self.name,
+                component=component,
+                process=self.process,
+                replica=0,
+                state="Silent" if connection.why else state,
+                pid=connection.pid,
+                restarts=0,
+                uptime=now - connection.since[component],
+                last_error=connection.why,
+                gpus=[],
+            )
+            for component, state in connection.states.items()
+        ]
+
+    def has(self, component: str) -> bool:
+        """Whether a component (or the process) of that name is here."""
+        name = component.removeprefix(f"{self.name}/")
+        known = {self.process.rpartition("/")[2], *self.components()}
+        return name in known | {f"{one}.0" for one in self.components()}
+
+    def components(self) -> list[str]:
+        """Names of all components."""
+        return list(self._connection.states)
+
+    def processes(self) -> list[ProcessRecord]:
+        """The process: it can be asked as those can that the node starts."""
+        return [] if self._record.ended else [self._record]
+
+    async def stop(self, timeout: float = STOP) -> None:
+        """Ask the file to shut down, and wait for it. Raises UserError when it does not end."""
+        if self._gone.is_set():
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._connection.channel.ask("stop", timeout=timeout)
+                await self._gone.wait()
+        except TimeoutError:
+            raise UserError(f"{self.process} does not end", f"end process {self._connection.pid} itself") from None
+
+    def refusal(self) -> UserError:
+        """Why it cannot be restarted, scaled or changed: nobody here knows how the file was started."""
+        return UserError(
+            f"{self.name} is a Python process that the node did not start",
+            f"dynamo stop {self.name}, and start its file as often as you want it",
+        )
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """`name`, else `name-2`, `name-3`, ..."""
+    found, number = name, 1
+    while found in taken:
+        number += 1
+        found = f"{name}-{number}"
+    return found

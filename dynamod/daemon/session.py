@@ -1,0 +1,144 @@
+"""The session of a command in a terminal: its graph lives as long as the connection."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+from dynamod.message.node import Ended, Output, Report
+from dynamod.observe.lines import MarkedLines
+
+from .attached import unused
+from .link import Connection
+from .names import graph_name
+from .runner import GraphRunner
+from .spawn import Origin, prewarm
+
+if TYPE_CHECKING:
+    from .node import Node
+
+log = logging.getLogger("dynamod.daemon")
+
+MOST = 4 << 20
+"""Bytes that may wait for a terminal that does not read; above it lines are dropped and counted."""
+READ = 60.0
+"""Seconds that a command gets to read its file again."""
+
+
+class Session:
+    """What a command asks for, and what it is told: rows of its graph, lines of its processes."""
+
+    def __init__(self, node: "Node", connection: Connection) -> None:
+        self._node, self._connection = node, connection
+        self.runner: GraphRunner | None = None
+        self._told: Report | None = None
+        self._dropped = 0
+        self._due = False
+        connection.handler = self._answer
+        connection.on_close(self._closed)
+
+    @property
+    def name(self) -> str:
+        """What others see: `dynamo serve pid 123`."""
+        return f"{self._connection.name} pid {self._connection.pid}"
+
+    def end(self, why: str) -> None:
+        """Tell the command that its graph, or the daemon, is stopped by somebody else."""
+        self._connection.channel.send(Ended(why))
+
+    async def reread(self) -> Graph | None:
+        """The graph as the command's files describe it now; None when it has none. Raises UserError."""
+        value = await self._connection.channel.ask("graph", timeout=READ)
+        return _graph(value) if value is not None else None
+
+    def report(self) -> None:
+        """Tell the rows of the graph, once per turn of the loop, when they have changed."""
+        if not self._due and self.runner is not None:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._report)
+
+    def output(self, process: str, stream: str, line: bytes) -> None:
+        """Pass on a line of a process of the graph, or of the daemon."""
+        channel = self._connection.channel
+        if channel.waiting > MOST:
+            self._dropped += 1
+            return
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            text = f"{dropped} lines were dropped because nobody read them"
+            record = logging.LogRecord("dynamod.daemon", logging.WARNING, __file__, 0, text, None, None)
+            channel.send(Output("dynamod", "err", MarkedLines(component="dynamod").format(record).encode()))
+        channel.send(Output(process, stream, line))
+
+    async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        match command:
+            case "prewarm":
+                prewarm(list(arguments["kinds"]), _origin(arguments))
+                return None
+            case "serve":
+                return await self._serve(arguments)
+            case "reload":
+                await self._node.follow_session(self, float(arguments["timeout"]))
+                return None
+            case "stop":
+                await self._stop()
+                return None
+            case _:
+                raise UserError(f"a session has no command {command}")
+
+    async def _serve(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        if self.runner is not None:
+            raise UserError("this session has a graph already")
+        graph, wanted = _graph(arguments["graph"]), str(arguments.get("name") or "")
+        name = wanted or unused(graph_name(graph), self._node.names())
+        self.runner = await self._node.start_graph(name, graph, origin=_origin(arguments), session=self.name)
+        self.report()
+        return {"name": name, "components": self.runner.components()}
+
+    async def _stop(self) -> None:
+        runner, self.runner = self.runner, None
+        if runner is not None and self._node.graphs.get(runner.name) is runner:
+            await self._node.stop_graph(runner.name)
+
+    def _report(self) -> None:
+        self._due = False
+        runner = self.runner
+        if runner is None:
+            return
+        if self._node.graphs.get(runner.name) is not runner:
+            self.runner = None
+            self.end(f"graph {runner.name} was stopped")
+            return
+        rows = tuple(msgspec.to_builtins(row) for row in runner.rows())
+        told = tuple({**row, "uptime": None} for row in rows), tuple(runner.urls())
+        report = Report(runner.name, told[0], told[1])
+        if report != self._told:
+            self._told = report
+            self._connection.channel.send(Report(runner.name, rows, told[1]))
+
+    def _closed(self) -> None:
+        self._node.session_closed(self)
+
+    async def closed(self) -> None:
+        """The command has gone, however it ended: so does its graph."""
+        runner = self.runner
+        if runner is not None:
+            log.info("%s has ended: its graph %s is stopped", self.name, runner.name)
+            await self._stop()
+
+
+def _graph(value: Any) -> Graph:
+    """Raises UserError for what is no graph."""
+    try:
+        return Graph.from_dict(value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"the graph cannot be read: {error!r}") from None
+
+
+def _origin(arguments: Mapping[str, Any]) -> Origin:
+    environ = {str(name): str(value) for name, value in arguments["environ"].items()}
+    return Origin(environ, str(arguments["folder"]), str(arguments["python"]))

@@ -1,0 +1,83 @@
+"""How a command or a user's file reaches the daemon of its node, and starts one when there is none."""
+
+import asyncio
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+from dynamod.transport.channel import Channel
+
+from .paths import link_path
+
+UP = 20.0
+"""Seconds for a daemon that was started to answer."""
+LOOK = 0.05
+_NOT_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+"""Variables by which a service manager speaks to the command; the daemon that it starts is not meant."""
+
+
+def connect(path: Path) -> socket.socket | None:
+    """A connection to the daemon of the control socket `path`; None when none runs. Raises UserError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(str(link_path(path)))
+    except OSError as error:
+        sock.close()
+        if error.errno in (errno.EACCES, errno.EPERM):
+            text = f"the daemon at {path} belongs to another user"
+            raise UserError(text, "choose another socket with --socket, or DYNAMOD_SOCKET") from None
+        if error.errno in (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTSOCK):
+            return None
+        raise UserError(f"cannot reach the daemon at {path}: {error.strerror}", "see dynamo doctor") from None
+    sock.setblocking(False)
+    return sock
+
+
+class Spawned:
+    """A daemon of its own process, started for a file that may have threads; it ends with its last client."""
+
+    def __init__(self, path: Path) -> None:
+        environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+        self._path = path
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", "dynamod", "--ephemeral", "--socket", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=environ,
+            cwd="/",
+            start_new_session=True,
+        )
+
+    def failure(self) -> UserError | None:
+        """Why it has ended, if it did for a reason that another attempt does not mend."""
+        code = self._popen.poll()
+        if code is None or self._popen.stderr is None:
+            return None
+        lines = self._popen.stderr.read().decode(errors="replace").strip().splitlines()
+        said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
+        return None if "the node is held by" in said else UserError(f"the daemon did not start: {said}")
+
+
+async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None:
+    """Connect `make()` to the daemon of `path`; `start`: start one when there is none. Raises OSError, UserError."""
+    loop, spawned, end = asyncio.get_running_loop(), None, time.monotonic() + UP
+    while True:
+        sock = connect(path)
+        if sock is not None:
+            await loop.create_unix_connection(make, sock=sock)
+            return
+        if not start:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no daemon answers at {path}")
+        spawned = spawned or Spawned(path)
+        if (failure := spawned.failure()) is not None:
+            raise failure
+        if time.monotonic() > end:
+            raise UserError(f"the daemon at {path} does not answer within {UP:g} s", "see dynamo doctor")
+        await asyncio.sleep(LOOK)

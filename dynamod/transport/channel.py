@@ -1,0 +1,141 @@
+"""A connection between the daemon and a process: messages both ways, and questions with answers both ways."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import msgspec
+
+from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.node import Answer, Ask, FromNode, ToNode
+
+from .framing import MAGIC, FrameError, Unframer, pack
+
+log = logging.getLogger("dynamod.transport")
+
+_encoder = msgspec.msgpack.Encoder()
+_to_node = msgspec.msgpack.Decoder(ToNode)
+_from_node = msgspec.msgpack.Decoder(FromNode)
+
+Spawn = Callable[[Coroutine[Any, Any, None], str], Any]
+Handler = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
+"""Answers a question: command and arguments to a value of MessagePack; raises UserError for the asker's mistakes."""
+
+
+class Channel(asyncio.Protocol):
+    """One end. `daemon`: it is the daemon's end, which takes `ToNode` and sends `FromNode`.
+
+    `take` gets every message but questions and answers, `closed` is called once when the connection has gone.
+    Questions are answered by `handler`, in tasks that `spawn` starts; without one they are refused.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[Any], None],
+        *,
+        daemon: bool = False,
+        opened: Callable[[], None] = lambda: None,
+        closed: Callable[[], None] = lambda: None,
+        handler: Handler | None = None,
+        spawn: Spawn | None = None,
+    ) -> None:
+        self._take, self._opened, self._closed = take, opened, closed
+        self._handler, self._spawn = handler, spawn
+        self._decoder: msgspec.msgpack.Decoder[Any] = _to_node if daemon else _from_node
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._asked = 0
+        self.fault = ""  # why this end closed the connection
+
+    @property
+    def open(self) -> bool:
+        """Whether messages can be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the other end has not taken yet."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def send(self, message: Any) -> None:
+        """Send a message; dropped when the other end is gone."""
+        if self.open:
+            assert self._transport is not None
+            self._transport.write(pack(_encoder.encode(message)))
+
+    async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
+        """Ask the other end. Raises TimeoutError, UserError for a mistake of ours, else DynamodError with its words."""
+        if not self.open:
+            raise DynamodError("the process has ended")
+        self._asked += 1
+        number = self._asked
+        future = self._questions[number] = asyncio.get_running_loop().create_future()
+        try:
+            self.send(Ask(number, command, arguments or {}))
+            async with asyncio.timeout(timeout):
+                return await future
+        finally:
+            del self._questions[number]
+
+    def close(self) -> None:
+        """Close the connection once what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Both ends begin with the magic bytes."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
+        self._transport.write(MAGIC)
+        self._opened()
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages; anything else closes the connection."""
+        try:
+            for payload in self._unframer.feed(data):
+                self._message(self._decoder.decode(payload))
+        except (FrameError, msgspec.MsgspecError, KeyError) as error:
+            self.fault = str(error)
+            log.warning("closed a connection: %s", error)
+            self.close()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The other end is gone: nobody answers any more."""
+        self._transport = None
+        for future in self._questions.values():
+            if not future.done():
+                future.set_exception(DynamodError("the process has ended"))
+        self._closed()
+
+    def _message(self, message: Any) -> None:
+        match message:
+            case Ask(number, command):
+                if self._handler is None or self._spawn is None:
+                    self.send(Answer(number, error=f"{command} cannot be asked here"))
+                else:
+                    self._spawn(self._answer(self._handler, message), f"answer {command}")
+            case Answer(number, value, error, mistake, hint):
+                future = self._questions.get(number)
+                if future is None or future.done():
+                    return
+                if error:
+                    future.set_exception(UserError(error, hint) if mistake else DynamodError(error))
+                else:
+                    future.set_result(value)
+            case _:
+                self._take(message)
+
+    async def _answer(self, handler: Handler, ask: Ask) -> None:
+        try:
+            answer = Answer(ask.number, await handler(ask.command, ask.arguments))
+        except UserError as error:
+            answer = Answer(ask.number, error=str(error), mistake=True, hint=error.hint)
+        except DynamodError as error:
+            answer = Answer(ask.number, error=str(error))
+        except Exception as error:
+            log.exception("%s failed", ask.command)
+            answer = Answer(ask.number, error=f"{type(error).__name__}: {error}")
+        self.send(answer)
