@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,13 +55,20 @@ class Spawned:
             cwd="/",
             start_new_session=True,
         )
+        threading.Thread(target=self._popen.wait, name="dynamod daemon", daemon=True).start()  # no zombie stays
+
+    def release(self) -> None:
+        """It answers: what it says on its standard error is its own business."""
+        if self._popen.stderr is not None:
+            self._popen.stderr.close()
 
     def failure(self) -> UserError | None:
         """Why it has ended, if it did for a reason that another attempt does not mend."""
         code = self._popen.poll()
-        if code is None or self._popen.stderr is None:
+        if code is None or self._popen.stderr is None or self._popen.stderr.closed:
             return None
         lines = self._popen.stderr.read().decode(errors="replace").strip().splitlines()
+        self.release()
         said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
         return None if "the node is held by" in said else UserError(f"the daemon did not start: {said}")
 
@@ -71,6 +79,8 @@ async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None
     while True:
         sock = connect(path)
         if sock is not None:
+            if spawned is not None:
+                spawned.release()
             await loop.create_unix_connection(make, sock=sock)
             return
         if not start:

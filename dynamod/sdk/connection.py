@@ -69,6 +69,7 @@ class Connection:
         self._root = _Root()
         self._socket: Path
         self._supervisors: dict[str, Supervisor] = {}
+        self._starting = asyncio.Lock()
         self._block_registries: dict[tuple[str, str], BlockRegistry] = {}
         self._states: dict[Address, str] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
@@ -119,8 +120,9 @@ class Connection:
         """The supervisor of a component's endpoints: `top` knows the actor by the component's name."""
         name = component.replace("/", "%2F")
         name = f"{name}~" if name in OWN else name
-        if name not in self._supervisors:
-            self._supervisors[name] = await self.process_context.system.supervisor(name)
+        async with self._starting:
+            if name not in self._supervisors:
+                self._supervisors[name] = await self.process_context.system.supervisor(name)
         return self._supervisors[name]
 
     def show(self, address: Address, state: str) -> None:

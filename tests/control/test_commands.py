@@ -1,4 +1,4 @@
-"""How the verbs find what a name means: here, at a guest, nowhere, or in several places."""
+"""How commands find what a name means: one graph, none, or several."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from dynamod.control.commands import Commands, UnknownName, graph_name
+from dynamod.control.commands import Commands, UnknownName
+from dynamod.daemon.attached import AttachedGraph
+from dynamod.daemon.names import graph_name
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello
@@ -44,23 +46,9 @@ class Row:
     state: str = "Ready"
 
 
-@dataclass
-class Guest:
-    """A process that has joined."""
-
-    rows: tuple[dict[str, Any], ...]
-    asked: list[Any] = field(default_factory=list)
-    hello: Hello = Hello("dynamo-run", 42, guest=True)
-
-    async def ask(self, command: str, arguments: dict[str, Any], *, timeout: float) -> Any:
-        self.asked.append((command, arguments))
-        return "asked"
-
-
-def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Commands, Any]:
-    fake = SimpleNamespace(
-        graphs={runner.name: runner for runner in runners}, guests=lambda: list(guests), failed={}, ended=0
-    )
+def node(*runners: Runner) -> tuple[Commands, Any]:
+    fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, files={}, failed={}, ended=0)
+    fake.names = lambda: set(fake.graphs)
     fake.stop = lambda: setattr(fake, "ended", fake.ended + 1)
     return Commands(fake), fake  # type: ignore[arg-type]
 
@@ -68,47 +56,53 @@ def node(*runners: Runner, guests: tuple[Guest, ...] = ()) -> tuple[Commands, An
 AGG = ("Frontend", "Worker")
 
 
-def guest(graph: str, *components: str) -> Guest:
-    return Guest(
-        tuple({"graph": graph, "component": c, "process": f"{graph}/{c}.0", "state": "Ready"} for c in components)
-    )
-
-
 @pytest.mark.parametrize("name", ["Worker", "agg/Worker", "Worker.0", "agg/Worker.0"])
 async def test_names_of_our_own(name: str) -> None:
     agg = Runner("agg", AGG)
-    commands, _ = node(agg, guests=(guest("run-echo_core", "Engine"),))
+    commands, _ = node(agg, Runner("run-echo_core", ("Engine",)))
     rows = await commands.call("restart", {"component": name})
     assert agg.done == [("restart", name.removeprefix("agg/"), True)]
     assert [row["component"] for row in rows] == ["Worker"]
 
 
-async def test_a_guests_component_is_asked_of_the_guest() -> None:
-    there = guest("run-echo_core", "Worker")
-    agg = Runner("agg", ("Frontend",))
-    commands, fake = node(agg, guests=(guest("other", "Else"), there))
-    assert await commands.call("scale", {"component": "Worker", "replicas": 2}) == "asked"
-    assert await commands.call("restart", {"component": "run-echo_core/Worker"}) == "asked"
-    assert await commands.call("stop", {"graph": "run-echo_core"}) == "asked"
-    assert [command for command, _ in there.asked] == ["scale", "restart", "stop"]
-    assert agg.done == []
-    with pytest.raises(UnknownName):  # a guest that is asked does not ask on
-        await commands.call("restart", {"component": "Worker"}, local=True)
-    assert fake.ended == 0
+async def test_a_stop_without_a_name_ends_the_daemon() -> None:
+    commands, fake = node(Runner("agg", AGG))
     assert await commands.call("stop", {}) == {"stopping": "dynamod"}
     assert fake.ended == 1
 
 
+async def test_a_python_file_is_not_restarted_scaled_or_changed() -> None:
+    connection = SimpleNamespace(
+        hello=Hello("mine", 7, kind="file"),
+        states={"backend": "Ready"},
+        since={"backend": 0.0},
+        why="",
+        pid=7,
+        on_close=lambda _callback: None,
+    )
+    commands, fake = node(Runner("agg", AGG))
+    file = AttachedGraph(connection, fake.names())  # type: ignore[arg-type]
+    fake.files[file.name] = file
+    fake.names = lambda: {*fake.graphs, *fake.files}
+    (row,) = file.rows()
+    assert (row.process, row.component, row.state) == ("python/mine.0", "backend", "Ready")
+    for command, arguments in (("restart", {}), ("scale", {"replicas": 2})):
+        with pytest.raises(UserError, match="is a Python process that the node did not start"):
+            await commands.call(command, {"component": "backend", **arguments})
+    with pytest.raises(UserError, match="did not start"):
+        await commands.call("reload", {"graph": "python", "new": {}})
+
+
 async def test_of_two_terminals_each_can_be_named() -> None:
-    one, two = guest("run", "Worker"), guest("run-2", "Worker")
-    commands, _ = node(Runner("agg", AGG), guests=(one, two))
+    one, two = Runner("run", ("Worker",)), Runner("run-2", ("Worker",))
+    commands, _ = node(Runner("agg", AGG), one, two)
     for name in ("Worker", "Worker.0"):
         with pytest.raises(UserError, match="several graphs have a component") as several:
             await commands.call("restart", {"component": name})
         assert f"agg/{name}, run/{name}, run-2/{name}" in several.value.hint
-    assert await commands.call("restart", {"component": "run-2/Worker"}) == "asked"
-    assert await commands.call("drain", {"component": "run/Worker.0"}) == "asked"
-    assert [len(one.asked), len(two.asked)] == [1, 1]
+    await commands.call("restart", {"component": "run-2/Worker"})
+    await commands.call("drain", {"component": "run/Worker.0"})
+    assert (one.done, two.done) == ([("drain", "Worker.0", 600.0)], [("restart", "Worker", True)])
 
 
 async def test_names_that_mean_nothing_or_too_much() -> None:
@@ -130,7 +124,7 @@ async def test_names_that_mean_nothing_or_too_much() -> None:
     assert graph.value.hint == "known: one, two"
     with pytest.raises(UserError, match="no component named"):
         await commands.call("restart", {})
-    with pytest.raises(UserError, match="unknown verb 'fly'"):
+    with pytest.raises(UserError, match="unknown command 'fly'"):
         await commands.call("fly", {})
     for replicas in (None, "2", 1.5, True):
         with pytest.raises(UserError, match="replicas is"):

@@ -1,105 +1,118 @@
-"""Who of the Python processes is silent, by clocks alone."""
+"""Which processes are unresponsive, by clocks alone."""
 
 import logging
-from typing import Any
 
 import pytest
 
-from dynamod.daemon.heartbeat import LOOK, PATIENCE, HeartbeatMonitor
-from dynamod.message.node import Hello
+from dynamod.daemon.heartbeat import LOOK, HeartbeatMonitor
+from dynamod.daemon.node import _clocks
+from dynamod.runtime.liveness import Clocks
 
 
-class Listening:
-    """An ear with a clock that the test moves."""
+class Watching:
+    """A monitor with a clock that the test moves; processes are numbers."""
 
-    def __init__(self, values: dict[str, bytes] | None = None) -> None:
+    def __init__(self, **patience: float) -> None:
         self.now = self.looked = 100.0
         self.told: list[tuple[int, str]] = []
-        self.ear = HeartbeatMonitor(lambda pid, why: self.told.append((pid, why)), (values or {}).get, lambda: self.now)
+        self.monitor = HeartbeatMonitor(lambda: self.now)
+        self.processes = {
+            number: self.monitor.watch(f"p{number}", Clocks(patience.get(f"p{number}", 2.0)), self.teller(number))
+            for number in (1, 2)
+        }
 
-    def heartbeat(self, lease: int) -> None:
-        self.ear.heartbeat(lease, Hello(f"python/{lease}.0", lease * 10))
+    def teller(self, number: int):
+        return lambda why: self.told.append((number, why))
+
+    def beat(self, number: int, step: float | None = None, tokens: int = 0) -> None:
+        self.processes[number].beat(step, tokens)
 
     def passes(self, seconds: float, *beating: int) -> None:
-        """Time goes by, with a look every 0.1 s, and beats of some processes."""
+        """Time goes by, with a look every 0.1 s, and heartbeats of some processes."""
         end = self.now + seconds
         while self.now < end:
             self.now += LOOK
-            for lease in beating:
-                self.heartbeat(lease)
-            self.looked = self.ear.look(self.looked)
+            for number in beating:
+                self.beat(number)
+            self.looked = self.monitor.look(self.looked)
 
 
-def test_a_process_that_stops_beating_is_silent_until_it_beats() -> None:
-    here = Listening()
-    here.heartbeat(1)
-    here.heartbeat(2)
+def test_a_process_without_a_heartbeat_is_unresponsive_until_the_next_one() -> None:
+    here = Watching()
+    here.beat(1)
+    here.beat(2)
     here.passes(1.9, 2)
     assert here.told == []
     here.passes(0.3, 2)
-    assert here.told == [(10, "silent for 2 s")]
+    assert here.told == [(1, "silent for 2 s")]
     here.passes(5, 2)
-    assert here.told == [(10, "silent for 2 s")]
-    here.heartbeat(1)
-    assert here.told == [(10, "silent for 2 s"), (10, "")]
+    assert here.told == [(1, "silent for 2 s")]
+    assert (here.processes[1].why, here.processes[2].why) == ("silent for 2 s", "")
+    here.beat(1)
+    assert here.told == [(1, "silent for 2 s"), (1, "")]
 
 
-def test_rows_of_a_silent_process_say_so() -> None:
-    here = Listening()
-    here.heartbeat(1)
-    here.heartbeat(2)
-    here.passes(3, 2)
-    rows: list[dict[str, Any]] = [{"pid": pid, "state": "Ready", "last_error": ""} for pid in (10, 20, 30)]
-    assert [(row["state"], row["last_error"]) for row in here.ear.rows(rows)] == [
-        ("Silent", "silent for 2 s"),
-        ("Ready", ""),
-        ("Ready", ""),
-    ]
+def test_any_message_is_a_sign_of_life_after_the_first_heartbeat() -> None:
+    here = Watching()
+    here.processes[1].sign()
+    assert here.processes[1].age is None
+    here.passes(5)
+    here.beat(1)
+    here.passes(1.9)
+    here.processes[1].sign()
+    here.passes(1.9)
+    assert here.told == []
+    assert here.processes[1].age == pytest.approx(1.9, abs=0.2)
 
 
-def test_who_has_left_or_never_beaten_is_not_judged() -> None:
-    here = Listening()
-    here.heartbeat(1)
-    here.ear.gone(1)
-    here.ear.gone(7)
+def test_a_step_that_does_not_end() -> None:
+    here = Watching()
+    here.beat(1, step=9.5, tokens=100)
+    here.passes(1.0)
+    assert here.told == [], "10 s and 0.01 s per token"
+    here.passes(0.8)
+    assert here.told == [(1, "in one step of 100 tokens for more than 11 s")]
+    here.beat(1)
+    assert here.told[1:] == [(1, "")]
+
+
+def test_who_has_gone_or_sent_no_heartbeat_is_not_judged() -> None:
+    here = Watching()
+    here.beat(1)
+    here.monitor.forget(here.processes[1])
     here.passes(5)
     assert here.told == []
-    here.heartbeat(1)
+    here.beat(2)
     here.passes(3)
-    here.ear.gone(1)
-    assert here.told == [(10, "silent for 2 s"), (10, "")], "nothing of it stays in the registry"
+    here.monitor.forget(here.processes[2])
+    assert here.told == [(2, "silent for 2 s"), (2, "")], "nothing of it stays in the registry"
 
 
 def test_a_late_look_judges_nobody() -> None:
-    here = Listening()
-    here.heartbeat(1)
+    here = Watching()
+    here.beat(1)
     here.now += 60
-    here.looked = here.ear.look(here.looked)
+    here.looked = here.monitor.look(here.looked)
     here.passes(1.9)
     assert here.told == []
     here.passes(0.3)
-    assert here.told == [(10, "silent for 2 s")]
+    assert here.told == [(1, "silent for 2 s")]
 
 
 def test_a_process_may_ask_for_more_patience() -> None:
-    here = Listening({f"{PATIENCE}10": b"30", f"{PATIENCE}20": b"nonsense"})
-    here.heartbeat(1)
-    here.heartbeat(2)
+    here = Watching(p1=30)
+    here.beat(1)
+    here.beat(2)
     here.passes(29)
-    assert here.told == [(20, "silent for 2 s")]
+    assert here.told == [(2, "silent for 2 s")]
     here.passes(2)
-    assert here.told[1:] == [(10, "silent for 30 s")]
+    assert here.told[1:] == [(1, "silent for 30 s")]
 
 
 def test_the_variable_is_for_all(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("DYNAMOD_HEARTBEAT_TIMEOUT", "5")
-    here = Listening()
-    here.heartbeat(1)
-    here.passes(4.8)
-    assert here.told == []
-    here.passes(0.5)
-    assert here.told == [(10, "silent for 5 s")]
+    assert _clocks().heartbeat == 5
     monkeypatch.setenv("DYNAMOD_HEARTBEAT_TIMEOUT", "soon")
     with caplog.at_level(logging.ERROR):
-        HeartbeatMonitor(lambda _pid, _why: None)
+        assert _clocks() == Clocks()
     assert "DYNAMOD_HEARTBEAT_TIMEOUT is 'soon'" in caplog.text

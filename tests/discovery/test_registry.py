@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -11,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
+from dynamod import __version__
 from dynamod.actor import System
 from dynamod.daemon.link import LinkServer
 from dynamod.discovery import link as link_impl
@@ -20,7 +20,7 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.node import Ask, Claim, Claimed, FromNode, Hello
+from dynamod.message.node import Hello, Refused
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ class House:
     async def serve(self) -> None:
         """Start a daemon with an empty registry, as after a crash."""
         self.registry = MemoryRegistry(random.Random(self.servers))
-        self.server = LinkServer(self.path, self.registry, "here", lambda: None)
+        self.server = LinkServer(self.path, self.registry, "here")
         self.servers += 1
         ref = self.system.start(f"server{self.servers}", lambda: self.server, restart="temporary")
         await self.system.ready(ref, timeout=5)
@@ -142,8 +142,15 @@ class House:
     async def end(self) -> None:
         await self.system.root.stop_child(f"server{self.servers}")
 
-    async def join(self, name: str, *, guest: bool = False, **kwargs: object) -> LinkRegistry:
-        link = LinkRegistry(str(self.path), Hello(name, 1, guest=guest), **kwargs)  # type: ignore[arg-type]
+    async def connect(self, make: object) -> None:
+        await asyncio.get_running_loop().create_unix_connection(make, str(self.path))  # type: ignore[arg-type]
+
+    async def join(self, name: str, **kwargs: object) -> LinkRegistry:
+        async def absent() -> None:
+            pass
+
+        hello = Hello(name, 1, version=__version__)
+        link = LinkRegistry(hello, self.connect, absent=absent, **kwargs)  # type: ignore[arg-type]
         ref = self.system.start(name, lambda: link, restart="temporary")
         await self.system.ready(ref, timeout=5)
         await link.leased(timeout=5)
@@ -209,40 +216,31 @@ async def test_a_key_whose_owner_does_not_come_back_goes_after_the_grace(
         await until(lambda: told == [("k/a", b"1"), ("k/a", None)])
 
 
-async def test_names_of_graphs_are_given_once(tmp_path: Path) -> None:
-    async with House(tmp_path) as house:
-        given: list[tuple[int, str]] = []
-
-        def hear(guest: int) -> Callable[[FromNode], None]:
-            return lambda message: given.append((guest, message.name)) if isinstance(message, Claimed) else None
-
-        guests = [await house.join(f"{n}", other=hear(n), guest=True) for n in range(3)]
-        for count, guest in enumerate((0, 1, 1, 2), 1):
-            guests[guest].say(Claim("run"))
-            await until(lambda count=count: len(given) == count)
-        assert given == [(0, "run"), (1, "run-2"), (1, "run-3"), (2, "run-4")]
-        assert house.server.names() == {"run", "run-2", "run-3", "run-4"}
-        await house.system.root.stop_child("1")
-        await until(lambda: house.server.names() == {"run", "run-4"})
-        guests[2].say(Claim("run"))
-        await until(lambda: given[-1] == (2, "run-2"))
-
-
 async def test_the_daemon_asks_and_the_process_answers(tmp_path: Path) -> None:
-    from dynamod.message.node import Answer
+    async def answer(command: str, arguments: dict[str, object]) -> object:
+        if command != "good":
+            raise UserError("no", "another")
+        return {"command": command, **arguments}
 
     async with House(tmp_path) as house:
-        links: list[LinkRegistry] = []
+        await house.join("a", handler=answer)
+        (connection,) = house.server.connections
+        assert await connection.channel.ask("good", {"x": 1}, timeout=5) == {"command": "good", "x": 1}
+        with pytest.raises(UserError, match="no"):
+            await connection.channel.ask("bad", timeout=5)
 
-        def other(message: FromNode) -> None:
-            assert isinstance(message, Ask)
-            links[0].say(Answer(message.ask, {"verb": message.command}, "" if message.command == "good" else "no"))
 
-        links.append(await house.join("a", other=other))
-        (end,) = house.server.ends
-        assert await end.ask("good", {}, timeout=5) == {"verb": "good"}
-        with pytest.raises(Exception, match="no"):
-            await end.ask("bad", {}, timeout=5)
+async def test_a_process_of_another_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    async with House(tmp_path) as house:
+        said: list[object] = []
+        link = LinkRegistry(Hello("old", 1, version="0.0.1"), house.connect, take=said.append)
+        await house.system.ready(house.system.start("old", lambda: link, restart="temporary"), timeout=5)
+        await until(lambda: said)
+        (refused,) = said
+        assert isinstance(refused, Refused)
+        assert refused.error.endswith(f"is dynamod {__version__}, old is 0.0.1")
+        await until(lambda: not house.server.connections)
+        assert link.lease == 0
 
 
 class Plain:
