@@ -60,8 +60,9 @@ def processes(rows: list[dict[str, Any]]) -> str:
         return "nothing is running"
     head = ["GRAPH", "COMPONENT", "PROCESS", "STATE", "PID", "UPTIME", "RESTARTS", "LAST ERROR"]
     lines = []
+    several = len({row.get("session", "") for row in rows}) > 1
     for row in rows:
-        where = f"{row['process']} ({row['guest']})" if row.get("guest") else row["process"]
+        where = f"{row['process']} ({row['session']})" if several and row["session"] else row["process"]
         uptime = duration(row["uptime"]) if row["uptime"] is not None else "-"
         pid = str(row["pid"] or "-")
         error = row["last_error"][:80]
@@ -83,7 +84,7 @@ def status(value: dict[str, Any]) -> str:
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
-        who = f" ({graph['guest']})" if graph.get("guest") else ""
+        who = f" ({graph['session']})" if graph.get("session") else ""
         state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
         lines.append(f"  {graph['name']}: {state}{who} {where}".rstrip())
     if not value["graphs"]:

@@ -48,13 +48,13 @@ class ProcessRow(msgspec.Struct, frozen=True):
     """One component process. `cpu`: per cent of a core; `rss`: bytes; `mailbox`: messages that wait at its components.
 
     `state` is the worst of its components'; `answers`: it has told its statistics just now. `instance`: its lease, as
-    `dynamo explain` and workers' labels show it. `guest`: the foreground command it belongs to.
+    `dynamo explain` and workers' labels show it. `session`: the foreground command it belongs to.
     """
 
     process: str
     graph: str
     components: list[str]
-    guest: str
+    session: str
     state: str
     answers: bool
     pid: int
@@ -133,7 +133,7 @@ def top(now: Look, before: Look | None = None) -> Top:
         before = None  # another holder of the node has another clock
     by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in now.rows:
-        by_process[row.get("guest", ""), row["process"]].append(row)
+        by_process[row.get("session", ""), row["process"]].append(row)
     return Top(
         version=answer["version"],
         node=answer["node"],
@@ -178,7 +178,7 @@ def _process(rows: Sequence[Mapping[str, Any]], now: Look, before: Look | None) 
         process=name,
         graph=first["graph"],
         components=[row["component"] for row in rows],
-        guest=first.get("guest", ""),
+        session=first.get("session", ""),
         state=max((row["state"] for row in rows), key=_badness),
         answers=bool(mail),
         pid=pid,

@@ -110,12 +110,12 @@ class Commands:
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
         for name, file in node.files.items():
             states = [row.state for row in file.rows()]
-            pid = file.processes()[0].pid if file.processes() else 0
-            graphs.append({"name": name, "ready": set(states) <= {"Ready"}, "session": f"{file.script}.py pid {pid}"})
+            graphs.append({"name": name, "ready": set(states) <= {"Ready"}, "session": file.session})
         return {
             "version": __version__,
             "pid": os.getpid(),
             "node": node.name,
+            "role": "daemon",
             "ephemeral": node.ephemeral,
             "socket": str(node.socket),
             "uptime": time.monotonic() - node.born,

@@ -20,9 +20,6 @@ STOP = 45.0
 class AttachedGraph:
     """Rows for `ps`, and `dynamo stop`; everything else is refused. Same reading side as runner.GraphRunner."""
 
-    session = ""
-    kept = False
-
     def __init__(self, connection: Connection, taken: Collection[str]) -> None:
         assert connection.hello is not None
         graph, _, process = connection.hello.process.rpartition("/")
@@ -30,6 +27,7 @@ class AttachedGraph:
         self.name = unused(graph if re.fullmatch(rf"{GRAPH}(-\d+)?", graph) else GRAPH, taken)
         self.process = f"{self.name}/{self.script}.0"
         connection.name = self.process
+        self.session = f"python {self.script} pid {connection.hello.pid}"
         self._connection = connection
         self._record = ProcessRecord(self.process, connection.hello.pid, connection)
         self._gone = asyncio.Event()
@@ -54,6 +52,7 @@ class AttachedGraph:
                 uptime=now - connection.since[component],
                 last_error=connection.why,
                 gpus=[],
+                session=self.session,
             )
             for component, state in connection.states.items()
         ]

@@ -63,6 +63,7 @@ class Connection:
         self.heartbeats: Heartbeats | None = None
         self.name = ""
         self.lease = 0
+        self._gone = False
         self.states: dict[str, str] = {}
         self.since: dict[str, float] = {}
         self.detail = ""
@@ -78,8 +79,11 @@ class Connection:
         return self.heartbeats.why if self.heartbeats is not None else ""
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Call back once when the process has gone."""
-        self._closed.append(callback)
+        """Call back once when the process has gone; at once when it has."""
+        if self._gone:
+            callback()
+        else:
+            self._closed.append(callback)
 
     def on_state(self, callback: Callable[[], None]) -> None:
         """Call back whenever a component has another state."""
@@ -149,6 +153,7 @@ class Connection:
 
     def _lost(self) -> None:
         """The process is gone, or closed the connection: its lease ends now."""
+        self._gone = True
         for stop in self._unwatch:
             stop()
         server = self._server

@@ -118,7 +118,8 @@ class Node(Actor):
         )
         await self._serve(Spec("link", lambda: link))
         if self._first is not None:
-            await link.adopt(self._first, "", _clocks(), self._greeted)
+            first = await link.adopt(self._first, "", _clocks(), self._greeted)
+            first.on_close(self._end_if_unused)  # also when it goes without a greeting
         if self.cluster.etcd is not None:
             self._join_cluster()
         await self._serve(Spec("control", lambda: self._control(self)))
@@ -200,21 +201,25 @@ class Node(Actor):
         self.graphs_changed()
         self.changed()
 
-    async def follow_session(self, session: Session, timeout: float) -> None:
-        """The graph of a session becomes what its command's files describe now. Raises UserError."""
+    async def follow_session(self, session: Session, timeout: float) -> bool:
+        """The graph of a session becomes what its command's files describe now; False without files.
+
+        Raises UserError.
+        """
         runner = session.runner
         new = await session.reread() if runner is not None else None
-        if runner is not None and new is not None:
-            await follow(self, {runner.name: runner}, {runner.name: new}, timeout)
+        if runner is None or new is None:
+            return False
+        await follow(self, {runner.name: runner}, {runner.name: new}, timeout)
+        return True
 
     async def reload_all(self, timeout: float) -> None:
         """Read the daemon's own file and those of all commands again. Raises UserError, also when there are none."""
-        if self.reload is None and not self.sessions:
-            raise UserError("this daemon has no file of its own to read again", "dynamo reload -f new.yaml")
         if self.reload is not None:
             await self.reload(timeout)
-        for session in list(self.sessions):
-            await self.follow_session(session, timeout)
+        followed = [await self.follow_session(session, timeout) for session in list(self.sessions)]
+        if self.reload is None and not any(followed):
+            raise UserError("nothing that runs here has a file to read again", "dynamo reload -f new.yaml")
 
     def stop(self) -> None:
         """End this process in good order."""

@@ -16,7 +16,7 @@ from .attached import unused
 from .link import Connection
 from .names import graph_name
 from .runner import GraphRunner
-from .spawn import Origin, prewarm
+from .spawn import Origin, drop_spares, prewarm
 
 if TYPE_CHECKING:
     from .node import Node
@@ -113,6 +113,8 @@ class Session:
             self.runner = None
             self.end(f"graph {runner.name} was stopped")
             return
+        if runner.ready() or runner.fatal():
+            drop_spares()  # all processes have been started
         rows = tuple(msgspec.to_builtins(row) for row in runner.rows())
         told = tuple({**row, "uptime": None} for row in rows), tuple(runner.urls())
         report = Report(runner.name, told[0], told[1])

@@ -71,7 +71,7 @@ def worker(name: str, tokens: int) -> str:
 
 def row(process: str, component: str, pid: int, state: str = "Ready", **more: object) -> dict[str, object]:
     fixed = {"graph": "agg", "component": component, "process": process, "state": state, "pid": pid}
-    return {**fixed, "restarts": 0, "uptime": 5.0, "last_error": "", "guest": "", **more}
+    return {**fixed, "restarts": 0, "uptime": 5.0, "last_error": "", "session": "", **more}
 
 
 def look(at: float, rows: list[dict[str, object]], *texts: str, cpu: float = 0.0, holder: int = 1) -> Look:
@@ -160,8 +160,8 @@ def test_a_process_that_says_nothing() -> None:
     assert (quiet.answers, quiet.mailbox, quiet.worker, state(quiet)) == (False, None, None, "Ready?")
     down = top(look(1.0, [row("a", "B", 0, "Fatal", last_error="no"), row("a", "C", 0, "Ready")])).processes[0]
     assert (down.state, down.last_error, state(down)) == ("Fatal", "no", "Fatal")
-    twins = top(look(1.0, [row("a", "B", 1), row("a", "B", 2, guest="dynamo-run pid 5")]))
-    assert [one.guest for one in twins.processes] == ["", "dynamo-run pid 5"]
+    twins = top(look(1.0, [row("a", "B", 1), row("a", "B", 2, session="dynamo-run pid 5")]))
+    assert [one.session for one in twins.processes] == ["", "dynamo-run pid 5"]
 
 
 def test_operators_choose_the_prefix() -> None:

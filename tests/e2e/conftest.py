@@ -161,8 +161,19 @@ class Command:
         return self._popen.poll()
 
     def tree(self) -> set[Pid]:
-        """It and its children now; all that were ever seen must be gone in the end."""
+        """It and what it runs now; all that were ever seen must be gone in the end.
+
+        The daemon that it has started counts while no other command uses it, and never what others run there.
+        """
         now = tree(self.pid)
+        if self.machine.shared_by_others(self):
+            for daemon in self.machine.find_daemons():
+                if daemon.pid != self.pid:
+                    now -= tree(daemon.pid)
+            own = f" pid {self.pid}"
+            for row in self.machine.ps():
+                if row["session"].endswith(own):
+                    now |= tree(row["pid"])
         self.seen |= now
         return now
 
@@ -202,7 +213,8 @@ class Command:
 
     def gone(self, seconds: float) -> None:
         """Every process seen below it is gone within the time."""
-        until(lambda: not any(pid.lives for pid in self.seen), max(0.1, seconds), f"the end of {self.seen}")
+        left = self.seen - (self.machine.find_daemons() if self.machine.shared_by_others(self) else set())
+        until(lambda: not any(pid.lives for pid in left), max(0.1, seconds), f"the end of {left}")
 
     def kill(self) -> None:
         """Whatever is left: for the end of a test that failed."""
@@ -222,10 +234,29 @@ class Machine:
         self.env: dict[str, str] = {}
         self.commands: list[Command] = []
         self.ports: set[int] = set()
+        self.daemons: set[Pid] = set()
         self.until = until
         self.tree = tree
 
     # Commands.
+
+    def find_daemons(self) -> set[Pid]:
+        """The processes that hold nodes of this machine now, as the node locks say."""
+        numbers = [lock.read_text().strip() for lock in self.folder.rglob("*.lock")]
+        found = {daemon for number in numbers if number and (daemon := Pid.of(int(number))) is not None}
+        self.daemons |= found
+        return found
+
+    def daemon(self) -> Pid:
+        """The process that holds the node at the usual socket."""
+        number = until(lambda: int(self.socket.with_name("d.sock.lock").read_text() or 0))
+        daemon = Pid.of(number)
+        assert daemon is not None
+        return daemon
+
+    def shared_by_others(self, command: Command) -> bool:
+        """Whether other commands run that may use the same daemon."""
+        return any(other.code is None for other in self.commands if other is not command)
 
     def environ(self, **env: str) -> dict[str, str]:
         """Ours, but with this machine's socket and the checkout on the path."""
@@ -403,6 +434,8 @@ class Machine:
                     command.end()
                 except (AssertionError, subprocess.TimeoutExpired) as error:
                     faults.append(f"{error}\n{command.err[-3000:]}")
+        self.find_daemons()
+        until(lambda: not any(pid.lives for pid in self.daemons), 5.0, f"the end of the daemons {self.daemons}")
         for command in self.commands:
             left = [pid for pid in command.seen if pid.lives]
             if left:

@@ -27,7 +27,8 @@ def served(shared: Any) -> Any:
 
 def test_reading(served: Any) -> None:
     status = served.run("dynamo", "status", "--output", "json").json
-    assert (status["pid"], status["role"], status["ready"]) == (served.command.pid, "holder", True)
+    assert (status["pid"], status["ready"], status["ephemeral"]) == (served.daemon().pid, True, True)
+    assert [graph["session"] for graph in status["graphs"]] == [f"dynamo serve pid {served.command.pid}"]
     assert status["socket"] == str(served.socket)
     assert status["graphs"][0]["urls"] == [served.url]
     raw = served.raw("GET", "/v1/status")

@@ -45,7 +45,7 @@ def test_what_it_prints_and_answers(machine: Any) -> None:
 
 def test_it_ends_within_the_bound_with_a_stream_open(machine: Any) -> None:
     command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200", deaf=True)  # as in `dynamo serve ... | head -1`
-    machine.until(lambda: machine.raw_status() == command.pid and machine.raw("GET", "/v1/status")[1]["ready"])
+    machine.until(lambda: machine.raw_status() and machine.raw("GET", "/v1/status")[1]["ready"])
     (url,) = machine.raw("GET", "/v1/status")[1]["graphs"][0]["urls"]
     machine.until(lambda: machine.serves(url))
     stream = machine.stream(url, WORDS)
@@ -83,21 +83,42 @@ def test_a_killed_daemon_leaves_no_orphans(machine: Any) -> None:
     command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200")
     url = command.ready()
     stream = machine.stream(url, WORDS)
-    assert len(command.tree()) == 3
-    command.end(signal.SIGKILL)
+    assert len(command.tree()) == 4, "the command, its daemon, ingress and worker"
+    daemon = machine.daemon()
+    os.kill(daemon.pid, signal.SIGKILL)
+    result = command.wait(5)
+    assert result.code == 1
+    assert [line for line in result.err.splitlines() if line.startswith("error: ")] == [
+        "error: the daemon of this machine has ended (the daemon has ended), and agg with it"
+    ]
+    command.gone(5)
     machine.until(lambda: machine.free(url), 1)
     stream.close()
     assert machine.socket.exists()  # nobody could remove it
     again = machine.agg()  # and the next daemon takes it over
     assert machine.answers(again.ready(), "/health") == 200
-    assert machine.raw("GET", "/v1/status")[1]["pid"] == again.pid
-    assert [path.name for path in machine.folder.glob("d.sock.d/*")] == [str(again.pid)]
+    assert machine.raw("GET", "/v1/status")[1]["pid"] == machine.daemon().pid != daemon.pid
+    assert [path.name for path in machine.folder.glob("d.sock.d/*")] == [str(machine.daemon().pid)]
 
 
-def test_a_killed_daemon_while_components_start(machine: Any) -> None:
+@pytest.mark.parametrize("what", ["command", "daemon"])
+def test_a_kill_while_components_start(machine: Any, what: str) -> None:
     command = machine.agg()
-    machine.until(lambda: len(command.tree()) > 2)
+    machine.until(machine.ps)
+    command.tree()
+    os.kill(command.pid if what == "command" else machine.daemon().pid, signal.SIGKILL)
+    command.wait(5)
+    command.gone(5)
+
+
+def test_a_killed_command_takes_its_graph_with_it_and_nothing_stays(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="200")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
     command.end(signal.SIGKILL)
+    assert machine.free(url)
+    assert not machine.socket.exists(), "the daemon that it had started ends in good order"
+    stream.close()
 
 
 BUSY = """
@@ -128,7 +149,7 @@ def test_a_component_that_blocks_its_loop_ends_too(machine: Any, number: int) ->
     command.ready()
     time.sleep(1.0)
     pids = command.tree()
-    assert len(pids) == 3, "daemon, component, and what the component has started"
+    assert len(pids) == 4, "the command, its daemon, the component, and what the component has started"
     command.end(number)
     assert not any(os.path.exists(f"/proc/{pid.pid}/fd/0") and pid.lives for pid in pids)
 

@@ -115,12 +115,16 @@ def test_a_second_command_joins_and_its_graph_is_its_own(machine: Any) -> None:
     command = machine.agg()
     url = command.ready()
     status = machine.raw("GET", "/v1/status")[1]
-    assert status["graphs"] == [{"name": "agg", "ready": True, "guest": f"dynamo serve pid {command.pid}"}]
+    (graph,) = status["graphs"]
+    assert (graph["name"], graph["ready"], graph["session"]) == ("agg", True, f"dynamo serve pid {command.pid}")
     assert "hello" in machine.chat(url, "hello")
     stopped = machine.run("dynamo", "stop", "agg")
     assert stopped.code == 0, stopped.err
     machine.until(lambda: machine.ps() == [])
     assert machine.free(url)
+    result = command.wait(5)
+    assert (result.code, "graph agg was stopped" in result.err) == (0, True), "and its command ends with it"
+    assert machine.raw_status() == daemon.pid
 
 
 class Manager:
@@ -370,7 +374,7 @@ def test_a_command_without_a_file_has_nothing_to_reload(machine: Any) -> None:
     before = {row["pid"] for row in machine.ps()}
     command.send(signal.SIGHUP)
     machine.until(lambda: "SIGHUP: nothing to reload" in command.err)
-    assert "no file of its own" in machine.run("dynamo", "reload").mistake()
+    assert "has a file to read again" in machine.run("dynamo", "reload").mistake()
     assert "hello" in machine.chat(url, "hello")
     assert {row["pid"] for row in machine.ps()} == before
 

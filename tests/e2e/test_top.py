@@ -24,7 +24,7 @@ CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 END = "\x1b[?1049l"
 """The terminal shows again what it showed before."""
 ROW = {
-    *("process", "graph", "components", "guest", "state", "answers", "pid", "instance", "restarts", "uptime", "cpu"),
+    *("process", "graph", "components", "session", "state", "answers", "pid", "instance", "restarts", "uptime", "cpu"),
     *("rss", "mailbox", "last_error", "ingress", "worker"),
 }
 INGRESS = {"in_flight", "queued", "requests_per_second", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99"}
@@ -170,13 +170,14 @@ def test_once_for_scripts(shared: Any, served: Any) -> None:
     assert done.code == 0, done.err
     view = done.json
     assert view.keys() == {"version", "node", "pid", "uptime", "interval", "processes"}
-    assert view["pid"] == served.pid
+    assert view["pid"] == shared.daemon().pid
     assert 0.9 < view["interval"] < 5
     rows = {row["process"]: row for row in view["processes"]}
     assert rows.keys() == {"agg_router/ingress.0", *(f"agg_router/Worker.{number}" for number in range(4))}
     for row in rows.values():
         assert row.keys() == ROW
-        assert (row["state"], row["answers"], row["restarts"], row["guest"]) == ("Ready", True, 0, "")
+        assert (row["state"], row["answers"], row["restarts"]) == ("Ready", True, 0)
+        assert row["session"].endswith(f"pid {served.pid}")
         assert row["rss"] > 1 << 20
         assert row["cpu"] >= 0
         assert row["uptime"] > 0
@@ -208,13 +209,13 @@ def test_without_a_terminal_it_prints_one_table(shared: Any, served: Any) -> Non
     assert "\x1b" not in done.out
 
 
-def test_guests_the_silent_and_the_end(machine: Any) -> None:
-    """What other terminals run is shown too; the silent hold nobody up; the view outlives the node."""
+def test_sessions_the_silent_and_the_end(machine: Any) -> None:
+    """What all terminals run is shown; the silent hold nobody up; the view outlives the node."""
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
     front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
     front.ready()
-    guest = machine.start("dynamo-run", "in=dyn://llama.backend.generate", "out=echo_core", "sample")
-    guest.ready()
+    session = machine.start("dynamo-run", "in=dyn://llama.backend.generate", "out=echo_core", "sample")
+    session.ready()
     machine.until(lambda: len(machine.ps()) == 3)
 
     def look() -> dict[str, Any]:
@@ -224,8 +225,8 @@ def test_guests_the_silent_and_the_end(machine: Any) -> None:
 
     rows = look()
     worker = rows["Worker"]
-    assert worker["guest"].endswith(f"pid {guest.pid}")
-    assert rows["Processor"]["guest"] == ""
+    assert worker["session"].endswith(f"pid {session.pid}")
+    assert rows["Processor"]["session"].endswith(f"pid {front.pid}")
     assert int(worker["instance"], 16) > 0
     assert worker["cpu"] is not None
     assert (worker["worker"]["running"], worker["worker"]["total_blocks"]) == (0, None)
@@ -243,7 +244,7 @@ def test_guests_the_silent_and_the_end(machine: Any) -> None:
     top = Terminal(machine, "top", "--interval", "0.2")
     try:
         top.reads(r"llama|echo_core")
-        guest.end()
+        session.end()
         front.end()
         top.reads("no daemon is running")
         top.press(b"q")
