@@ -4,6 +4,7 @@ The fork comes before the command starts any thread or event loop. The daemon's 
 the two, so that it ends by itself when the command does, and says on it why it cannot start.
 """
 
+import contextlib
 import os
 import socket
 import sys
@@ -14,6 +15,9 @@ from pathlib import Path
 from dynamod.message.errors import UserError
 from dynamod.runtime.attach import connect
 from dynamod.runtime.paths import choose_socket
+
+PATIENCE = 10.0
+"""Seconds that a daemon which cannot start waits for its command to read why."""
 
 
 @dataclass(slots=True)
@@ -120,6 +124,9 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
             refused = Refused(str(error), error.hint)
     except BaseException as error:
         refused = Refused(f"the daemon failed: {type(error).__name__}: {error}")
-    first.setblocking(True)
-    first.sendall(MAGIC + pack(msgspec.msgpack.encode(refused)))
+    first.settimeout(PATIENCE)
+    with contextlib.suppress(OSError):
+        first.sendall(MAGIC + pack(msgspec.msgpack.encode(refused)))
+        while first.recv(1 << 16):  # the command writes before it reads: the connection stays until it has left
+            pass
     return 1

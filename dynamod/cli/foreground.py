@@ -112,7 +112,8 @@ class _Foreground:
             system.start("link", lambda: link, restart="temporary")
             hangup = self._signals()
             try:
-                await self._begin()
+                with contextlib.suppress(asyncio.CancelledError):  # stopped while we waited for the daemon
+                    await self._begin()
                 link.context.task(self._reloads(hangup), "reload")
                 link.context.task(self._watch(), "watch")
                 await self._stop.wait()
@@ -152,6 +153,10 @@ class _Foreground:
 
     # What the daemon says.
 
+    @property
+    def _greeted(self) -> bool:
+        return self._welcome.done() and not self._welcome.cancelled() and self._welcome.exception() is None
+
     def _welcomed(self, message: Welcome) -> None:
         if not self._welcome.done():
             self._welcome.set_result(message)
@@ -160,7 +165,7 @@ class _Foreground:
         self._lost.set()
         if not self._welcome.done():
             self._welcome.set_exception(DaemonGone(why))
-        elif not self._stop.is_set():
+        elif not self._stop.is_set() and self._greeted:
             print(f"error: the daemon of this machine has ended ({why}), and {self._name} with it", file=sys.stderr)
             self._code = 1
             self._stop.set()
@@ -256,7 +261,7 @@ class _Foreground:
 
     async def _end(self) -> None:
         """Let the daemon end the graph; when it ends with it, wait until it is gone."""
-        if self._lost.is_set() or not self._welcome.done() or self._welcome.exception() is not None:
+        if self._lost.is_set() or not self._greeted:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
             if await self._link.ask("stop", timeout=STOPPED):

@@ -154,6 +154,8 @@ class Connection:
     def _lost(self) -> None:
         """The process is gone, or closed the connection: its lease ends now."""
         self._gone = True
+        if self.channel.fault:
+            log.warning("closed the connection of %s: %s", self.name or "a stranger", self.channel.fault)
         for stop in self._unwatch:
             stop()
         server = self._server

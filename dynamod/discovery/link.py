@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Actor, Reason
+from dynamod.message.errors import UserError
 from dynamod.message.node import Changed, Delete, FromNode, Hello, Put, Refused, Snapshot, ToNode, Watch, Welcome
 from dynamod.transport.channel import Channel, Handler
 
@@ -135,10 +136,15 @@ class LinkRegistry(Actor):
                     await self._connect(self._make)
             except (OSError, TimeoutError) as error:
                 why = f"no daemon answers: {error or type(error).__name__}"
+            except UserError as error:
+                self._other(Refused(str(error), error.hint))
+                why = str(error)
             else:
                 await self._closed.wait()
-                fault = self._channel.fault if self._channel is not None else ""
-                why = fault or "the daemon has ended"
+                why = "the daemon has ended"
+                if self._channel is not None and self._channel.fault:
+                    why = f"what listens there is no daemon of this version: {self._channel.fault}"
+                    self._other(Refused(why, "stop it, or choose another --socket"))
             if self._greeted:
                 self._greeted = False
                 log.debug("lost the daemon: %s", why)
@@ -177,9 +183,6 @@ class LinkRegistry(Actor):
                 self._compare(number, dict(items))
             case Changed(number, key, value):
                 self._change(number, key, value)
-            case Refused(error):
-                log.debug("refused by the daemon: %s", error)
-                self._other(message)
             case _:
                 self._other(message)
 

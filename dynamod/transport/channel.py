@@ -99,7 +99,7 @@ class Channel(asyncio.Protocol):
                 self._message(self._decoder.decode(payload))
         except (FrameError, msgspec.MsgspecError, KeyError) as error:
             self.fault = str(error)
-            log.warning("closed a connection: %s", error)
+            log.debug("closed a connection: %s", error)
             self.close()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -3,6 +3,7 @@
 import http.client
 import itertools
 import json
+import os
 import re
 import signal
 import time

@@ -113,13 +113,13 @@ def test_a_stopped_file_holds_up_nobody(machine: Any) -> None:
             joining.settimeout(1.0)
             joining.connect(f"{machine.socket}.link")
             assert joining.recv(8).startswith(b"dynamod")
-        machine.until(lambda: machine.row("backend")["state"] == "Silent", 5.0)
+        machine.until(lambda: machine.ps()[0]["state"] == "Silent", 5.0)
         front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0)
         front.ready()
         front.end()
     finally:
         file.send(signal.SIGCONT)
-    machine.until(lambda: machine.row("backend")["state"] == "Ready")
+    machine.until(lambda: machine.ps()[0]["state"] == "Ready")
     assert file.end().code == 0
 
 
@@ -257,17 +257,9 @@ def test_what_is_no_daemon_is_one_clear_line(machine: Any) -> None:
         foreign.listen()
         command = machine.agg()
         peer, _ = foreign.accept()
-        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        for _ in range(5):
-            foreign.settimeout(0.5)
-            try:
-                again, _ = foreign.accept()
-            except TimeoutError:
-                break
-            again.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            again.close()
-        peer.close()
-        assert "does not speak this protocol" in command.wait(20).mistake()
+        with peer:
+            peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            assert "does not speak this protocol" in command.wait(20).mistake()
 
 
 def test_a_run_folder_that_cannot_be_written_is_one_clear_line(machine: Any) -> None:
