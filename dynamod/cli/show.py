@@ -84,9 +84,9 @@ def status(value: dict[str, Any]) -> str:
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
-        who = f" ({graph['session']})" if graph.get("session") else ""
+        who = f"({graph['session']})" if graph.get("session") else ""
         state = f"failed: {graph['error']}" if graph.get("error") else "ready" if graph["ready"] else "not ready"
-        lines.append(f"  {graph['name']}: {state}{who} {where}".rstrip())
+        lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
     return "\n".join(lines)

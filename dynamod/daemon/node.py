@@ -36,6 +36,8 @@ log = logging.getLogger("dynamod.daemon")
 
 FIRST_CLIENT = 30.0
 """Seconds that an ephemeral daemon waits for the first command or file."""
+REPORT = 0.5
+"""Seconds between two looks at the graphs of sessions."""
 
 
 class NodeHeld(UserError):
@@ -123,6 +125,7 @@ class Node(Actor):
         if self.cluster.etcd is not None:
             self._join_cluster()
         await self._serve(Spec("control", lambda: self._control(self)))
+        self.context.task(self._report(), "report")
         if self.ephemeral:
             self.context.task(self._first_client(), "first client")
 
@@ -280,6 +283,13 @@ class Node(Actor):
             waiter()
         for session in self.sessions:
             session.report()
+
+    async def _report(self) -> None:
+        """Tell sessions what nobody has said: a supervisor that gives a process up says so to nobody."""
+        while True:
+            await asyncio.sleep(REPORT)
+            for session in self.sessions:
+                session.report()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds, looking at it whenever something has changed."""
