@@ -1,4 +1,4 @@
-"""The house rules: which room may import which, and what files and folders look like."""
+"""The rules of the code: which package may import which, and what files and folders look like."""
 
 import ast
 import json
@@ -19,48 +19,51 @@ from dynamod.graph.schema import schema
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dynamod"
 EVERYBODY = {"actor", "message", "observe"}
-LOWER = {
-    "post",
-    "registry",
-    "graph",
-    "preprocess",
-    "kvcache",
-    "router",
-    "migration",
-    "frontend",
-    "engine",
-    "sample",
-    "replay",
-}
+"""What every package may import, but these three and `sample`."""
 
-ROOMS: dict[str, set[str]] = {
+PACKAGES: dict[str, set[str]] = {
     "actor": set(),
     "message": set(),
     "sample": set(),
     "observe": {"message"},
-    "post": EVERYBODY,
+    "transport": EVERYBODY,
     "graph": EVERYBODY,
     "kvcache": EVERYBODY,
+    "http": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
-    "registry": EVERYBODY | {"post"},  # link_impl speaks to the daemon in post's frames; post knows no registry
-    "router": EVERYBODY | {"registry", "kvcache", "post"},
-    "migration": EVERYBODY | {"router", "registry", "post"},
-    "frontend": EVERYBODY | {"preprocess", "router", "migration", "registry", "post"},
-    "engine": EVERYBODY | {"preprocess", "kvcache", "registry", "post"},
-    "replay": EVERYBODY | {"engine", "router", "kvcache", "registry"},
-    "sim": EVERYBODY | {"post", "registry", "preprocess", "router", "migration", "frontend", "engine"},
-    "disagg": EVERYBODY | {"router", "registry", "kvcache", "post"},
-    "planner": EVERYBODY | {"router", "registry", "kvcache", "post"},
-    "daemon": EVERYBODY | LOWER,
-    "cli": EVERYBODY | LOWER | {"daemon", "sim"},
-    "compat": EVERYBODY | LOWER | {"daemon", "cli"},
+    "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
+    "router": EVERYBODY | {"discovery", "kvcache", "transport"},
+    "migration": EVERYBODY | {"router", "discovery", "transport"},
+    "ingress": EVERYBODY | {"http", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
+    "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transport"},
 }
-"""Room to the other rooms it may import. README.md shows the same table."""
+"""Package to the other packages it may import. dynamod/README.md shows the same table."""
+BELOW = EVERYBODY | PACKAGES.keys()
+PACKAGES |= {
+    "runtime": BELOW,
+    "sdk": BELOW | {"runtime"},
+    "daemon": EVERYBODY | {"graph", "runtime", "discovery", "transport"},
+    "control": EVERYBODY | {"graph", "runtime", "discovery", "transport", "daemon"},
+    "sim": EVERYBODY
+    | {"transport", "discovery", "preprocess", "kvcache", "router", "migration", "http", "ingress"}
+    | {"engine", "worker", "runtime"},
+    "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery"},
+}
+PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "sim", "replay"}
+PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}
+
+LAUNCH = {"attach", "components", "liveness", "paths", "plan", "statistics"}
+"""Modules of `runtime` that `daemon` and `control` may import: what is said to a process, not what runs in one."""
+
+TOP_LEVEL = {"dynamod", "graphs", "configs", "tests", "systemd", "pyproject.toml", "README.md"} | {
+    *(".ci", "deploy", "LICENSE", ".gitignore"),
+}
 
 NOT_OURS_TO_IMPORT = {"dynamo", "graphs", "configs", "tests"}
 """Top-level names that build upon dynamod: the package itself never imports them."""
 
-DOCUMENTED = ("graphs", "configs", "deploy", "systemd", "tests", "tests/bench")
+DOCUMENTED = ("dynamod", "graphs", "configs", "deploy", "systemd", "tests", "tests/bench")
 HOSTS = {
     "127.0.0.1",
     "localhost",
@@ -84,7 +87,7 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-def rooms() -> list[Path]:
+def packages() -> list[Path]:
     return sorted(path for path in PACKAGE.iterdir() if path.is_dir() and sources(path))
 
 
@@ -108,36 +111,105 @@ def _called(node: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def test_every_room_has_a_rule() -> None:
-    assert {room.name for room in rooms()} <= ROOMS.keys()
+def test_every_package_has_a_rule() -> None:
+    assert {package.name for package in packages()} == PACKAGES.keys()
 
 
-@pytest.mark.parametrize("room", [room.name for room in rooms()])
-def test_rooms_import_what_they_may(room: str) -> None:
+@pytest.mark.parametrize("package", [package.name for package in packages()])
+def test_packages_import_what_they_may(package: str) -> None:
     wrong = []
-    for path in sources(PACKAGE / room):
+    for path in sources(PACKAGE / package):
         for line, name in imported(path):
             first, _, rest = name.partition(".")
-            other = rest.partition(".")[0]
-            if first in NOT_OURS_TO_IMPORT and room != "compat":
+            other, _, module = rest.partition(".")
+            if first in NOT_OURS_TO_IMPORT and package != "compat":
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
-            if first == "dynamod" and other not in ROOMS[room] | {room, "__version__", ""}:
+            if first == "dynamod" and other not in PACKAGES[package] | {package, "__version__", ""}:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
+            if package in ("daemon", "control") and other == "runtime" and module.partition(".")[0] not in LAUNCH:
                 wrong.append(f"{path.relative_to(ROOT)}:{line} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_package_itself_imports_no_room() -> None:
+def test_no_package_names_anothers_classes_in_text() -> None:
+    """A string like `dynamod.engine.echo:EchoCore` is an import too: only the package itself may write it."""
+    named = re.compile(r"\b(?:dynamod\.)(\w+)(?:\.\w+)*:[A-Z_a-z]\w*|:(\w+Component)\b")
+    wrong = []
+    for path in sources(PACKAGE):
+        package = path.relative_to(PACKAGE).parts[0]
+        for node in ast.walk(parsed(path)):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            match = named.search(text)
+            if match is not None and match[1] != package and package != "runtime":
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} names {match[0]}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_package_itself_imports_nothing_of_ours() -> None:
     assert [name for _, name in imported(PACKAGE / "__init__.py") if name.startswith("dynamod")] == []
 
 
-def test_relative_imports_stay_in_their_room() -> None:
+def test_relative_imports_stay_in_their_package() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in sources(PACKAGE)
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and node.level >= len(path.relative_to(PACKAGE).parts)
     ]
-    assert not wrong, f"relative imports that leave a room: {wrong}"
+    assert not wrong, f"relative imports that leave a package: {wrong}"
+
+
+def test_actors_are_reached_by_messages() -> None:
+    """Nobody but the kernel takes the actor out of its cell."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sources(PACKAGE)
+        if (PACKAGE / "actor") not in path.parents
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Attribute) and node.attr == "actor" and isinstance(node.ctx, ast.Load)
+        if not (isinstance(node.value, ast.Name) and node.value.id in ("spec", "service", "options", "self"))
+    ]
+    assert not wrong, f"actors taken out of their cells: {wrong}"
+
+
+def test_messages_of_actors_have_types() -> None:
+    wrong = []
+    for path in sources(PACKAGE):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and {"handle", "control"} & {
+                getattr(decorator, "id", "") for decorator in node.decorator_list
+            }:
+                kind = node.args.args[-1].annotation
+                if kind is None or ast.unparse(kind) in ("Any", "object"):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not wrong, f"messages of any type: {wrong}"
+
+
+def test_every_module_is_used() -> None:
+    """By an import of another module of ours, by a registry, or as an entry point."""
+    texts = (
+        "\n".join(path.read_text() for folder in ("dynamod", "graphs") for path in sources(ROOT / folder))
+        + (ROOT / "pyproject.toml").read_text()
+    )
+    used = {name for path in [*sources(PACKAGE), *sources(ROOT / "graphs")] for _, name in imported(path)}
+    used |= {name.rpartition(".")[0] for name in used}
+    unused = []
+    for path in sources(PACKAGE):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if path.name in ("__init__.py", "__main__.py") or "compat" in path.parts:
+            continue
+        named = rf'"{re.escape(name)}[:"]|__(?:name|package)__}}\.{path.stem}[:"]|python -m {re.escape(name)}\b'
+        if name not in used and not re.search(named, texts):
+            unused.append(name)
+    assert not unused, unused
+
+
+def test_the_top_level_is_as_the_user_asked() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    names = {name.partition("/")[0] for name in listed.stdout.decode().split("\0") if name}
+    assert names <= TOP_LEVEL
 
 
 def test_nothing_creates_tasks_but_the_kernel() -> None:
@@ -167,20 +239,27 @@ def test_files_are_short() -> None:
 
 
 def test_folders_say_what_they_are() -> None:
-    folders = [*rooms(), *(ROOT / name for name in DOCUMENTED)]
+    folders = [*packages(), *(ROOT / name for name in DOCUMENTED)]
     missing = [str(folder.relative_to(ROOT)) for folder in folders if not (folder / "README.md").is_file()]
     assert not missing, f"no README.md in {missing}"
     for folder in [ROOT, *folders]:
         assert (folder / "README.md").read_text().startswith("# "), folder
 
 
-def test_readme_shows_the_import_rules() -> None:
+def test_the_map_shows_the_import_rules() -> None:
     shown: dict[str, set[str]] = {}
-    for row in re.findall(r"^\| `dynamod/(\w+)/` \|.*\|([^|]*)\|$", (ROOT / "README.md").read_text(), re.MULTILINE):
+    for row in re.findall(r"^\| `(\w+)/` \|.*\|([^|]*)\|$", (PACKAGE / "README.md").read_text(), re.MULTILINE):
         shown[row[0]] = set(re.findall(r"`(\w+)`", row[1]))
-    for room in rooms():
-        more = ROOMS[room.name] - EVERYBODY if room.name != "observe" else ROOMS[room.name]
-        assert shown[room.name] == (more if room.name not in ("daemon", "cli", "compat") else set()), room.name
+    for package, allowed in PACKAGES.items():
+        if package in ("runtime", "sdk", "cli", "compat", "sim"):
+            assert package in shown  # "all above" in words
+        else:
+            more = allowed if package == "observe" else allowed - EVERYBODY
+            assert shown[package] == more, package
+
+
+def test_the_root_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 300
 
 
 def test_the_schema_for_editors_is_up_to_date() -> None:

@@ -26,7 +26,7 @@ def run(socket: str | None, ports: Sequence[int], form: Form) -> int:
 async def _examine(socket: str | None, ports: Sequence[int], form: Form) -> list[dict[str, Any]]:
     import msgspec
 
-    from dynamod.control.doctor import examine
+    from .checks import examine
 
     findings: list[dict[str, Any]] = []
     async for finding in examine(socket, ports, os.environ):

@@ -321,6 +321,7 @@ class _Foreground:
 def _enabled(record: logging.LogRecord) -> None:
     """The daemon's own records: shown as this command's flags say."""
     if logging.getLogger(record.name).isEnabledFor(record.levelno):
+        record.__dict__.pop("component", None)
         reemit(record)
 
 

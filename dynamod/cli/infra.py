@@ -41,7 +41,7 @@ def up(
     output: Output = Form.TEXT,
 ) -> None:
     """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
-    from dynamod.control import infra
+    from . import brokers as infra
 
     say: Any = (lambda _line: None) if output == Form.JSON else (lambda line: print(line, flush=True))
     folder = data or infra.data_folder()
@@ -63,7 +63,7 @@ def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
 ) -> None:
     """End the servers that `up` started."""
-    from dynamod.control import infra
+    from . import brokers as infra
 
     ended = infra.down(data or infra.data_folder(), purge=purge)
     print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
@@ -72,7 +72,7 @@ def down(
 @app.command(epilog=_EXAMPLES)
 def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
-    from dynamod.control import infra
+    from . import brokers as infra
 
     servers = infra.running(data or infra.data_folder())
     health = [infra.healthy(server) for server in servers]
@@ -90,6 +90,6 @@ def status(data: Data = None, output: Output = Form.TEXT) -> None:
 def _print_json(servers: Any) -> None:
     from dataclasses import asdict
 
-    from dynamod.control import infra
+    from . import brokers as infra
 
     print(json.dumps({"servers": [asdict(one) for one in servers], "environment": infra.environment(servers)}))

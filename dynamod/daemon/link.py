@@ -132,6 +132,8 @@ class Connection:
         self.hello, self.name = hello, self.name or hello.process
         self._opened(self)
         self.heartbeats = server.monitor.watch(self.name, clocks, self._responds)
+        if hello.kind == "component":
+            self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
         self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
         server.changed()
 

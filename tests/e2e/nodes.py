@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dynamod.control import infra
+from dynamod.cli import brokers as infra
 from dynamod.preprocess.locate import locate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.control import infra
+from dynamod.cli import brokers as infra
 
 from .nodes import Servers, instances, models, on, worker
 from .together import together

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dynamod.control import infra
+from dynamod.cli import brokers as infra
 
 from .nodes import Servers, models, on, worker
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.control import infra
+from dynamod.cli import brokers as infra
 from dynamod.message.errors import UserError
 from tests.ports import free_port
 
