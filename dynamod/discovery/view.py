@@ -1,5 +1,6 @@
 """The live instances and models, as an ingress sees them: a view kept by watching the registry."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -91,8 +92,19 @@ class View:
         """Call `watcher` when any instance or card has come, changed or gone."""
         self._on_change.append(watcher)
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until `condition` holds, looking at it at each change."""
+        changed = asyncio.Event()
+        self._on_change.append(changed.set)
+        try:
+            while not condition():
+                changed.clear()
+                await changed.wait()
+        finally:
+            self._on_change.remove(changed.set)
+
     def _changed(self) -> None:
-        for watcher in self._on_change:
+        for watcher in list(self._on_change):
             watcher()
 
     def instances(self, path: str) -> Mapping[int, Instance]:

@@ -3,25 +3,25 @@
 import asyncio
 import inspect
 import logging
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynamod.actor import Actor, Reason
-from dynamod.engine.python.plain import plain
+from dynamod.engine.python.handler import Handler
 from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
 from dynamod.graph.graph import ServiceSpec
 from dynamod.graph.hooks import hooks
 from dynamod.graph.load import load_service
 from dynamod.graph.service_config import find_key
-from dynamod.message.errors import DynamodError, RequestError, UserError
+from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.worker import Call, Request
 from dynamod.observe.logs import adopt_structlog
 from dynamod.transport.base import Reply
 
 from .context import ComponentContext
-from .service_client import ServiceClient
+from .dependency import Dependency
+from .open_calls import OpenCalls
 
 log = logging.getLogger("dynamod.service")
 
@@ -56,8 +56,7 @@ class ServiceHost(Actor):
         self._ctx = ctx
         self._instance: Any = None
         self._endpoints: dict[str, EndpointSpec] = {}
-        self._open: set[Any] = set()
-        self._calls = 0
+        self._calls: dict[str, OpenCalls] = {}  # by endpoint
         self._published: list[str] = []  # endpoints that are in the registry while the service is ready
         self._ready = False
         self._hook_error = ""
@@ -70,7 +69,7 @@ class ServiceHost(Actor):
         spec = ServiceSpec.from_dict(ctx.service.spec)
         service = load_service(spec)
         adopt_structlog()
-        clients = {name: ServiceClient(ctx.process_context, info) for name, info in ctx.service.spec["depends"].items()}
+        clients = {name: Dependency(ctx.process_context, info) for name, info in ctx.service.spec["depends"].items()}
         self._instance = service.create(clients, spec.config)
         self._hooks = hooks(service)
         for name in self._hooks.on_start:
@@ -80,6 +79,7 @@ class ServiceHost(Actor):
         routes = []
         for name, endpoint in self._endpoints.items():
             if DynamoTransport.DEFAULT in endpoint.transports:
+                self._calls[name] = OpenCalls(self._handler(endpoint), self.context.task)
                 ctx.serve(name, self.context.ref, self.invokes[name])
                 self._published.append(name)
             if DynamoTransport.HTTP in endpoint.transports:
@@ -98,12 +98,14 @@ class ServiceHost(Actor):
     async def drained(self) -> None:
         """Leave the registry and wait for the calls that run."""
         self._leave()
-        for task in list(self._open):
-            await task
+        for calls in self._calls.values():
+            await calls.idle()
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry, close the HTTP side, run the shutdown hooks."""
         self._leave()
+        for calls in self._calls.values():
+            calls.fail(f"{self._ctx.name} ended ({reason})")
         if self._http is not None:
             await self._http.stop()
         if self._instance is not None:
@@ -162,35 +164,30 @@ class ServiceHost(Actor):
             else:
                 self._ctx.withdraw(name)
 
+    def _handler(self, endpoint: EndpointSpec) -> Handler:
+        instance = self._instance
+
+        def stream(request: Any) -> AsyncGenerator[Any, None]:
+            return endpoint.stream(instance, request)
+
+        return Handler(stream, f"{self._ctx.name}.{endpoint.name}")
+
     async def invoke(self, message: Invoke) -> None:
         """Start a call of an endpoint."""
         name = type(message).__name__
-        task = self.context.task(self._call(self._endpoints[name], message), f"call {name}")
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
-        message.reply.on_cancel(task.cancel)
-
-    async def _call(self, endpoint: EndpointSpec, message: Invoke) -> None:
-        reply = message.reply
-        if not isinstance(message.request, Call):
-            reply.failed("BadRequest", f"{endpoint.name} takes calls, not {type(message.request).__name__}")
-            return
-        reply.accepted()
-        self._calls += 1
-        try:
-            async with aclosing(endpoint.stream(self._instance, message.request.payload)) as items:
-                async for item in items:
-                    reply.items((plain(item),))
-            reply.items((), "stop")
-        except RequestError as error:
-            reply.raised(error)
-        except Exception as error:  # the user's code: the caller gets the error, the log the traceback
-            log.exception("%s.%s failed", self._ctx.name, endpoint.name)
-            reply.failed("EngineFailed", f"{self._ctx.name}.{endpoint.name}: {type(error).__name__}: {error}")
+        if isinstance(message.request, Call):
+            self._calls[name].take(message.request, message.reply)
+        else:
+            message.reply.failed("BadRequest", f"{name} takes calls, not {type(message.request).__name__}")
 
     def inspection(self) -> dict[str, Any]:
         """Calls so far and now."""
-        return {"endpoints": sorted(self._endpoints), "calls": self._calls, "running": len(self._open)}
+        calls = self._calls.values()
+        return {
+            "endpoints": sorted(self._endpoints),
+            "calls": sum(one.begun for one in calls),
+            "running": sum(len(one) for one in calls),
+        }
 
 
 def host_class(ctx: ComponentContext) -> type[ServiceHost]:

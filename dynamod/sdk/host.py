@@ -1,20 +1,18 @@
 """The actors behind endpoints: one for each `serve_endpoint`, in the registry while it is Ready."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from dynamod.actor import Actor, Reason, Ref, handle
 from dynamod.discovery.keys import static_key
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.engine.python.answers import CallAnswer
-from dynamod.engine.python.handler import Calls, Handler
+from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import Call
 from dynamod.runtime.context import ComponentContext
-from dynamod.transport.base import Reply
+from dynamod.runtime.open_calls import OpenCalls
 from dynamod.worker.worker import Worker
 
 from .engine import ServedText, ServedTokens
@@ -51,47 +49,6 @@ class Place:
             self._ctx.process_context.registry.delete(self._static_key)
 
 
-class Desk:
-    """Takes the calls of other Python processes and keeps account of the open ones."""
-
-    def __init__(self, handler: Handler, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
-        self.calls = Calls(handler, spawn)
-        self._handler = handler
-        self._open: set[Reply] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def take(self, call: Call, reply: Reply) -> None:
-        """Start a call."""
-        if reply.cancelled:
-            return
-        self._open.add(reply)
-        self._idle.clear()
-        reply.on_end(lambda _cancelled: self._ended(reply))
-        reply.accepted()
-        answer = CallAnswer(reply, self._handler.name)
-        self.calls.begin(call.request_id, call.payload, reply, answer.take, answer.end)
-
-    def _ended(self, reply: Reply) -> None:
-        self._open.discard(reply)
-        if not self._open:
-            self._idle.set()
-
-    async def idle(self) -> None:
-        """Wait until no call is open, or for `cut`."""
-        await self._idle.wait()
-
-    def cut(self) -> None:
-        """Wait no longer."""
-        self._idle.set()
-
-    def fail(self, why: str) -> None:
-        """End what is open. Nobody makes a call again by himself: the handler may have done half of it."""
-        self.calls.stop()
-        for reply in list(self._open):
-            reply.failed("EngineFailed", why)
-
-
 class EndpointHost(Actor):
     """An endpoint without a model: any JSON-like value in, any number of them out."""
 
@@ -102,37 +59,36 @@ class EndpointHost(Actor):
 
     async def started(self) -> None:
         """Publish the instance. Raises UserError when a static address is taken."""
-        self._desk = Desk(self._handler, self.context.task)
+        self._calls = OpenCalls(self._handler, self.context.task)
         await self._place.publish(self.context.ref)
 
     @handle
     async def job(self, message: Job) -> None:
         """Start a call of the handler."""
         if isinstance(message.request, Call):
-            self._desk.take(message.request, message.reply)
+            self._calls.take(message.request, message.reply)
         else:
             what = type(message.request).__name__
             message.reply.failed("BadRequest", f"{self._place.path} takes calls, not {what}")
 
     def cut(self) -> None:
         """Drain no longer."""
-        self._desk.cut()
+        self._calls.cut()
 
     async def drained(self) -> None:
         """Leave the registry, and wait for the calls that are open."""
         self._place.withdraw()
-        await self._desk.idle()
+        await self._calls.idle()
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry; callers of what is open get an error."""
         self._place.withdraw()
-        if hasattr(self, "_desk"):
-            self._desk.fail(f"{self._place.path} ended ({reason})")
+        if hasattr(self, "_calls"):
+            self._calls.fail(f"{self._place.path} ended ({reason})")
 
     def inspection(self) -> dict[str, Any]:
         """Calls so far and now."""
-        calls = self._desk.calls
-        return {"handler": self._handler.name, "calls": calls.begun, "running": len(calls)}
+        return {"handler": self._handler.name, "calls": self._calls.begun, "running": len(self._calls)}
 
 
 class ModelHost(Worker):
@@ -150,29 +106,29 @@ class ModelHost(Worker):
     async def started(self) -> None:
         """Publish the instance and its card. Raises UserError when the model's name is taken."""
         await super().started()
-        self._desk = Desk(self._handler, self.context.task)
+        self._calls = OpenCalls(self._handler, self.context.task)
         await self._place.publish(self.context.ref)
 
     @handle
     async def job(self, message: Job) -> None:
         """Start what is asked for."""
         if isinstance(message.request, Call):
-            self._desk.take(message.request, message.reply)
+            self._calls.take(message.request, message.reply)
         else:
             await super().job(message)
 
     def cut(self) -> None:
         """Drain no longer."""
-        self._desk.cut()
+        self._calls.cut()
         self._idle.set()
 
     async def drained(self) -> None:
         """See Worker."""
         await super().drained()
-        await self._desk.idle()
+        await self._calls.idle()
 
     async def stopping(self, reason: Reason) -> None:
         """See Worker."""
         await super().stopping(reason)
-        if hasattr(self, "_desk"):
-            self._desk.fail(f"{self._place.path} ended ({reason})")
+        if hasattr(self, "_calls"):
+            self._calls.fail(f"{self._place.path} ended ({reason})")

@@ -8,8 +8,8 @@ from typing import Any
 from dynamod.discovery.keys import Address
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
+from dynamod.runtime.endpoint_client import Client
 
-from .client import Client
 from .connection import GRACE, Connection, acquire, grace_of
 from .serving import serve
 

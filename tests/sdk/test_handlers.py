@@ -17,7 +17,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.worker import Call, Chat, Generate, Sampling, Stops
-from dynamod.sdk.builtin import Answer, request_for
+from dynamod.runtime.builtin import Answer, request_for
 from dynamod.transport.outbox import StreamReply
 
 from .calling import Out, called

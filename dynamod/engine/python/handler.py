@@ -22,8 +22,8 @@ context cannot know, and is cancelled at once."""
 class Handler:
     """A user's function behind an endpoint. Raises UserError for what cannot be one."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    def __init__(self, function: Callable[..., Any], name: str = "") -> None:
+        name = name or getattr(function, "__qualname__", None) or type(function).__qualname__
         if not callable(function):
             raise UserError(f"{function!r} cannot be called", "give serve_endpoint a function or a method")
         if inspect.isgeneratorfunction(inspect.unwrap(function)):

@@ -8,9 +8,9 @@ from dynamod.message.errors import DynamodError as DynamoException
 from dynamod.message.errors import EngineFailed as StreamIncomplete
 from dynamod.message.errors import Overloaded as WorkerUnavailable
 from dynamod.message.errors import TimedOut as ConnectionTimeout
+from dynamod.runtime.endpoint_client import Annotated as Annotated
+from dynamod.runtime.endpoint_client import Client as Client
 from dynamod.sdk.bindings import missing
-from dynamod.sdk.client import Annotated as Annotated
-from dynamod.sdk.client import Client as Client
 from dynamod.sdk.decorators import dynamo_endpoint as dynamo_endpoint
 from dynamod.sdk.decorators import dynamo_worker as dynamo_worker
 from dynamod.sdk.runtime import Component as Component

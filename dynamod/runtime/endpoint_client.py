@@ -17,7 +17,7 @@ from dynamod.message.worker import Request
 from dynamod.runtime.context import ProcessContext
 
 from .builtin import request_for
-from .call import Annotated, Answers, CallOut, Pick
+from .endpoint_call import Annotated, Answers, CallOut, Pick
 
 __all__ = ["Annotated", "Client"]
 
@@ -65,11 +65,10 @@ class Client:
         """Wait for the first instance; returns the ids of all. Raises TimeoutError after `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
-                while not (ids := self.instance_ids()):  # noqa: ASYNC110 - a view never forgets who listens
-                    await asyncio.sleep(0.02)
+                await self._process_context.view.until(self.instance_ids)
         except TimeoutError:
             raise TimeoutError(f"no instance of dyn://{self._address} within {timeout:g} s") from None
-        return ids
+        return self.instance_ids()
 
     def random(self, request: Any = None, annotated: bool = True, context: Context | None = None) -> Answers:
         """Call any instance."""
