@@ -72,7 +72,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """ResponseWriter what never reached a handler in OpenAI's form, without a traceback in the log."""
+        """Answer what never reached a handler in OpenAI's form, without a traceback in the log."""
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionError("the client left, or has part of an answer already")
         if status >= 500:

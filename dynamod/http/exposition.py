@@ -80,7 +80,7 @@ class Exposition:
         for attribute, name, text in (
             ("duration", "request_duration_seconds", "From the request's arrival to the end of its answer"),
             ("input_tokens", "input_sequence_tokens", "Prompt tokens per request"),
-            ("output_length", "output_sequence_tokens", "ResponseWriter tokens per request"),
+            ("output_length", "output_sequence_tokens", "Output tokens per request"),
             ("first_token", "time_to_first_token_seconds", "From the request's arrival to the first token"),
             ("gap", "inter_token_latency_seconds", "Gap between chunks divided by the tokens in the later one"),
         ):

@@ -1,20 +1,33 @@
-"""/health, /live, /metrics: for those who watch."""
+"""/health, /live, /metrics: for those who watch the server."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiohttp import web
-
-from dynamod.ingress.base import Backend
 
 from .context import RequestContext
 from .errors import json_response
 from .exposition import CONTENT_TYPE, Exposition
+from .routes import Route
+
+State = Callable[[], Mapping[str, Any]]
+"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 
 class Health:
     """Answers in the original's forms."""
 
-    def __init__(self, backend: Backend, exposition: Exposition) -> None:
-        self._backend = backend
+    def __init__(self, state: State, exposition: Exposition) -> None:
+        self._state = state
         self._exposition = exposition
+
+    def routes(self) -> tuple[Route, ...]:
+        """None of them asks for an API key."""
+        return (
+            Route("GET", "/health", self.health),
+            Route("GET", "/live", self.live),
+            Route("GET", "/metrics", self.metrics),
+        )
 
     async def live(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
         """The process answers."""
@@ -22,7 +35,7 @@ class Health:
 
     async def health(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
         """200 when somebody can do work, else 503."""
-        state = self._backend.health()
+        state = self._state()
         endpoints, instances = list(state.get("endpoints", ())), list(state.get("instances", ()))
         if not endpoints:
             body = {"instances": instances, "message": "No endpoints available", "status": "unhealthy"}

@@ -24,7 +24,7 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 
 from dynamod.http.metrics import ModelMetrics  # noqa: E402
-from dynamod.http.sse import Frames  # noqa: E402
+from dynamod.ingress.api.chunks import ChunkFrames  # noqa: E402
 from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
 from dynamod.ingress.base import Job  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
@@ -124,10 +124,10 @@ def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
 def outlet(transport: Any) -> StreamWriter:
     """A stream that has begun."""
     job = Job("id", "chat", ChatRequest(model="bench", messages=[Message(role="user", content="x")]), b"")
-    frames = Frames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
+    frames = ChunkFrames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
     made = StreamWriter(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
     made.started(1, 3, {})
-    made._transport = transport
+    made.events.transport = transport
     choice = made.choices[0]
     choice.prefix, choice.direct = frames.prefix(0, first=False), True
     choice.last = time.perf_counter()

@@ -10,6 +10,7 @@ import uvloop
 
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, ResponseSink
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
@@ -100,7 +101,7 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Callable[..., Awaitable[S
     servers: list[Server] = []
 
     async def start(**settings: Any) -> Server:
-        server = Server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend)
+        server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend)
         await server.start()
         servers.append(server)
         return server
@@ -192,7 +193,7 @@ def threaded() -> Iterator[tuple[str, int, FakeBackend]]:
 
     async def begin() -> None:
         fake = FakeBackend()
-        server = Server(FrontendSettings(host="127.0.0.1", port=0), fake)
+        server = make_server(FrontendSettings(host="127.0.0.1", port=0), fake)
         await server.start()
         ready.append((server, fake))
         begun.set()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.http.sse import Frames
-from dynamod.ingress.api.stream import HIGH_WATER
+from dynamod.http.stream import HIGH_WATER
+from dynamod.ingress.api.chunks import ChunkFrames
 from dynamod.message.errors import EngineFailed
 
 CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}],"stream":true}'
@@ -189,8 +189,8 @@ async def test_a_slow_client_gets_merged_text_and_nothing_is_lost(server, backen
             sink.text(1, "x", 1)
             if number % 100 == 0:
                 await asyncio.sleep(0)
-                if sink._transport is not None:
-                    sizes.append(sink._transport.get_write_buffer_size())
+                if sink.events.transport is not None:
+                    sizes.append(sink.events.transport.get_write_buffer_size())
         written.set()
         await asyncio.sleep(0.05)
         sink.finish(0, "stop", count)
@@ -274,7 +274,7 @@ async def test_an_engine_chunk_that_is_no_chunk_fails_the_request(server, backen
 @given(text=st.text(), index=st.integers(0, 200), chunked=st.booleans(), first=st.booleans())
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 def test_any_text_makes_one_decodable_frame(kind, text, index, chunked, first) -> None:
-    frames = Frames(kind, "i", "m", 1, chunked=chunked)
+    frames = ChunkFrames(kind, "i", "m", 1, chunked=chunked)
     raw = frames.text(frames.prefix(index, first), text)
     if chunked:
         size, rest = raw.split(b"\r\n", 1)

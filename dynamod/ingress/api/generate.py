@@ -1,24 +1,24 @@
 """The two routes that make text: /v1/chat/completions and /v1/completions."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
 from dynamod.http.body import read_body
-from dynamod.http.context import RequestContext, unused
-from dynamod.http.metrics import Metrics
+from dynamod.http.context import RequestContext
 from dynamod.http.settings import FrontendSettings
-from dynamod.http.sse import Frames
 from dynamod.ingress.base import Backend, Job
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.observe.logs import bound
 
+from .chunks import ChunkFrames
 from .parse import Parser, check_json
 from .stream import StreamWriter
 from .unary import UnaryWriter
@@ -36,13 +36,11 @@ ENDPOINTS: dict[Kind, tuple[str, str]] = {
 class Generate:
     """Reads a request, hands it to the backend, answers with what the outlet gathered or streams."""
 
-    def __init__(self, kind: Kind, settings: FrontendSettings, backend: Backend, metrics: Metrics) -> None:
+    def __init__(self, kind: Kind, settings: FrontendSettings, backend: Backend) -> None:
         self._kind: Kind = kind
         self._settings = settings
         self._backend = backend
-        self._metrics = metrics
         self._label, self._type = ENDPOINTS[kind]
-        self.live: set[RequestContext] = set()
         self._ids: set[str] = set()
         reject = settings.unknown_fields == "reject"
         self._read: Callable[[bytes], tuple[ChatRequest | CompletionRequest, int]]
@@ -60,7 +58,7 @@ class Generate:
         context.endpoint = self._label
         body = await read_body(request, self._settings.body_limit)
         asked, unknown = self._read(body)
-        self._metrics.unknown_fields += unknown
+        context.metrics.unknown_fields += unknown
         if isinstance(asked, ChatRequest):
             check_chat(asked)
         else:
@@ -70,14 +68,12 @@ class Generate:
             check_json(body)
         if asked.model != name:
             asked = msgspec.structs.replace(asked, model=name)
-        job = Job(id=unused(context.id, self._ids), kind=self._kind, request=asked, body=body)
+        job = Job(id=_unused(context.id, self._ids), kind=self._kind, request=asked, body=body)
         self._ids.add(job.id)
-        self.live.add(context)
         try:
             return await self._serve(request, context, job)
         finally:
             context.release()
-            self.live.discard(context)
             self._ids.discard(job.id)
 
     async def _serve(self, request: web.BaseRequest, context: RequestContext, job: Job) -> web.StreamResponse:
@@ -97,7 +93,7 @@ class Generate:
             usage = self._settings.force_include_usage
             usage = usage or (asked.stream_options is not None and asked.stream_options.include_usage)
             chunked = request.version >= HttpVersion11
-            frames = Frames(self._kind, job.id, asked.model, created, chunked=chunked, usage_null=usage)
+            frames = ChunkFrames(self._kind, job.id, asked.model, created, chunked=chunked, usage_null=usage)
             stream = StreamWriter(job, meter, context.begun, frames, usage)
             await self._start(context, job, stream)
             return await stream.serve(request, headers, self._settings.keep_alive)
@@ -105,20 +101,18 @@ class Generate:
             if clock is not None:
                 clock.cancel()
 
-    async def _start(self, context: RequestContext, job: Job, answer: Any) -> None:
-        context.answering(job, answer)
-        limit = self._settings.total_timeout
-        if not limit:
-            context.run = await self._backend.start(job, answer)
-        else:
-            try:
-                async with asyncio.timeout(limit):
-                    context.run = await self._backend.start(job, answer)
-            except TimeoutError:
-                raise _too_long(limit) from None
-        if not answer.open and context.run is not None and answer.error is not None:
-            context.run.cancel()  # ended by a clock or by shutdown while the backend was beginning
-            context.run = None
+    async def _start(self, context: RequestContext, job: Job, writer: StreamWriter | UnaryWriter) -> None:
+        context.responding(writer)
+        limit = self._settings.total_timeout or None
+        try:
+            async with asyncio.timeout(limit):
+                context.cancel = (await self._backend.start(job, writer)).cancel
+        except TimeoutError:
+            if limit is None:
+                raise
+            raise _too_long(limit) from None
+        if not writer.open and writer.error is not None:
+            context.stop()  # ended by a clock or by shutdown while the backend was beginning
 
     def _pick(self, name: str) -> tuple[str, ModelCard]:
         """The model asked for, with its card; without a name the only one."""
@@ -141,3 +135,8 @@ class Generate:
 
 def _too_long(limit: float) -> TimedOut:
     return TimedOut(f"the request took longer than {limit:g} s, the limit of this server")
+
+
+def _unused(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or with a random end when a request of that id is being served."""
+    return f"{wanted}-{secrets.token_hex(4)}" if wanted in taken else wanted

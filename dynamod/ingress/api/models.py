@@ -24,8 +24,11 @@ class Models:
         rows = [self._row(name, card) for name, card in self._backend.models().items()]
         return json_response({"object": "list", "data": rows})
 
-    async def one(self, request: web.BaseRequest, context: RequestContext, name: str) -> web.Response:
-        """GET /v1/models/{id}. Raises NotFound."""
+    async def one(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
+        """GET /v1/models/{id}; without an id the list. Raises NotFound."""
+        name = request.rel_url.path.removeprefix("/v1/models/")
+        if not name:
+            return await self.all(request, context)
         card = self._backend.models().get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")

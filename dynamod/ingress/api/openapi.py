@@ -50,7 +50,7 @@ def document(settings: FrontendSettings) -> dict[str, Any]:
         schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
         guard = [{"key": []}]
     paths: dict[str, Any] = {
-        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatAnswer", "ResponseWriter a conversation", settings)},
+        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatAnswer", "Answer a conversation", settings)},
         "/v1/completions": {"post": _post("CompletionRequest", "CompletionAnswer", "Continue a text", settings)},
         "/v1/models": {"get": _get("Models that can be asked for", {"200": "ModelList"}, "401")},
         "/v1/models/{id}": {"get": _get("One model; its id may contain slashes", {"200": "Model"}, "401", "404")},

@@ -46,7 +46,7 @@ class ResponseWriter:
         self._unfinished = 0
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
         self._samples = job.request.n or 1
-        self._waiter: asyncio.Future[None] | None = None
+        self._changed = asyncio.Event()
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """See ResponseSink."""
@@ -87,7 +87,12 @@ class ResponseWriter:
     def close(self) -> None:
         """Take nothing more and wake whoever waits for the end."""
         self.open = False
-        self._wake()
+        self.wake()
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens made so far."""
+        return self.completion_tokens or sum(choice.tokens for choice in self.choices)
 
     @property
     def reasons(self) -> str:
@@ -120,19 +125,17 @@ class ResponseWriter:
         choice.tokens += tokens
         meter.output_tokens += tokens
 
+    def wake(self) -> None:
+        """End the `wait`: the answer has changed."""
+        self._changed.set()
+
+    async def wait(self) -> None:
+        """Wait for the next `wake`."""
+        self._changed.clear()
+        await self._changed.wait()
+
     def _finished(self, choice: Choice) -> None:
         """For the form: a choice is complete."""
 
     def _failed(self, error: RequestError) -> None:
         """For the form: the answer ends with an error."""
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None

@@ -1,48 +1,37 @@
-"""The streamed answer: the outlet writes to the socket itself, the handler sleeps until there is more to decide."""
+"""The streamed answer: each delta becomes a frame and leaves in the same call, unless the client is slow."""
 
-import asyncio
 from collections.abc import Mapping
-from time import perf_counter
 from typing import Any
 
 from aiohttp import web
 
 from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
-from dynamod.http.sse import Frames
+from dynamod.http.stream import HIGH_WATER, EventStream
 from dynamod.ingress.base import Job, Logprob
 from dynamod.message.errors import EngineFailed, RequestError
 
+from .chunks import ChunkFrames
 from .logprobs import chat_form, completion_form
 from .response import Choice, ResponseWriter
 
-HIGH_WATER = 64 * 1024  # unsent bytes above which text is merged instead of written
-
-_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
-
 
 class StreamWriter(ResponseWriter):
-    """Writes SSE frames straight to the transport.
+    """Makes the events of one answer.
 
-    Nothing is sent before the first text, so an earlier failure keeps its HTTP status. While the client is slow, text
-    piles up in `held`, one string per choice, and leaves as one chunk when the socket has drained: memory is bounded by
-    the answer itself. Cancelling `serve` (the client left) leaves nothing behind.
+    While the client is slow, text piles up in `held`, one string per choice, and leaves as one chunk when the socket
+    has drained.
     """
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float, frames: Frames, usage: bool) -> None:
+    def __init__(self, job: Job, meter: ModelMetrics, begun: float, frames: ChunkFrames, usage: bool) -> None:
         super().__init__(job, meter, begun)
         options = job.request.stream_options
         nvext = job.request.nvext
+        self.events = EventStream(self, frames)
         self._frames = frames
         self._usage = usage
         self._usage_each = options is not None and options.continuous_usage_stats
         self._asked = frozenset((nvext.annotations if nvext is not None else None) or ())
-        self._transport: asyncio.WriteTransport | None = None
-        self._committed = False
         self._ready: list[bytes] = []
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
@@ -66,14 +55,14 @@ class StreamWriter(ResponseWriter):
         if not text:
             return
         if choice.direct:
-            transport = self._transport
+            transport = self.events.transport
             if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
                 transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
                 return
             choice.direct = False
         choice.held.append(text)
         self._dirty[index] = choice
-        self._push()
+        self.events.push()
 
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
         """See ResponseSink. They travel with the next text."""
@@ -95,27 +84,32 @@ class StreamWriter(ResponseWriter):
             self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
             return
         self._dirty[index] = choice
-        self._push()
+        self.events.push()
 
     async def serve(
         self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
     ) -> web.StreamResponse:
-        """ResponseWriter the request. Raises the RequestError that ended it while no byte had been sent."""
-        await self._more(keep_alive)
-        if self.error is not None and not self._committed:
-            raise self.error
-        self._committed = True
-        response = web.StreamResponse(headers={**_HEADERS, **headers})
-        await response.prepare(request)
-        self._transport = request.transport
-        while True:
-            self._flush()
-            if not self.open:
-                break
-            await self._more(keep_alive)
-            await request.writer.drain()
-        await response.write_eof()
-        return response
+        """Respond to the request. Raises the RequestError that ended it while no byte had been sent."""
+        return await self.events.serve(request, headers, keep_alive)
+
+    def pending(self, committed: bool) -> bool:
+        """Whether there is something to send: annotations alone do not commit the response to a status."""
+        return bool(self._dirty) or (committed and bool(self._ready))
+
+    def take(self) -> bytes:
+        """Everything that is ready, with the text of each choice as one frame."""
+        transport = self.events.transport
+        for choice in self._dirty.values():
+            self._seal(choice)
+            choice.direct = transport is not None and bool(choice.prefix) and not self._usage_each
+        self._dirty.clear()
+        data = b"".join(self._ready)
+        self._ready.clear()
+        return data
+
+    def last(self) -> float:
+        """When the newest tokens came."""
+        return max((choice.last for choice in self.choices), default=0.0)
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
         delta = dict(part.get("delta") or {})
@@ -150,16 +144,16 @@ class StreamWriter(ResponseWriter):
             if self._usage:
                 self._ready.append(self._frames.chunk(None, self.usage()))
             self._ready.append(self._frames.done())
-        self._push()
+        self.events.push()
 
     def _failed(self, error: RequestError) -> None:
-        if not self._committed:
+        if not self.events.committed:
             self._ready.clear()
             return
         for choice in self.choices:
             self._seal(choice)
         self._ready.append(self._frames.error(error_object(error)))
-        self._push()
+        self.events.push()
 
     def _seal(self, choice: Choice) -> None:
         """Turn the text a choice holds into one frame."""
@@ -196,35 +190,3 @@ class StreamWriter(ResponseWriter):
         form = completion_form(entries, choice.offset)
         choice.offset += sum(len(entry.token) for entry in entries)
         return form
-
-    def _push(self) -> None:
-        """Send what is ready, or let the handler do it when the socket can take it."""
-        if self._transport is not None and self._transport.get_write_buffer_size() <= HIGH_WATER:
-            self._flush()
-        else:
-            self._wake()
-
-    def _flush(self) -> None:
-        for choice in self._dirty.values():
-            self._seal(choice)
-            choice.direct = self._transport is not None and bool(choice.prefix) and not self._usage_each
-        self._dirty.clear()
-        data = b"".join(self._ready)
-        self._ready.clear()
-        transport = self._transport
-        if data and transport is not None and not transport.is_closing():
-            transport.write(data)
-
-    async def _more(self, keep_alive: float) -> None:
-        """Wait for something to send or for the end; a silent interval gives a comment."""
-        while self.open and not self._dirty and not (self._ready and self._committed):
-            if not keep_alive:
-                await self._wait()
-                continue
-            try:
-                async with asyncio.timeout(keep_alive):
-                    await self._wait()
-            except TimeoutError:
-                if perf_counter() - max((choice.last for choice in self.choices), default=0.0) >= keep_alive:
-                    self._ready.append(self._frames.comment("keep-alive"))
-                    return

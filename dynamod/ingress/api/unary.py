@@ -7,10 +7,10 @@ from aiohttp import web
 
 from dynamod.http.errors import json_response, printable
 from dynamod.http.metrics import ModelMetrics
-from dynamod.http.sse import ID_PREFIX
 from dynamod.ingress.base import Job, Logprob
 from dynamod.message.errors import EngineFailed
 
+from .chunks import ID_PREFIX
 from .logprobs import chat_form, completion_form
 from .response import Choice, ResponseWriter
 
@@ -59,7 +59,7 @@ class UnaryWriter(ResponseWriter):
     async def serve(self, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and answer. Raises the RequestError that ended it."""
         while self.open:
-            await self._wait()
+            await self.wait()
         if self.error is not None:
             raise self.error
         body = self._chat() if self.job.kind == "chat" else self._completion()

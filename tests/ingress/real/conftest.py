@@ -19,8 +19,8 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
-from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
@@ -305,7 +305,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
             async with asyncio.timeout(20):
                 while len(house.processor.cards) < 2:  # noqa: ASYNC110 - loaded in a thread
                     await asyncio.sleep(0.01)
-            server = Server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+            server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
             await server.start()
             found.port, found.house, found.server = server.port, house, server
             begun.set()
