@@ -8,6 +8,8 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Protocol
 
+from aiohttp import web
+
 from dynamod.message.errors import Overloaded, RequestError
 
 from .metrics import UNKNOWN, Metrics, ModelMetrics
@@ -59,20 +61,18 @@ class RequestContext:
         "error",
         "id",
         "meter",
-        "method",
         "metrics",
         "model",
-        "path",
+        "request",
         "response",
         "stream",
         "task",
     )
 
-    def __init__(self, request_id: str, method: str, path: str, metrics: Metrics) -> None:
+    def __init__(self, request: web.BaseRequest, metrics: Metrics) -> None:
         self.begun = perf_counter()
-        self.id = request_id
-        self.method = method
-        self.path = path
+        self.request = request
+        self.id = request_id(request.headers.get("x-request-id"))
         self.metrics = metrics
         self.endpoint = ""  # metrics label; empty for routes that generate nothing
         self.model = UNKNOWN
@@ -129,7 +129,8 @@ class RequestContext:
             self._count(status, failed)
         elif status == GONE:
             self.metrics.disconnected_clients += 1
-        level = logging.DEBUG if self.path in _QUIET and status < 500 else logging.INFO
+        path = self.request.rel_url.raw_path
+        level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
         if not log.isEnabledFor(level):
             return
         finish = "gone" if status == GONE else "-"
@@ -143,8 +144,8 @@ class RequestContext:
             "request id=%s method=%s path=%s status=%d model=%s stream=%s prompt_tokens=%d completion_tokens=%d "
             "ttft_ms=%s duration_ms=%.1f finish=%s",
             self.id,
-            self.method,
-            self.path,
+            self.request.method,
+            path,
             status,
             self.model,
             "true" if self.stream else "false",

@@ -29,11 +29,11 @@ class Health:
             Route("GET", "/metrics", self.metrics),
         )
 
-    async def live(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
+    async def live(self, context: RequestContext) -> web.Response:
         """The process answers."""
         return json_response({"message": "Service is live", "status": "live"})
 
-    async def health(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
+    async def health(self, context: RequestContext) -> web.Response:
         """200 when somebody can do work, else 503."""
         state = self._state()
         endpoints, instances = list(state.get("endpoints", ())), list(state.get("instances", ()))
@@ -42,6 +42,6 @@ class Health:
             return json_response(body, 503)
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
-    async def metrics(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
+    async def metrics(self, context: RequestContext) -> web.Response:
         """Prometheus' text form."""
         return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE})

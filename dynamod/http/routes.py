@@ -8,7 +8,7 @@ from aiohttp import web
 from .context import RequestContext
 from .errors import NoMethod, NoRoute
 
-Handler = Callable[[web.BaseRequest, RequestContext], Awaitable[web.StreamResponse]]
+Handler = Callable[[RequestContext], Awaitable[web.StreamResponse]]
 """Answers one request. Raises RequestError while nothing has been sent."""
 
 

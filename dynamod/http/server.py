@@ -13,7 +13,7 @@ from dynamod.message.errors import Overloaded, RequestError, UserError
 
 from .auth import KeyCheck
 from .connection import HttpServer
-from .context import GONE, RequestContext, request_id
+from .context import GONE, RequestContext
 from .errors import Internal, error_response, status_of
 from .exposition import Collect, Exposition
 from .health import Health, State
@@ -117,9 +117,7 @@ class Server:
             pass
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        context = RequestContext(
-            request_id(request.headers.get("x-request-id")), request.method, request.rel_url.raw_path, self.metrics
-        )
+        context = RequestContext(request, self.metrics)
         self._busy[context] = request.protocol
         self._idle.clear()
         status = GONE
@@ -138,14 +136,14 @@ class Server:
             path = request.rel_url.path
             if self._routes.guarded(path):
                 self._keys.check(request.headers.get("Authorization"))
-            response = await self._routes.find(request.method, path)(request, context)
+            response = await self._routes.find(request.method, path)(context)
         except RequestError as error:
             context.error = error
             response = error_response(error, status_of(error, self.settings.overload_status))
         except ConnectionError:
             raise
         except Exception:
-            log.exception("request id=%s path=%s failed by a mistake of ours", context.id, context.path)
+            log.exception("request id=%s path=%s failed by a mistake of ours", context.id, request.rel_url.raw_path)
             context.error = internal = Internal("internal error; the server's log has it under this x-request-id")
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("part of the answer is out") from None

@@ -87,10 +87,28 @@ class Message(msgspec.Struct, frozen=True):
     annotations: Any = None
 
 
-class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that chat and completion requests share. None means: not sent."""
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every request that engines answer. None means: not sent."""
 
     model: str = ""
+    nvext: NvExt | None = None
+    user: str | None = None
+    priority: int | None = None
+    metadata: Any = None
+    store: bool | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+
+    def wants(self, annotation: str) -> bool:
+        """Whether `nvext.annotations` asks for it."""
+        return self.nvext is not None and annotation in (self.nvext.annotations or ())
+
+
+class Common(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that chat and completion requests share."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
@@ -108,20 +126,21 @@ class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     logit_bias: dict[str, float] | None = None
     min_tokens: int | None = None
     ignore_eos: bool | None = None
-    user: str | None = None
     best_of: int | None = None
     use_beam_search: bool | None = None
-    nvext: NvExt | None = None
-    priority: int | None = None
-    metadata: Any = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
     stop_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+
+    @property
+    def token_limit(self) -> tuple[int | None, str]:
+        """The most tokens that an answer may have (None: not sent), and the field that says so."""
+        return self.max_tokens, "max_tokens"
+
+    @property
+    def alternatives(self) -> int | None:
+        """Log probabilities per token beside the chosen token's; None: no log probabilities at all."""
+        return None
 
 
 class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -148,6 +167,18 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
+    @property
+    def token_limit(self) -> tuple[int | None, str]:
+        """`max_completion_tokens`, else `max_tokens`."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+    @property
+    def alternatives(self) -> int | None:
+        """`top_logprobs`, when `logprobs` is true."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions. `prompt`: a string, a list of strings, token ids, or a list of lists of token ids."""
@@ -156,3 +187,8 @@ class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields
     logprobs: int | None = None
     echo: bool | None = None
     suffix: str | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """`logprobs` is the count itself."""
+        return self.logprobs

@@ -24,13 +24,13 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 
 from dynamod.http.metrics import ModelMetrics  # noqa: E402
+from dynamod.ingress.api.chat import ChatCompletions  # noqa: E402
 from dynamod.ingress.api.chunks import ChunkFrames  # noqa: E402
+from dynamod.ingress.api.form import Head  # noqa: E402
 from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
-from dynamod.ingress.base import Job  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
 from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
-from dynamod.message.openai import ChatRequest, Message  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
 from dynamod.migration.request import InFlightRequest  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
@@ -123,9 +123,8 @@ def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
 
 def outlet(transport: Any) -> StreamWriter:
     """A stream that has begun."""
-    job = Job("id", "chat", ChatRequest(model="bench", messages=[Message(role="user", content="x")]), b"")
-    frames = ChunkFrames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
-    made = StreamWriter(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
+    frames = ChunkFrames(ChatCompletions(), Head("0" * 36, 1_700_000_000, "bench"), chunked=True, usage_null=True)
+    made = StreamWriter(frames, ModelMetrics(), time.perf_counter(), usage=True)
     made.started(1, 3, {})
     made.events.transport = transport
     choice = made.choices[0]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import dynamod
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.openapi import document
+from dynamod.ingress.api.table import ENDPOINTS
 
 GOOD = {"model": "org/model", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "n": 2}
 VALUES = st.recursive(
@@ -52,7 +53,7 @@ def test_no_body_causes_a_500(threaded, path, body) -> None:
         assert set(error) == {"message", "type", "param", "code"}
 
 
-schema = schemathesis.openapi.from_dict(document(FrontendSettings()))
+schema = schemathesis.openapi.from_dict(document(ENDPOINTS, FrontendSettings()))
 
 
 @schema.parametrize()
@@ -78,7 +79,7 @@ def test_the_document_covers_every_route(threaded) -> None:
     connection.request("GET", "/openapi.json")
     served = json.loads(connection.getresponse().read())
     connection.close()
-    assert served == json.loads(json.dumps(document(FrontendSettings())))
+    assert served == json.loads(json.dumps(document(ENDPOINTS, FrontendSettings())))
     assert served["openapi"] == "3.1.0"
     assert served["info"]["version"] == dynamod.__version__
     assert set(served["paths"]) == {
@@ -91,7 +92,7 @@ def test_the_document_covers_every_route(threaded) -> None:
 
 
 def test_keys_and_the_overload_status_show_in_the_document() -> None:
-    made = document(FrontendSettings(api_keys=("x",), overload_status=529))
+    made = document(ENDPOINTS, FrontendSettings(api_keys=("x",), overload_status=529))
     assert made["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
     assert "529" in made["paths"]["/v1/completions"]["post"]["responses"]

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
-from dynamod.ingress.lowering import check_served, completion_prompts, lower, lower_text
+from dynamod.ingress.lowering import Lowered, check_served, lower
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt
@@ -28,7 +30,12 @@ def completion(**fields: Any) -> CompletionRequest:
 
 
 def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
-    return Job("r", "chat" if isinstance(request, ChatRequest) else "completion", request, body)
+    endpoint = ChatCompletions() if isinstance(request, ChatRequest) else Completions()
+    return Job("r", endpoint, request, body)
+
+
+async def lower_text(job: Job) -> Lowered:
+    return await lower(job, CARD, None, random.Random(1))
 
 
 @pytest.mark.parametrize(
@@ -42,18 +49,7 @@ def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
     ],
 )
 def test_prompts(prompt: Any, prompts: Any) -> None:
-    assert completion_prompts(completion(prompt=prompt)) == prompts
-
-
-def test_a_chat_has_one() -> None:
-    assert completion_prompts(chat()) == [None]
-
-
-@pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [[1], "a"]])
-def test_prompts_that_are_none(prompt: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
-        completion_prompts(completion(prompt=prompt))
-    assert caught.value.param == "prompt"
+    assert prompts_of(completion(prompt=prompt)) == prompts
 
 
 @given(st.booleans(), st.none() | st.booleans(), st.none() | st.integers(0, 20))
@@ -68,11 +64,11 @@ def test_logprobs_are_served_or_refused(can: bool, wanted: bool | None, count: i
             check_served(request, card)
 
 
-def test_a_text_engine_gets_the_clients_own_body() -> None:
+async def test_a_text_engine_gets_the_clients_own_body() -> None:
     body = json.dumps({"anything": [1, 2]}).encode()
     request = chat(max_tokens=7, stop="END")
-    assert lower_text(job(request, body), CARD) == Chat("r", "m", "chat", body, 7, ("END",))
-    assert lower_text(job(completion(), body), CARD) == Chat("r", "m", "completion", body)
+    assert (await lower_text(job(request, body))).requests == [Chat("r", "m", "chat", body, 7, ("END",))]
+    assert (await lower_text(job(completion(), body))).requests == [Chat("r", "m", "completion", body)]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +81,11 @@ def test_a_text_engine_gets_the_clients_own_body() -> None:
         ({"max_tokens": 5000}, 100),
     ],
 )
-def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit: int | None) -> None:
+async def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit: int | None) -> None:
     """The rest of the context is not known here: it is the engine's to keep."""
-    assert lower_text(job(chat(**fields)), CARD).max_tokens == limit
+    (request,) = (await lower_text(job(chat(**fields)))).requests
+    assert isinstance(request, Chat)
+    assert request.max_tokens == limit
 
 
 @pytest.mark.parametrize(
@@ -95,7 +93,6 @@ def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit
     [
         (completion(prompt=["a", "b"]), "prompt"),
         (completion(prompt=[1, 2]), "prompt"),
-        (chat(messages=[]), "messages"),
         (chat(temperature=3.0), "temperature"),
         (chat(max_tokens=0), "max_tokens"),
         (chat(stop=[""]), "stop"),
@@ -103,9 +100,9 @@ def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit
         (chat(stop_token_ids=[-1]), "stop_token_ids"),
     ],
 )
-def test_what_a_text_engine_is_spared(request_: Any, param: str) -> None:
+async def test_what_a_text_engine_is_spared(request_: Any, param: str) -> None:
     with pytest.raises(BadRequest) as caught:
-        lower_text(job(request_), CARD)
+        await lower_text(job(request_))
     assert caught.value.param == param
 
 

@@ -41,18 +41,26 @@ def completion(**fields: Any) -> CompletionRequest:
     return msgspec.convert({"prompt": "", **fields}, CompletionRequest)
 
 
+def lowered(model: Model, request: ChatRequest, request_id: str) -> Generate:
+    return model.encode(model.prepare_chat(request), request_id)
+
+
+def continued(model: Model, request: CompletionRequest, prompt: Any, request_id: str) -> Generate:
+    return model.encode(model.prepare_prompts(request, [prompt])[0], request_id)
+
+
 def text_of(model: Model, generate: Generate) -> str:
     return model.tokenizer.decode(unpack(generate.token_ids), skip_special=False)
 
 
 def refused(model: Model, request: ChatRequest) -> BadRequest:
     with pytest.raises(BadRequest) as caught:
-        model.chat(request, "id")
+        lowered(model, request, "id")
     return caught.value
 
 
 def test_a_chat_request_becomes_a_generate(model: Model) -> None:
-    generate = model.chat(chat(nvext={"annotations": ["token_ids"]}), "id-1")
+    generate = lowered(model, chat(nvext={"annotations": ["token_ids"]}), "id-1")
     assert text_of(model, generate) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     assert (generate.request_id, generate.model, generate.annotations) == ("id-1", "m", ("token_ids",))
     assert generate.mdc_sum == model.card.mdc_sum != ""
@@ -67,13 +75,13 @@ def test_a_chat_request_becomes_a_generate(model: Model) -> None:
 
 def test_a_gguf_model_lowers_alike(tmp_path: Path, bytes_reference: Reference, model: Model) -> None:
     other = Model.load(read_card(bytes_gguf(tmp_path / "x.gguf", bytes_reference, chat_template=CHATML), name="g"))
-    assert other.chat(chat(), "i").token_ids == model.chat(chat(), "i").token_ids
+    assert lowered(other, chat(), "i").token_ids == lowered(model, chat(), "i").token_ids
 
 
 def test_prepare_and_encode_are_the_two_halves(model: Model) -> None:
-    prepared = model.prepare(chat())
+    prepared = model.prepare_chat(chat())
     assert prepared.prompt == model.render(chat()) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert model.encode(prepared, "x") == model.chat(chat(), "x")
+    assert model.encode(prepared, "x") == lowered(model, chat(), "x")
     assert not model.needs_thread("x" * 100_000)
     assert model.needs_thread("x" * 100_001)
     model.tokenizer.backend = "tokenizers"
@@ -85,12 +93,12 @@ def test_prepare_and_encode_are_the_two_halves(model: Model) -> None:
 
 
 def test_completions(model: Model, pieces: Model) -> None:
-    assert text_of(model, model.completion(completion(), "once upon", "i")) == "once upon"
-    assert list(unpack(model.completion(completion(), [5, 6, 7], "i").token_ids)) == [5, 6, 7]
+    assert text_of(model, continued(model, completion(), "once upon", "i")) == "once upon"
+    assert list(unpack(continued(model, completion(), [5, 6, 7], "i").token_ids)) == [5, 6, 7]
     plain = pieces.tokenizer.encode("hi")
     for prompt in ("hi", "<s>hi"):
-        assert list(unpack(pieces.completion(completion(), prompt, "i").token_ids)) == [1, *plain]
-    assert model.completion(completion(logprobs=3), "x", "i").sampling.logprobs == 3
+        assert list(unpack(continued(pieces, completion(), prompt, "i").token_ids)) == [1, *plain]
+    assert continued(model, completion(logprobs=3), "x", "i").sampling.logprobs == 3
 
 
 def test_everything_the_client_says_about_sampling(model: Model) -> None:
@@ -100,17 +108,18 @@ def test_everything_the_client_says_about_sampling(model: Model) -> None:
         "seed": 42,
     }  # fmt: skip
     request = chat(**sent, logit_bias={"5": -100, "6": 1.5}, logprobs=True, top_logprobs=4)
-    sampling = model.chat(request, "i").sampling
+    sampling = lowered(model, request, "i").sampling
     assert {key: getattr(sampling, key) for key in sent} == sent
     assert sampling.logit_bias == {5: -100.0, 6: 1.5}
     assert sampling.logprobs == 4
-    assert model.chat(chat(logprobs=True), "i").sampling.logprobs == 0
-    assert model.chat(chat(logprobs=False), "i").sampling.logprobs is None
-    assert model.chat(chat(top_k=0), "i").sampling.top_k == -1
+    assert lowered(model, chat(logprobs=True), "i").sampling.logprobs == 0
+    assert lowered(model, chat(logprobs=False), "i").sampling.logprobs is None
+    assert lowered(model, chat(top_k=0), "i").sampling.top_k == -1
 
 
 def test_nvext(model: Model) -> None:
-    generate = model.chat(
+    generate = lowered(
+        model,
         chat(
             temperature=1.0, nvext={"greed_sampling": True, "top_k": 3, "repetition_penalty": 1.3, "ignore_eos": True}
         ),
@@ -119,43 +128,49 @@ def test_nvext(model: Model) -> None:
     sampling = generate.sampling
     assert (sampling.temperature, sampling.top_k, sampling.repetition_penalty) == (0.0, 3, 1.3)
     assert (generate.stops.ignore_eos, generate.stops.stop_token_ids_hidden) == (True, ())
-    generate = model.chat(chat(top_k=9, ignore_eos=False, nvext={"top_k": 3, "ignore_eos": True}), "i")
+    generate = lowered(model, chat(top_k=9, ignore_eos=False, nvext={"top_k": 3, "ignore_eos": True}), "i")
     assert (generate.sampling.top_k, generate.stops.stop_token_ids_hidden) == (9, (2, 0))
     messages = [*HI, {"role": "assistant", "content": "x"}, {"role": "user", "content": "raw text"}]
-    generate = model.chat(chat(messages=messages, nvext={"use_raw_prompt": True}), "i")
+    generate = lowered(model, chat(messages=messages, nvext={"use_raw_prompt": True}), "i")
     assert text_of(model, generate) == "raw text"
-    assert list(unpack(model.chat(chat(nvext={"token_data": [9, 8]}), "i").token_ids)) == [9, 8]
-    generate = model.completion(completion(nvext={"token_data": [9, 8]}), "not this", "i")
+    assert list(unpack(lowered(model, chat(nvext={"token_data": [9, 8]}), "i").token_ids)) == [9, 8]
+    generate = continued(model, completion(nvext={"token_data": [9, 8]}), "not this", "i")
     assert list(unpack(generate.token_ids)) == [9, 8]
 
 
 def test_stops(model: Model) -> None:
-    stops = model.chat(chat(stop=["a", "b"], stop_token_ids=[7, 2], min_tokens=3, max_tokens=9), "i").stops
+    stops = lowered(model, chat(stop=["a", "b"], stop_token_ids=[7, 2], min_tokens=3, max_tokens=9), "i").stops
     assert (stops.stop, stops.stop_token_ids_hidden, stops.min_tokens) == (("a", "b"), (2, 0, 7), 3)
     assert stops.max_tokens == 9
-    assert model.chat(chat(stop="a"), "i").stops.stop == ("a",)
-    assert model.chat(chat(stop=[]), "i").stops.stop is None
-    assert model.chat(chat(max_tokens=9, max_completion_tokens=5), "i").stops.max_tokens == 5
-    assert model.chat(chat(min_tokens=600), "i").stops.min_tokens == 512 - len(model.chat(chat(), "i").token_ids) // 4
-    assert model.chat(chat(max_tokens=10**6), "i").stops.max_tokens == 512 - len(model.chat(chat(), "i").token_ids) // 4
+    assert lowered(model, chat(stop="a"), "i").stops.stop == ("a",)
+    assert lowered(model, chat(stop=[]), "i").stops.stop is None
+    assert lowered(model, chat(max_tokens=9, max_completion_tokens=5), "i").stops.max_tokens == 5
+    assert (
+        lowered(model, chat(min_tokens=600), "i").stops.min_tokens
+        == 512 - len(lowered(model, chat(), "i").token_ids) // 4
+    )
+    assert (
+        lowered(model, chat(max_tokens=10**6), "i").stops.max_tokens
+        == 512 - len(lowered(model, chat(), "i").token_ids) // 4
+    )
 
 
 def test_an_unknown_context_sets_no_limit(model: Model) -> None:
     open_model = Model(msgspec.structs.replace(model.card, context_length=0), model.tokenizer, model.templates)
-    assert open_model.chat(chat(), "i").stops.max_tokens is None
-    assert open_model.chat(chat(max_tokens=7), "i").stops.max_tokens == 7
+    assert lowered(open_model, chat(), "i").stops.max_tokens is None
+    assert lowered(open_model, chat(max_tokens=7), "i").stops.max_tokens == 7
 
 
 def test_a_prompt_that_does_not_fit(model: Model) -> None:
     ids = [5] * 512
     with pytest.raises(BadRequest, match=r"512 tokens, but the prompt has 512 tokens") as caught:
-        model.completion(completion(), ids, "i")
+        continued(model, completion(), ids, "i")
     assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
-    assert model.completion(completion(), ids[1:], "i").stops.max_tokens == 1
+    assert continued(model, completion(), ids[1:], "i").stops.max_tokens == 1
     error = refused(model, chat(messages=[{"role": "user", "content": "字" * 600}]))
     assert (error.param, error.code) == ("messages", "context_length_exceeded")
     with pytest.raises(BadRequest, match="at least 19531 tokens") as caught:
-        model.prepare(completion(), "x" * 5_000_000)  # refused before it is tokenised
+        model.prepare_prompts(completion(), ["x" * 5_000_000])  # refused before it is tokenised
     assert caught.value.code == "context_length_exceeded"
 
 
@@ -239,24 +254,24 @@ def test_what_is_refused_and_by_which_name(model: Model, fields: dict[str, Any],
     ],
 )  # fmt: skip
 def test_what_lies_on_the_edge_is_served(model: Model, fields: dict[str, Any]) -> None:
-    assert model.chat(chat(**fields), "i").token_ids
+    assert lowered(model, chat(**fields), "i").token_ids
 
 
 def test_completion_prompts_that_are_refused(model: Model) -> None:
-    for prompt in ([], "", [-1], [10**6], [True], ["x"], None):
+    for prompt in ([], "", [-1], [10**6], [True], ["x"]):
         with pytest.raises(BadRequest) as caught:
-            model.encode(model.prepare(completion(), prompt), "i")  # type: ignore[arg-type]
+            continued(model, completion(), prompt, "i")
         assert caught.value.param == "prompt"
     with pytest.raises(BadRequest) as caught:
-        model.prepare(completion(logprobs=21), "x")
+        continued(model, completion(logprobs=21), "x", "i")
     assert caught.value.param == "logprobs"
 
 
 def test_a_model_without_a_template_takes_completions_only(pieces: Model) -> None:
     with pytest.raises(BadRequest, match="no chat template; use /v1/completions"):
-        pieces.chat(chat(), "i")
-    assert pieces.completion(completion(), "hi", "i").token_ids
-    assert pieces.chat(chat(nvext={"use_raw_prompt": True}), "i").token_ids
+        lowered(pieces, chat(), "i")
+    assert continued(pieces, completion(), "hi", "i").token_ids
+    assert lowered(pieces, chat(nvext={"use_raw_prompt": True}), "i").token_ids
 
 
 def recorded(template: str, tmp_path: Path, reference: Reference) -> Model:
@@ -324,7 +339,7 @@ def test_special_tokens_in_templates(tmp_path: Path, bytes_reference: Reference)
         tokenizer_config={"chat_template": "{{ bos_token }}{{ eos_token }}{{ pad_token }}", **tokens},
     )
     model = Model.load(read_card(folder, name="t"))
-    assert list(unpack(model.chat(chat(), "i").token_ids)) == [0, 2, 1]
+    assert list(unpack(lowered(model, chat(), "i").token_ids)) == [0, 2, 1]
 
 
 def test_continuing_the_last_message(model: Model) -> None:
@@ -340,7 +355,7 @@ def test_a_broken_template_is_found_at_load(tmp_path: Path, bytes_reference: Ref
 
 
 def test_prepared_carries_its_field_name(model: Model) -> None:
-    prepared = replace(model.prepare(completion(), "x"), prompt="字" * 600)
+    prepared = replace(model.prepare_prompts(completion(), ["x"])[0], prompt="字" * 600)
     with pytest.raises(BadRequest) as caught:
         model.encode(prepared, "i")
     assert caught.value.param == "prompt"
@@ -393,7 +408,7 @@ def few(fields: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 @given(messages=st.lists(MESSAGE, max_size=3) | st.just(HI), fields=few({**COMMON, **CHAT}))
 def test_any_chat_request_is_lowered_or_refused(messages: list[Any], fields: dict[str, Any], model: Model) -> None:
     with suppress(msgspec.ValidationError, RequestError):
-        generate = model.chat(msgspec.convert({"messages": messages, **fields}, ChatRequest), "i")
+        generate = lowered(model, msgspec.convert({"messages": messages, **fields}, ChatRequest), "i")
         msgspec.msgpack.encode(generate)
         tokens = len(generate.token_ids) // 4
         assert 1 <= tokens < 512
@@ -406,4 +421,4 @@ def test_any_chat_request_is_lowered_or_refused(messages: list[Any], fields: dic
 def test_any_completion_request_is_lowered_or_refused(fields: dict[str, Any], prompt: Any, model: Model) -> None:
     with suppress(msgspec.ValidationError, RequestError):
         request = msgspec.convert({"prompt": "", **fields}, CompletionRequest)
-        msgspec.msgpack.encode(model.completion(request, prompt, "i"))
+        msgspec.msgpack.encode(continued(model, request, prompt, "i"))

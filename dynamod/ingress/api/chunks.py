@@ -1,55 +1,41 @@
 """The frames of a streamed answer. Everything but the text is prepared once per stream."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from dynamod.http.errors import printable
 from dynamod.http.sse import EventFrames, one_line
 
+from .form import Form, Head, Usage
+
 _encode = msgspec.json.Encoder().encode
 _SIZES = tuple(b"%x\r\n" % size for size in range(1024))  # most frames: a lookup instead of formatting
-
-OBJECTS = {"chat": "chat.completion.chunk", "completion": "text_completion"}
-ID_PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
 
 
 class ChunkFrames(EventFrames):
     """Makes the frames of one stream. `usage_null`: chunks say `"usage": null` because the last one says it."""
 
-    def __init__(
-        self,
-        kind: Literal["chat", "completion"],
-        request_id: str,
-        model: str,
-        created: int,
-        *,
-        chunked: bool,
-        usage_null: bool = False,
-    ) -> None:
+    def __init__(self, form: Form, head: Head, *, chunked: bool, usage_null: bool = False) -> None:
         super().__init__(chunked)
-        chat = kind == "chat"
-        head = {
-            "id": ID_PREFIX[kind] + request_id,
-            "object": OBJECTS[kind],
-            "created": created,
-            "model": model,
+        self.form = form
+        fields = {
+            "id": form.id_prefix + head.id,
+            "object": form.chunk_object,
+            "created": head.created,
+            "model": head.model,
             "system_fingerprint": None,
         }
-        self.chat = chat
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
         self._usage_null = b',"usage":null' if usage_null else b""
-        tail = (b"}" if chat else b"") + b',"logprobs":null,"finish_reason":null}]' + self._usage_null + b"}\n\n"
+        tail = form.text_suffix + b',"logprobs":null,"finish_reason":null}]' + self._usage_null + b"}\n\n"
         self._tail_size = len(tail)
         self._tail = tail + b"\r\n" if chunked else tail
 
     def prefix(self, index: int, first: bool) -> bytes:
-        """What stands before the text of a choice; the first chunk of a chat choice carries the role too."""
-        if not self.chat:
-            return b'%b{"index":%d,"text":' % (self._head, index)
-        role = b'"role":"assistant",' if first else b""
-        return b'%b{"index":%d,"delta":{%b"content":' % (self._head, index, role)
+        """What stands before the text of a choice. `first`: nothing of the choice has been sent yet."""
+        return self._head + self.form.text_prefix(index, first)
 
     def text(self, prefix: bytes, text: str) -> bytes:
         """The frame of a piece of text: the hot path."""
@@ -63,7 +49,7 @@ class ChunkFrames(EventFrames):
             return b"".join((line, prefix, content, self._tail))
         return b"".join((prefix, content, self._tail))
 
-    def chunk(self, choice: Mapping[str, Any] | None, usage: Mapping[str, int] | None = None) -> bytes:
+    def chunk(self, choice: Mapping[str, Any] | None, usage: Usage | None = None) -> bytes:
         """Any other chunk. Raises TypeError for what is not JSON. No choice: the usage chunk."""
         inner = b"" if choice is None else _encode(choice)
         tail = self._usage_null if usage is None else b',"usage":' + _encode(usage)

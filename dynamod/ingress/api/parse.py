@@ -6,9 +6,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from dynamod.message.errors import BadRequest
-from dynamod.message.openai import ChatRequest, CompletionRequest
 
-T = TypeVar("T", ChatRequest, CompletionRequest)
+T = TypeVar("T", bound=msgspec.Struct)
 
 _PATH = re.compile(r" - at `(\$|key in \$)([^`]*)`$")
 _FIELD = re.compile(r"^Object missing required field `([^`]*)`")
@@ -19,13 +18,12 @@ _BROKEN = (UnicodeDecodeError, RecursionError)
 class Parser(Generic[T]):
     """Decodes the bodies of one route. Strict first: the usual request costs one pass."""
 
-    def __init__(self, kind: type[T], reject_unknown: bool = False) -> None:
+    def __init__(self, kind: type[T]) -> None:
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
         self._raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._known = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
-        self._reject = reject_unknown
 
-    def parse(self, body: bytes) -> tuple[T, int]:
+    def parse(self, body: bytes, reject_unknown: bool = False) -> tuple[T, int]:
         """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame."""
         try:
             return self._decoder.decode(body), 0
@@ -34,14 +32,14 @@ class Parser(Generic[T]):
                 raise _explain(error) from error
         except (msgspec.DecodeError, *_BROKEN) as error:
             raise _not_json(body, error) from error
-        return self._without_unknown(body)
+        return self._without_unknown(body, reject_unknown)
 
-    def _without_unknown(self, body: bytes) -> tuple[T, int]:
+    def _without_unknown(self, body: bytes, reject: bool) -> tuple[T, int]:
         try:
             check_json(body)
             fields = self._raw.decode(body)
             unknown = [name for name in fields if name not in self._known]
-            if self._reject:
+            if reject:
                 names = ", ".join(unknown[:8])
                 raise BadRequest(f"unknown field: {names}", param=unknown[0], code="unknown_parameter")
             for name in unknown:

@@ -1,16 +1,19 @@
-"""What both kinds of answer share: choices, counts, the end, and the one place where the handler waits."""
+"""What all writers of answers share: choices, counts, the end, and the one place where the handler waits."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
+from aiohttp import web
+
 from dynamod.http.metrics import GAP, ModelMetrics
-from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.base import Logprob
 from dynamod.message.errors import RequestError
 
-from .validate import text_prompts
+from .form import Usage
 
 
 class Choice:
@@ -30,11 +33,14 @@ class Choice:
         self.offset = 0  # characters in log probabilities already sent
 
 
-class ResponseWriter:
-    """An ResponseSink without a form. Calls after the end are ignored, so that a late engine harms nobody."""
+class ResponseWriter(ABC):
+    """A ResponseSink that answers one HTTP request. Calls after the end are ignored: a late engine does no harm.
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float) -> None:
-        self.job = job
+    `begun`: when the request arrived, on the clock of `perf_counter`. `samples`: choices per prompt. `echo`: what
+    stands before the answers, by prompt.
+    """
+
+    def __init__(self, meter: ModelMetrics, begun: float, samples: int = 1, echo: Sequence[str] = ()) -> None:
         self.choices: list[Choice] = []
         self.open = True
         self.error: RequestError | None = None
@@ -43,25 +49,43 @@ class ResponseWriter:
         self.first: float | None = None  # seconds from the request's arrival to the first token
         self._meter = meter
         self._begun = begun
+        self._samples = samples
+        self._echo = echo
         self._unfinished = 0
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
-        self._samples = job.request.n or 1
         self._changed = asyncio.Event()
 
+    @abstractmethod
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Respond with the answer as it is made. Raises the RequestError that ended it while no byte had been sent.
+
+        Cancelling this (the client left) leaves nothing behind.
+        """
+
+    @abstractmethod
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """Take new text of a choice (see ResponseSink for this and the next three)."""
+
+    @abstractmethod
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """Take log probabilities of the text that follows."""
+
+    @abstractmethod
+    def chunk(self, index: int, chunk: Any) -> None:
+        """Take a value that the engine made itself."""
+
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
-        if not self.open or self.choices:
-            return
-        self.choices = [Choice(index) for index in range(choices)]
-        self._unfinished = choices
-        self.prompt_tokens = prompt_tokens
-        if getattr(self.job.request, "echo", None):
-            prompts = text_prompts(self.job.request.prompt) or []  # type: ignore[union-attr]
-            for choice in self.choices:
-                choice.held.append(prompts[choice.index // self._samples])
+        """An engine has the request: from here on there are choices."""
+        if self.open and not self.choices:
+            self.choices = [Choice(index) for index in range(choices)]
+            self._unfinished = choices
+            self.prompt_tokens = prompt_tokens
+            if self._echo:
+                for choice in self.choices:
+                    choice.held.append(self._echo[choice.index // self._samples])
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """See ResponseSink."""
+        """A choice is complete; the last one ends the answer."""
         choice = self.choices[index] if self.open else None
         if choice is None or choice.reason is not None:
             return
@@ -78,7 +102,7 @@ class ResponseWriter:
             self.close()
 
     def fail(self, error: RequestError) -> None:
-        """See ResponseSink."""
+        """The answer ends here with an error."""
         if self.open:
             self.error = error
             self._failed(error)
@@ -88,6 +112,10 @@ class ResponseWriter:
         """Take nothing more and wake whoever waits for the end."""
         self.open = False
         self.wake()
+
+    def usage(self) -> Usage:
+        """What the answer has used, once it is complete."""
+        return Usage.of(self.prompt_tokens, self.completion_tokens)
 
     @property
     def output_tokens(self) -> int:
@@ -100,11 +128,6 @@ class ResponseWriter:
         if self.error is not None:
             return self.error.code or self.error.kind
         return ",".join(sorted({choice.reason or "none" for choice in self.choices})) or "none"
-
-    def usage(self) -> dict[str, int]:
-        """OpenAI's usage object."""
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def tick(self, choice: Choice, tokens: int) -> None:
         """Count tokens and the time since the last ones. Runs once per chunk."""
@@ -134,8 +157,8 @@ class ResponseWriter:
         self._changed.clear()
         await self._changed.wait()
 
-    def _finished(self, choice: Choice) -> None:
-        """For the form: a choice is complete."""
+    def _finished(self, choice: Choice) -> None:  # noqa: B027 - who sends the whole at the end has nothing to do
+        """A choice is complete."""
 
-    def _failed(self, error: RequestError) -> None:
-        """For the form: the answer ends with an error."""
+    def _failed(self, error: RequestError) -> None:  # noqa: B027 - the same
+        """The answer ends with an error."""

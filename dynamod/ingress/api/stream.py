@@ -1,6 +1,6 @@
 """The streamed answer: each delta becomes a frame and leaves in the same call, unless the client is slow."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -8,11 +8,11 @@ from aiohttp import web
 from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.stream import HIGH_WATER, EventStream
-from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.base import Logprob
 from dynamod.message.errors import EngineFailed, RequestError
 
 from .chunks import ChunkFrames
-from .logprobs import chat_form, completion_form
+from .form import Usage
 from .response import Choice, ResponseWriter
 
 
@@ -20,34 +20,45 @@ class StreamWriter(ResponseWriter):
     """Makes the events of one answer.
 
     While the client is slow, text piles up in `held`, one string per choice, and leaves as one chunk when the socket
-    has drained.
+    has drained. `usage`: the last chunk says what the answer has used; `usage_each`: every chunk does. `keep_alive`:
+    seconds of silence before a comment. `request_id`: sent as an annotation unless empty.
     """
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float, frames: ChunkFrames, usage: bool) -> None:
-        super().__init__(job, meter, begun)
-        options = job.request.stream_options
-        nvext = job.request.nvext
+    def __init__(
+        self,
+        frames: ChunkFrames,
+        meter: ModelMetrics,
+        begun: float,
+        *,
+        samples: int = 1,
+        echo: Sequence[str] = (),
+        usage: bool = False,
+        usage_each: bool = False,
+        keep_alive: float = 0.0,
+        request_id: str = "",
+    ) -> None:
+        super().__init__(meter, begun, samples, echo)
         self.events = EventStream(self, frames)
-        self._frames = frames
-        self._usage = usage
-        self._usage_each = options is not None and options.continuous_usage_stats
-        self._asked = frozenset((nvext.annotations if nvext is not None else None) or ())
+        self._frames, self._form = frames, frames.form
+        self._usage, self._usage_each = usage, usage_each
+        self._keep_alive = keep_alive
+        self._request_id = request_id
         self._ready: list[bytes] = []
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink. Annotations wait for the first text."""
+        """Annotations wait for the first text."""
         if self.open and not self.choices:
             super().started(choices, prompt_tokens, annotations)
-            if "request_id" in self._asked:
-                annotations = {"request_id": self.job.id, **annotations}
+            if self._request_id:
+                annotations = {"request_id": self._request_id, **annotations}
             try:
                 self._ready += [self._frames.annotation(name, value) for name, value in annotations.items()]
             except (TypeError, ValueError):
                 self.fail(EngineFailed("an annotation is no JSON"))
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See ResponseSink."""
+        """The hot path: one frame, one write."""
         if not self.open:
             return
         choice = self.choices[index]
@@ -65,14 +76,14 @@ class StreamWriter(ResponseWriter):
         self.events.push()
 
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """See ResponseSink. They travel with the next text."""
+        """They travel with the next text."""
         if self.open:
             choice = self.choices[index]
             choice.entries += entries
             choice.direct = False
 
-    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
+    def chunk(self, index: int, chunk: Any) -> None:
+        """A chunk of a text engine, with ids and index of this answer."""
         if not self.open:
             return
         choice = self.choices[index]
@@ -86,11 +97,9 @@ class StreamWriter(ResponseWriter):
         self._dirty[index] = choice
         self.events.push()
 
-    async def serve(
-        self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
-    ) -> web.StreamResponse:
-        """Respond to the request. Raises the RequestError that ended it while no byte had been sent."""
-        return await self.events.serve(request, headers, keep_alive)
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Send the events as they are made."""
+        return await self.events.serve(request, headers, self._keep_alive)
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send: annotations alone do not commit the response to a status."""
@@ -98,10 +107,10 @@ class StreamWriter(ResponseWriter):
 
     def take(self) -> bytes:
         """Everything that is ready, with the text of each choice as one frame."""
-        transport = self.events.transport
+        streaming = self.events.transport is not None and not self._usage_each
         for choice in self._dirty.values():
             self._seal(choice)
-            choice.direct = transport is not None and bool(choice.prefix) and not self._usage_each
+            choice.direct = streaming and bool(choice.prefix)
         self._dirty.clear()
         data = b"".join(self._ready)
         self._ready.clear()
@@ -112,34 +121,18 @@ class StreamWriter(ResponseWriter):
         return max((choice.last for choice in self.choices), default=0.0)
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
-        delta = dict(part.get("delta") or {})
-        if self._frames.chat:
-            content = part.get("text")
-            if isinstance(content, str):
-                delta.setdefault("content", content)
-            if not any(value is not None for name, value in delta.items() if name != "role"):
-                return
-            body: dict[str, Any] = {"delta": delta}
-        else:
-            text = part.get("text", delta.get("content"))
-            if not text:
-                return
-            body = {"text": text}
+        members = self._form.part(part, first=not choice.prefix and not choice.held)
+        if members is None:
+            return
         self._seal(choice)
         choice.direct = False
-        if self._frames.chat and not choice.prefix:
-            delta = {"role": "assistant", **delta}
-            body["delta"] = delta
         choice.prefix = choice.prefix or self._frames.prefix(choice.index, first=False)
-        self._ready.append(self._chunk(choice, body, part.get("logprobs")))
+        self._ready.append(self._chunk(choice, members, part.get("logprobs")))
 
     def _finished(self, choice: Choice) -> None:
-        if choice.held:
-            self._seal(choice)
-        empty: dict[str, Any] = {"text": ""}
-        if self._frames.chat:
-            empty = {"delta": {} if choice.prefix else {"role": "assistant", "content": ""}}
-        self._ready.append(self._chunk(choice, empty, self._take_logprobs(choice), choice.reason))
+        self._seal(choice)
+        members = self._form.ending(first=not choice.prefix)
+        self._ready.append(self._chunk(choice, members, self._take_logprobs(choice), choice.reason))
         if not self._unfinished:
             if self._usage:
                 self._ready.append(self._frames.chunk(None, self.usage()))
@@ -167,17 +160,13 @@ class StreamWriter(ResponseWriter):
             prefix = self._frames.prefix(choice.index, first=True) if first else choice.prefix
             self._ready.append(self._frames.text(prefix, text))
             return
-        delta: dict[str, Any] = {"role": "assistant"} if first else {}
-        body = {"delta": delta | {"content": text}} if self._frames.chat else {"text": text}
-        self._ready.append(self._chunk(choice, body, self._take_logprobs(choice)))
+        self._ready.append(self._chunk(choice, self._form.delta(text, first), self._take_logprobs(choice)))
 
-    def _chunk(self, choice: Choice, body: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
+    def _chunk(self, choice: Choice, members: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
         usage = None
         if self._usage_each:
-            tokens = sum(other.tokens for other in self.choices)
-            prompt = self.prompt_tokens
-            usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        whole = {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": reason}
+            usage = Usage.of(self.prompt_tokens, sum(other.tokens for other in self.choices))
+        whole = {"index": choice.index, **members, "logprobs": logprobs, "finish_reason": reason}
         return self._frames.chunk(whole, usage)
 
     def _take_logprobs(self, choice: Choice) -> dict[str, Any] | None:
@@ -185,8 +174,6 @@ class StreamWriter(ResponseWriter):
         if not entries:
             return None
         choice.entries = []
-        if self._frames.chat:
-            return chat_form(entries)
-        form = completion_form(entries, choice.offset)
+        offset = choice.offset
         choice.offset += sum(len(entry.token) for entry in entries)
-        return form
+        return self._form.logprobs(entries, offset)

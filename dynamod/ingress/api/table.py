@@ -1,26 +1,47 @@
-"""The API as a server: all endpoints and their routes."""
+"""All endpoints of the API, one line each, and the server made of them."""
 
 from collections.abc import Sequence
+from functools import partial
 
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
 from dynamod.http.exposition import Collect
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
 
-from .generate import Generate
-from .models import Models
-from .openapi import Document
+from .chat import ChatCompletions
+from .completions import Completions
+from .endpoint import Endpoint, Frontend
+from .models import ListModels, OneModel
+from .openapi import document
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    ChatCompletions(),
+    Completions(),
+    ListModels(),
+    OneModel(),
+)
 
 
 def make_server(settings: FrontendSettings, backend: Backend, extra_collectors: Sequence[Collect] = ()) -> Server:
     """A server for everything that the backend serves; it does not listen yet."""
-    models, document = Models(backend), Document(settings)
+    frontend = Frontend(settings, backend)
     routes = [
-        Route("POST", "/v1/chat/completions", Generate("chat", settings, backend), guarded=True),
-        Route("POST", "/v1/completions", Generate("completion", settings, backend), guarded=True),
-        Route("GET", "/v1/models", models.all, guarded=True),
-        Route("GET", "/v1/models/", models.one, guarded=True, prefix=True),
-        Route("GET", "/openapi.json", document.get),
+        Route(
+            one.method,
+            one.prefix or one.path,
+            partial(one.serve, frontend),
+            guarded=True,
+            prefix=bool(one.prefix),
+        )
+        for one in ENDPOINTS
     ]
-    return Server(settings, routes, backend.health, extra_collectors)
+
+    async def openapi(_context: RequestContext) -> web.Response:
+        return json_response(document(ENDPOINTS, settings))
+
+    return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, extra_collectors)

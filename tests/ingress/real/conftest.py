@@ -20,6 +20,8 @@ from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.processor import Processor, ProcessorBackend
@@ -201,8 +203,8 @@ class House:
         else:
             fields["messages"] = fields.get("messages") or [{"role": "user", "content": fields.pop("text", "hello")}]
             request = msgspec.convert(fields, ChatRequest)
-        kind: Any = "completion" if "prompt" in fields else "chat"
-        job = Job(f"job{next(self._numbers)}", kind, request, msgspec.json.encode(fields))
+        endpoint = Completions() if "prompt" in fields else ChatCompletions()
+        job = Job(f"job{next(self._numbers)}", endpoint, request, msgspec.json.encode(fields))
         client = Client()
         client.run = await self.backend.start(job, client)
         return client
