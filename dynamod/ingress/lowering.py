@@ -12,7 +12,7 @@ import msgspec
 from dynamod.http.metrics import Histogram
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import unsupported
 from dynamod.message.openai import Common
 from dynamod.message.worker import Chat, Generate, Stops
 from dynamod.preprocess.conditions import fit, sampling_of, stops_of
@@ -137,8 +137,11 @@ def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat",
 
 def check_served(request: Common, card: ModelCard) -> None:
     """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
-    if request.alternatives is not None and not card.capabilities.logprobs:
-        raise BadRequest(f"The model {card.name!r} offers no logprobs.", param="logprobs", code="unsupported_parameter")
+    can = card.capabilities
+    if request.alternatives is not None and not can.logprobs:
+        raise unsupported("logprobs", f"The model {card.name!r} offers no logprobs.")
+    if request.constrained and not can.grammars:
+        raise unsupported("response_format", f"`response_format`: the engine of model {card.name!r} has no grammars.")
 
 
 async def _encoded(model: Model, prepared: Prepared, request_id: str) -> Generate:

@@ -1,4 +1,4 @@
-"""The request's settings as the engine's `Stops` and `Sampling`, after checks, with the model's defaults filled in."""
+"""The request's settings as the engine's `Stops` and `Sampling`, with the model's defaults filled in."""
 
 import msgspec
 
@@ -11,14 +11,13 @@ from . import checks
 
 def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
     """Lower everything that ends an answer; `fit` cuts it to the context. Raises BadRequest."""
-    checks.limits(request)
     ignore_eos = ignores_eos(request)
-    extra = request.stop_token_ids or ()
+    extra, stop = request.stop_token_ids or (), request.stop
     checks.token_ids(extra, "stop_token_ids", vocab_size)
     hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
     return Stops(
         max_tokens=request.token_limit[0],
-        stop=checks.stop_strings(request.stop) or None,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()) or None,
         stop_token_ids_hidden=tuple(dict.fromkeys(hidden)),
         min_tokens=request.min_tokens,
         ignore_eos=ignore_eos,
@@ -46,7 +45,6 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
 
     The client's top-level field wins over nvext, nvext over the model's default. `top_k` -1 means off (0 becomes -1).
     """
-    checks.sampling(request)
     nvext, default = request.nvext, card.sampling_defaults.get
     temperature, top_k, repetition = request.temperature, request.top_k, request.repetition_penalty
     if nvext is not None:

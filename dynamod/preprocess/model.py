@@ -120,7 +120,8 @@ class Model:
         generate = not proceed if request.add_generation_prompt is None else request.add_generation_prompt
         if proceed and generate:
             raise BadRequest(
-                "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+                "`continue_final_message` and `add_generation_prompt` exclude each other",
+                param="continue_final_message",
             )
         text = template.render(messages, tools, generate, **kwargs)
         return _without_end(text, messages[-1].get("content") or "") if proceed else text
@@ -140,8 +141,6 @@ class Model:
         if given is None:
             return b""
         checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
-        if not given:
-            raise BadRequest("nvext.token_data must not be empty", param="nvext.token_data")
         return pack(given)
 
     def _fits(self, prompt: str, param: str) -> None:
@@ -155,5 +154,5 @@ def _without_end(text: str, content: str) -> str:
     """The rendered prompt cut right behind the last message's words, so that the model goes on in it."""
     place = text.rfind(content.strip())
     if place < 0 or not content.strip():
-        raise BadRequest("continue_final_message needs a last message that the template shows", param="messages")
+        raise BadRequest("`continue_final_message` needs a last message that the template shows", param="messages")
     return text[: place + len(content.strip())]

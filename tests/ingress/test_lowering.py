@@ -88,21 +88,37 @@ async def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any],
     assert request.max_tokens == limit
 
 
+@pytest.mark.parametrize("format_", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}])
+@pytest.mark.parametrize("can", [True, False])
+def test_a_form_of_the_answer_needs_an_engine_with_grammars(can: bool, format_: dict[str, Any]) -> None:
+    card = ModelCard("m", capabilities=Capabilities(grammars=can))
+    request = msgspec.convert({"messages": [{"role": "user", "content": "x"}], "response_format": format_}, ChatRequest)
+    if can:
+        check_served(request, card)
+        return
+    with pytest.raises(BadRequest, match="grammars") as caught:
+        check_served(request, card)
+    assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
+
+
 @pytest.mark.parametrize(
-    ("request_", "param"),
+    ("fields", "param"),
     [
-        (completion(prompt=["a", "b"]), "prompt"),
-        (completion(prompt=[1, 2]), "prompt"),
-        (chat(temperature=3.0), "temperature"),
-        (chat(max_tokens=0), "max_tokens"),
-        (chat(stop=[""]), "stop"),
-        (chat(logit_bias={"x": 1.0}), "logit_bias"),
-        (chat(stop_token_ids=[-1]), "stop_token_ids"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"logit_bias": {"x": 1.0}}, "logit_bias"),
+        ({"logit_bias": {"2147483648": 1.0}}, "logit_bias"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"logprobs": 1}, "logprobs"),
     ],
 )
-async def test_what_a_text_engine_is_spared(request_: Any, param: str) -> None:
+async def test_what_a_text_engine_is_spared(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"prompt": "hi", **fields}).encode()
     with pytest.raises(BadRequest) as caught:
-        await lower_text(job(request_))
+        await lower_text(Job("r", Completions(), Completions().read(body)[0], body))
     assert caught.value.param == param
 
 

@@ -13,7 +13,6 @@ from dynamod.http.stream import HIGH_WATER
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.chunks import ChunkFrames
 from dynamod.ingress.api.completions import Completions
-from dynamod.ingress.api.form import Head
 from dynamod.message.errors import EngineFailed
 
 CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}],"stream":true}'
@@ -277,7 +276,7 @@ async def test_an_engine_chunk_that_is_no_chunk_fails_the_request(server, backen
 @given(text=st.text(), index=st.integers(0, 200), chunked=st.booleans(), first=st.booleans())
 @pytest.mark.parametrize("form", [ChatCompletions(), Completions()])
 def test_any_text_makes_one_decodable_frame(form, text, index, chunked, first) -> None:
-    frames = ChunkFrames(form, Head("i", 1, "m"), chunked=chunked)
+    frames = ChunkFrames(form, "i", "m", 1, chunked=chunked)
     raw = frames.text(frames.prefix(index, first), text)
     if chunked:
         size, rest = raw.split(b"\r\n", 1)

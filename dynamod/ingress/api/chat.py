@@ -6,12 +6,12 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from dynamod.ingress.base import Logprob
-from dynamod.message.openai import ChatRequest
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import ChatRequest, Message, Part
 from dynamod.preprocess.model import Model, Prepared
 
-from .form import Finished, Head, Usage, finite
-from .generate import Generation
-from .validate import check_chat
+from .generate import Generation, finite
+from .response import FinishReason, Usage
 
 
 class AssistantMessage(TypedDict):
@@ -30,7 +30,7 @@ class ChatChoice(msgspec.Struct):
 
     index: int
     message: AssistantMessage
-    finish_reason: str | None
+    finish_reason: FinishReason
     logprobs: dict[str, Any] | None
 
 
@@ -60,23 +60,30 @@ class ChatCompletions(Generation[ChatRequest]):
     kind = "chat"
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
-    text_suffix = b"}"
+
+    unserved = Generation.unserved | {
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": ([], ["text"]),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+        "verbosity": ("medium",),
+    }
 
     def check(self, request: ChatRequest) -> None:
-        """The messages, and what this API does not serve."""
-        check_chat(request)
+        """The messages too."""
+        check_messages(request.messages)
+        super().check(request)
+        if request.top_logprobs and not request.logprobs:
+            raise BadRequest("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
 
     def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
         """The messages in the model's template."""
         return (model.prepare_chat(request),)
 
-    def text_prefix(self, index: int, first: bool) -> bytes:
-        """The first chunk of a choice carries the role too, so that chunks equal engine steps."""
-        role = b'"role":"assistant",' if first else b""
-        return b'{"index":%d,"delta":{%b"content":' % (index, role)
-
     def delta(self, text: str, first: bool) -> dict[str, Any]:
-        """The same as a dict."""
+        """The first chunk of a choice carries the role too, so that chunks equal engine steps."""
         return {"delta": {"role": "assistant", "content": text} if first else {"content": text}}
 
     def ending(self, first: bool) -> dict[str, Any]:
@@ -101,29 +108,41 @@ class ChatCompletions(Generation[ChatRequest]):
             content.append(_token(entry.token, entry.token_bytes, entry.value) | {"top_logprobs": top})
         return {"content": content, "refusal": None}
 
-    def whole(self, head: Head, choices: Sequence[Finished], usage: Usage, nvext: Any) -> ChatResponse:
-        """Choices with messages."""
-        return ChatResponse(
-            id=self.id_prefix + head.id,
-            choices=[ChatChoice(one.index, _message(one), one.reason, one.logprobs) for one in choices],
-            created=head.created,
-            model=head.model,
-            usage=usage,
-            nvext=nvext,
-        )
-
-
-def _message(choice: Finished) -> AssistantMessage:
-    message: AssistantMessage = {
-        "content": None if not choice.text and choice.extra.get("tool_calls") else choice.text,
-        "refusal": None,
-        "tool_calls": None,
-        "role": "assistant",
-        "function_call": None,
-        "audio": None,
-    }
-    return {**message, **choice.extra}  # type: ignore[typeddict-item]  # what a text engine adds is its own
+    def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> ChatChoice:
+        """A message; what a text engine adds to it is its own."""
+        message: AssistantMessage = {
+            "content": None if not text and extra.get("tool_calls") else text,
+            "refusal": None,
+            "tool_calls": None,
+            "role": "assistant",
+            "function_call": None,
+            "audio": None,
+            **extra,  # type: ignore[typeddict-item]
+        }
+        return ChatChoice(index, message, reason, logprobs)
 
 
 def _token(token: str, raw: bytes, value: float) -> dict[str, Any]:
     return {"token": token, "bytes": list(raw), "logprob": finite(value)}
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Each message says something, in text. Raises BadRequest."""
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if message.content is None and message.role in ("system", "developer", "user"):
+            raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
+        for name in ("audio", "function_call"):
+            if getattr(message, name) is not None:
+                raise unsupported(f"{where}.{name}", f"`{where}.{name}` is not served")
+        if isinstance(message.content, list):
+            for number, part in enumerate(message.content):
+                _check_part(part, f"{where}.content[{number}]")
+
+
+def _check_part(part: Part, where: str) -> None:
+    if part.type != "text":
+        text = f"`{where}.type` is {part.type[:40]!r}; only text parts are served"
+        raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
+    if part.text is None:
+        raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")

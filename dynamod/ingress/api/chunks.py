@@ -1,14 +1,17 @@
 """The frames of a streamed answer. Everything but the text is prepared once per stream."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod.http.errors import printable
 from dynamod.http.sse import EventFrames, one_line
 
-from .form import Form, Head, Usage
+from .response import Usage
+
+if TYPE_CHECKING:
+    from .generate import Generation
 
 _encode = msgspec.json.Encoder().encode
 _SIZES = tuple(b"%x\r\n" % size for size in range(1024))  # most frames: a lookup instead of formatting
@@ -17,25 +20,40 @@ _SIZES = tuple(b"%x\r\n" % size for size in range(1024))  # most frames: a looku
 class ChunkFrames(EventFrames):
     """Makes the frames of one stream. `usage_null`: chunks say `"usage": null` because the last one says it."""
 
-    def __init__(self, form: Form, head: Head, *, chunked: bool, usage_null: bool = False) -> None:
+    def __init__(
+        self,
+        form: "Generation[Any]",
+        request_id: str,
+        model: str,
+        created: int,
+        *,
+        chunked: bool,
+        usage_null: bool = False,
+    ) -> None:
         super().__init__(chunked)
-        self.form = form
-        fields = {
-            "id": form.id_prefix + head.id,
+        head = {
+            "id": form.id_prefix + request_id,
             "object": form.chunk_object,
-            "created": head.created,
-            "model": head.model,
+            "created": created,
+            "model": model,
             "system_fingerprint": None,
         }
-        self._head = b"data: " + _encode(fields)[:-1] + b',"choices":['
+        self._form = form
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
         self._usage_null = b',"usage":null' if usage_null else b""
-        tail = form.text_suffix + b',"logprobs":null,"finish_reason":null}]' + self._usage_null + b"}\n\n"
+        _, after = self._around_text(0, first=False)
+        tail = after + b',"logprobs":null,"finish_reason":null}]' + self._usage_null + b"}\n\n"
         self._tail_size = len(tail)
         self._tail = tail + b"\r\n" if chunked else tail
 
     def prefix(self, index: int, first: bool) -> bytes:
-        """What stands before the text of a choice. `first`: nothing of the choice has been sent yet."""
-        return self._head + self.form.text_prefix(index, first)
+        """What stands before the text of a choice. `first`: nothing of the choice was sent before."""
+        return self._head + self._around_text(index, first)[0]
+
+    def _around_text(self, index: int, first: bool) -> tuple[bytes, bytes]:
+        """The choice of a chunk before its text, and behind it without the bracket that ends the choice."""
+        before, _, after = _encode({"index": index, **self._form.delta("", first)}).rpartition(b'""')
+        return before, after[:-1]
 
     def text(self, prefix: bytes, text: str) -> bytes:
         """The frame of a piece of text: the hot path."""

@@ -7,13 +7,14 @@ import msgspec
 
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.lowering import Lowered, Served
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
-from .form import Finished, Head, Usage, finite
-from .generate import Generation
-from .validate import check_completion
+from .generate import Generation, finite
+from .response import FinishReason, Usage
+
+MAX_CHOICES = 2048  # prompts times n
 
 
 class CompletionChoice(msgspec.Struct):
@@ -21,7 +22,7 @@ class CompletionChoice(msgspec.Struct):
 
     index: int
     text: str
-    finish_reason: str | None
+    finish_reason: FinishReason
     logprobs: dict[str, Any] | None
 
 
@@ -51,11 +52,23 @@ class Completions(Generation[CompletionRequest]):
     continuing = True
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
-    text_suffix = b""
+
+    unserved = Generation.unserved | {"suffix": ("",)}
 
     def check(self, request: CompletionRequest) -> None:
-        """The prompts, and what this API does not serve."""
-        check_completion(request)
+        """The prompts too: all of one kind, and not too many."""
+        kind = type(request.prompt[0]) if isinstance(request.prompt, list) else str
+        for place, prompt in enumerate(request.prompt if isinstance(request.prompt, list) else ()):
+            if type(prompt) is not kind:
+                raise BadRequest("`prompt` mixes strings, ids and lists", param=f"prompt[{place}]")
+        super().check(request)
+        if request.echo and kind is not str:
+            raise BadRequest("`echo` needs a prompt of text, not of token ids", param="echo")
+        if request.echo and request.logprobs is not None:
+            raise unsupported("logprobs", "`logprobs` of an echoed prompt are not served")
+        choices = len(prompts_of(request)) * (request.n or 1)
+        if choices > MAX_CHOICES:
+            raise BadRequest(f"prompts times `n` is {choices}, above {MAX_CHOICES}", param="prompt")
 
     def prompts(self, model: Model, request: CompletionRequest) -> Sequence[Prepared]:
         """Each prompt of the request."""
@@ -71,12 +84,8 @@ class Completions(Generation[CompletionRequest]):
             raise BadRequest(f"The model {served.card.name!r} takes one prompt as a string.", param="prompt")
         return await super().lower(job, served)
 
-    def text_prefix(self, index: int, first: bool) -> bytes:
-        """The text is a member of the choice."""
-        return b'{"index":%d,"text":' % index
-
     def delta(self, text: str, first: bool) -> dict[str, Any]:
-        """The same as a dict."""
+        """The text is a member of the choice."""
         return {"text": text}
 
     def ending(self, first: bool) -> dict[str, Any]:
@@ -101,16 +110,9 @@ class Completions(Generation[CompletionRequest]):
             "text_offset": offsets,
         }
 
-    def whole(self, head: Head, choices: Sequence[Finished], usage: Usage, nvext: Any) -> CompletionResponse:
-        """Choices with texts."""
-        return CompletionResponse(
-            id=self.id_prefix + head.id,
-            choices=[CompletionChoice(one.index, one.text, one.reason, one.logprobs) for one in choices],
-            created=head.created,
-            model=head.model,
-            usage=usage,
-            nvext=nvext,
-        )
+    def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> CompletionChoice:
+        """Nothing but text."""
+        return CompletionChoice(index, text, reason, logprobs)
 
 
 def prompts_of(request: CompletionRequest) -> list[str | list[int]]:

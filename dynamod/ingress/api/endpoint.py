@@ -100,13 +100,18 @@ class BodyEndpoint(Endpoint, Generic[R]):
         settings = frontend.settings
         with bound(x_request_id=context.id):
             body = await read_body(context.request, settings.body_limit)
-            asked, unknown = self._parser.parse(body, reject_unknown=settings.unknown_fields == "reject")
+            asked, unknown = self.read(body, reject_unknown=settings.unknown_fields == "reject")
             context.metrics.unknown_fields += unknown
-            self.check(asked)
             name, card = frontend.pick(asked.model, self.model_type)
             if asked.model != name:
                 asked = msgspec.structs.replace(asked, model=name)
             return await self.answer(frontend, context, asked, card, body)
+
+    def read(self, body: bytes, reject_unknown: bool = False) -> tuple[R, int]:
+        """The request of a body, and how many fields nobody knows. Raises BadRequest."""
+        request, unknown = self._parser.parse(body, reject_unknown)
+        self.check(request)
+        return request, unknown
 
     def check(self, request: R) -> None:
         """Look at what the types of single fields cannot say. Raises BadRequest."""
@@ -129,7 +134,7 @@ class EngineEndpoint(BodyEndpoint[R]):
 
     @abstractmethod
     def writer(
-        self, frontend: Frontend, context: RequestContext, request: R, job: Job, meter: ModelMetrics
+        self, request: R, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:
         """What takes the answer and responds."""
 
@@ -145,7 +150,7 @@ class EngineEndpoint(BodyEndpoint[R]):
             check_json(body)
         meter = context.serving(asked.model, self.streamed(asked))
         job = Job(frontend.unused_id(context.id), self, asked, body)
-        writer = self.writer(frontend, context, asked, job, meter)
+        writer = self.writer(asked, job, context, meter, frontend.settings)
         clock: asyncio.TimerHandle | None = None
         limit = frontend.settings.total_timeout
         if limit:

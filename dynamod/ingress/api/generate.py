@@ -1,49 +1,89 @@
-"""What endpoints that answer with text share: how a request is lowered, and which writer takes its answer."""
+"""What endpoints that answer with text share. A subclass says how requests and answers of its route look."""
 
-import time
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Literal, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
-from aiohttp import HttpVersion11
+import msgspec
 
 from dynamod.http.context import RequestContext
 from dynamod.http.metrics import ModelMetrics
-from dynamod.ingress.base import Job
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import Common
 from dynamod.preprocess.model import Model, Prepared
 
-from .chunks import ChunkFrames
-from .endpoint import EngineEndpoint, Frontend
-from .form import Form, Head
+from .endpoint import EngineEndpoint
 from .response import ResponseWriter
 from .stream import StreamWriter
 from .unary import UnaryWriter
 
 G = TypeVar("G", bound=Common)
+_LOWEST = -9999.0  # JSON has no minus infinity
 
 
-class Generation(EngineEndpoint[G], Form):
+class Generation(EngineEndpoint[G]):
     """Answers with text: one choice or several, whole or streamed.
 
-    `kind`: the route's name for text engines. `continuing`: answers go on from their prompts.
+    `kind`: the route's name for text engines. `continuing`: answers go on from their prompts. `unserved`: fields that
+    would change the answer if they were served, with the values that would not.
     """
 
     streams = True
     kind: ClassVar[Literal["chat", "completion"]]
     continuing: ClassVar[bool] = False
+    id_prefix: ClassVar[str]
+    chunk_object: ClassVar[str]
+    unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
+
+    def check(self, request: G) -> None:
+        """Fields against each other, and those that would change the answer but are not served."""
+        for name, harmless in self.unserved.items():
+            value = getattr(request, name)
+            if value is not None and value not in harmless:
+                raise unsupported(name, f"`{name}` is not served")
+        if request.best_of is not None and request.best_of != (request.n or 1):
+            raise unsupported("best_of", "`best_of` other than `n` is not served")
+        if request.nvext is not None and request.nvext.max_thinking_tokens is not None:
+            raise unsupported("nvext.max_thinking_tokens", "`nvext.max_thinking_tokens` is not served")
+        limit, name = request.token_limit
+        if limit is not None and request.min_tokens is not None and request.min_tokens > limit:
+            raise BadRequest(f"`min_tokens` is {request.min_tokens}, above `{name}`: {limit}", param="min_tokens")
+        if request.stream_options is not None and not request.stream:
+            raise BadRequest("`stream_options` needs `stream`: true", param="stream_options")
 
     @abstractmethod
     def prompts(self, model: Model, request: G) -> Sequence[Prepared]:
-        """The prompts of a request, checked for the model. Raises BadRequest."""
+        """The prompts of a request, checked. Raises BadRequest."""
 
     def echo(self, request: G) -> Sequence[str]:
         """What stands before the answers, by prompt; empty: nothing."""
         return ()
 
+    @abstractmethod
+    def delta(self, text: str, first: bool) -> dict[str, Any]:
+        """The members of a chunk's choice that carry text, the text last. `first`: nothing of it was sent before."""
+
+    @abstractmethod
+    def ending(self, first: bool) -> dict[str, Any]:
+        """The members of a choice's last chunk, which carries the finish reason."""
+
+    @abstractmethod
+    def part(self, part: Mapping[str, Any], first: bool) -> dict[str, Any] | None:
+        """The members for a choice in a text engine's own chunk; None: it says nothing."""
+
+    @abstractmethod
+    def logprobs(self, entries: Sequence[Logprob], offset: int) -> dict[str, Any]:
+        """Log probabilities; `offset`: characters of the answer's text before the first entry."""
+
+    @abstractmethod
+    def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> msgspec.Struct:
+        """A choice of the whole answer. `extra`: what a text engine said beside the text, merged from its chunks."""
+
     async def lower(self, job: Job, served: Served) -> Lowered:
-        """One engine request per prompt and sample. Raises BadRequest."""
+        """One engine request per prompt and sample."""
         request = cast("G", job.request)  # a job's endpoint is the one that has read its request
         check_served(request, served.card)
         if served.model is None:
@@ -55,23 +95,14 @@ class Generation(EngineEndpoint[G], Form):
         return bool(request.stream)
 
     def writer(
-        self, frontend: Frontend, context: RequestContext, request: G, job: Job, meter: ModelMetrics
+        self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:
         """A writer of events or of the answer in one piece."""
-        head = Head(job.id, int(time.time()), request.model)
-        samples, echo = request.n or 1, self.echo(request)
-        if not request.stream:
-            return UnaryWriter(self, head, meter, context.begun, samples=samples, echo=echo)
-        options = request.stream_options
-        usage = frontend.settings.force_include_usage or (options is not None and options.include_usage)
-        return StreamWriter(
-            ChunkFrames(self, head, chunked=context.request.version >= HttpVersion11, usage_null=usage),
-            meter,
-            context.begun,
-            samples=samples,
-            echo=echo,
-            usage=usage,
-            usage_each=options is not None and options.continuous_usage_stats,
-            keep_alive=frontend.settings.keep_alive,
-            request_id=job.id if request.wants("request_id") else "",
-        )
+        if request.stream:
+            return StreamWriter(self, request, job.id, context.begun, meter, settings, context.request.version)
+        return UnaryWriter(self, request, job.id, context.begun, meter)
+
+
+def finite(value: float) -> float:
+    """A log probability that JSON can say."""
+    return value if value > _LOWEST else _LOWEST

@@ -7,10 +7,8 @@ import msgspec
 
 import dynamod
 from dynamod.http.settings import FrontendSettings
-from dynamod.message.openai import NvExt
 
 from .endpoint import Endpoint
-from .limits import CHAT, COMPLETION, NVEXT, Range
 
 _REF = "#/components/schemas/"
 
@@ -98,18 +96,7 @@ def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF + "{name}")
     for schema in schemas.values():
         schema.pop("additionalProperties", None)  # unknown fields are ignored unless a setting says otherwise
-    for name, ranges in (("ChatRequest", CHAT), ("CompletionRequest", COMPLETION), (NvExt.__name__, NVEXT)):
-        for field, allowed in ranges.items():
-            _bound(schemas[name]["properties"][field], allowed)
-    schemas["ChatRequest"]["properties"]["messages"]["minItems"] = 1
     return schemas | _SHARED
-
-
-def _bound(schema: dict[str, Any], allowed: Range) -> None:
-    for form in schema.get("anyOf", [schema]):
-        if form.get("type") in ("integer", "number"):
-            form["exclusiveMinimum" if allowed.above else "minimum"] = allowed.low
-            form["maximum"] = allowed.high
 
 
 def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:

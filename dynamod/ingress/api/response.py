@@ -5,15 +5,24 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 from aiohttp import web
 
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob
 from dynamod.message.errors import RequestError
 
-from .form import Usage
+FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls or content_filter")]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """OpenAI's usage object."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
 
 
 class Choice:
@@ -113,9 +122,9 @@ class ResponseWriter(ABC):
         self.open = False
         self.wake()
 
-    def usage(self) -> Usage:
-        """What the answer has used, once it is complete."""
-        return Usage.of(self.prompt_tokens, self.completion_tokens)
+    def usage(self, completion: int) -> Usage:
+        """What an answer of so many tokens has used."""
+        return Usage(self.prompt_tokens, completion, self.prompt_tokens + completion)
 
     @property
     def output_tokens(self) -> int:

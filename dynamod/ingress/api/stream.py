@@ -1,48 +1,55 @@
 """The streamed answer: each delta becomes a frame and leaves in the same call, unless the client is slow."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+from aiohttp import HttpVersion, HttpVersion11, web
 
 from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
+from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import HIGH_WATER, EventStream
 from dynamod.ingress.base import Logprob
 from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.openai import Common
 
 from .chunks import ChunkFrames
-from .form import Usage
 from .response import Choice, ResponseWriter
+
+if TYPE_CHECKING:
+    from .generate import Generation
 
 
 class StreamWriter(ResponseWriter):
     """Makes the events of one answer.
 
     While the client is slow, text piles up in `held`, one string per choice, and leaves as one chunk when the socket
-    has drained. `usage`: the last chunk says what the answer has used; `usage_each`: every chunk does. `keep_alive`:
-    seconds of silence before a comment. `request_id`: sent as an annotation unless empty.
+    has drained.
     """
 
     def __init__(
         self,
-        frames: ChunkFrames,
-        meter: ModelMetrics,
+        form: "Generation[Any]",
+        request: Common,
+        request_id: str,
         begun: float,
-        *,
-        samples: int = 1,
-        echo: Sequence[str] = (),
-        usage: bool = False,
-        usage_each: bool = False,
-        keep_alive: float = 0.0,
-        request_id: str = "",
+        meter: ModelMetrics,
+        settings: FrontendSettings,
+        version: HttpVersion = HttpVersion11,
     ) -> None:
-        super().__init__(meter, begun, samples, echo)
-        self.events = EventStream(self, frames)
-        self._frames, self._form = frames, frames.form
-        self._usage, self._usage_each = usage, usage_each
-        self._keep_alive = keep_alive
-        self._request_id = request_id
+        super().__init__(meter, begun, request.n or 1, form.echo(request))
+        options = request.stream_options
+        self._form = form
+        self._usage = settings.force_include_usage or (options is not None and options.include_usage)
+        self._usage_each = options is not None and options.continuous_usage_stats
+        self._keep_alive = settings.keep_alive
+        self._annotations = {"request_id": request_id} if request.wants("request_id") else {}
+        chunked = version >= HttpVersion11
+        self._frames = ChunkFrames(
+            form, request_id, request.model, int(time.time()), chunked=chunked, usage_null=self._usage
+        )
+        self.events = EventStream(self, self._frames)
         self._ready: list[bytes] = []
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
@@ -50,10 +57,9 @@ class StreamWriter(ResponseWriter):
         """Annotations wait for the first text."""
         if self.open and not self.choices:
             super().started(choices, prompt_tokens, annotations)
-            if self._request_id:
-                annotations = {"request_id": self._request_id, **annotations}
             try:
-                self._ready += [self._frames.annotation(name, value) for name, value in annotations.items()]
+                for name, value in (self._annotations | dict(annotations)).items():
+                    self._ready.append(self._frames.annotation(name, value))
             except (TypeError, ValueError):
                 self.fail(EngineFailed("an annotation is no JSON"))
 
@@ -135,7 +141,7 @@ class StreamWriter(ResponseWriter):
         self._ready.append(self._chunk(choice, members, self._take_logprobs(choice), choice.reason))
         if not self._unfinished:
             if self._usage:
-                self._ready.append(self._frames.chunk(None, self.usage()))
+                self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens)))
             self._ready.append(self._frames.done())
         self.events.push()
 
@@ -165,7 +171,7 @@ class StreamWriter(ResponseWriter):
     def _chunk(self, choice: Choice, members: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
         usage = None
         if self._usage_each:
-            usage = Usage.of(self.prompt_tokens, sum(other.tokens for other in self.choices))
+            usage = self.usage(sum(other.tokens for other in self.choices))
         whole = {"index": choice.index, **members, "logprobs": logprobs, "finish_reason": reason}
         return self._frames.chunk(whole, usage)
 

@@ -1,7 +1,8 @@
 """The answer in one piece: the same calls, folded."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -10,26 +11,23 @@ from dynamod.http.errors import json_response, printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.ingress.base import Logprob
 from dynamod.message.errors import EngineFailed
+from dynamod.message.openai import Common
 
-from .form import Finished, Form, Head
 from .response import Choice, ResponseWriter
+
+if TYPE_CHECKING:
+    from .generate import Generation
 
 
 class UnaryWriter(ResponseWriter):
     """Collects an answer."""
 
     def __init__(
-        self,
-        form: Form,
-        head: Head,
-        meter: ModelMetrics,
-        begun: float,
-        *,
-        samples: int = 1,
-        echo: Sequence[str] = (),
+        self, form: "Generation[Any]", request: Common, request_id: str, begun: float, meter: ModelMetrics
     ) -> None:
-        super().__init__(meter, begun, samples, echo)
-        self._form, self._head = form, head
+        super().__init__(meter, begun, request.n or 1, form.echo(request))
+        self._form = form
+        self._head = {"id": form.id_prefix + request_id, "created": int(time.time()), "model": request.model}
         self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
         self._logprobs: dict[int, Any] = {}
         self._nvext: Any = msgspec.UNSET  # the answer to a question for the instance
@@ -70,18 +68,18 @@ class UnaryWriter(ResponseWriter):
             await self.wait()
         if self.error is not None:
             raise self.error
-        whole = self._form.whole(
-            self._head, [self._whole(choice) for choice in self.choices], self.usage(), self._nvext
-        )
+        choices, usage = [self._whole(choice) for choice in self.choices], self.usage(self.completion_tokens)
+        whole = self._form.response(**self._head, choices=choices, usage=usage, nvext=self._nvext)
         try:
             return json_response(whole, headers=headers)
         except (TypeError, ValueError, RecursionError) as error:
             raise EngineFailed("the engine's answer is no JSON") from error
 
-    def _whole(self, choice: Choice) -> Finished:
+    def _whole(self, choice: Choice) -> msgspec.Struct:
         index, entries = choice.index, choice.entries
         logprobs = self._form.logprobs(entries, 0) if entries else self._logprobs.get(index)
-        return Finished(index, printable("".join(choice.held)), choice.reason, logprobs, self._extra.get(index, {}))
+        text, reason = printable("".join(choice.held)), choice.reason or "stop"
+        return self._form.choice(index, text, reason, logprobs, self._extra.get(index, {}))
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
         delta = part.get("delta") or {}
