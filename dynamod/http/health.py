@@ -1,4 +1,4 @@
-"""/health, /live, /metrics: for those who watch the server."""
+"""/health, /live, /metrics: for those who watch the server. None of them asks for an API key."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,34 +14,21 @@ State = Callable[[], Mapping[str, Any]]
 """Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 
-class Health:
-    """Answers in the original's forms."""
+def health_routes(state: State, exposition: Exposition) -> list[Route]:
+    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work."""
 
-    def __init__(self, state: State, exposition: Exposition) -> None:
-        self._state = state
-        self._exposition = exposition
-
-    def routes(self) -> tuple[Route, ...]:
-        """None of them asks for an API key."""
-        return (
-            Route("GET", "/health", self.health),
-            Route("GET", "/live", self.live),
-            Route("GET", "/metrics", self.metrics),
-        )
-
-    async def live(self, context: RequestContext) -> web.Response:
-        """The process answers."""
+    async def live(_context: RequestContext) -> web.Response:
         return json_response({"message": "Service is live", "status": "live"})
 
-    async def health(self, context: RequestContext) -> web.Response:
-        """200 when somebody can do work, else 503."""
-        state = self._state()
-        endpoints, instances = list(state.get("endpoints", ())), list(state.get("instances", ()))
+    async def health(_context: RequestContext) -> web.Response:
+        found = state()
+        endpoints, instances = list(found.get("endpoints", ())), list(found.get("instances", ()))
         if not endpoints:
             body = {"instances": instances, "message": "No endpoints available", "status": "unhealthy"}
             return json_response(body, 503)
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
-    async def metrics(self, context: RequestContext) -> web.Response:
-        """Prometheus' text form."""
-        return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+    async def metrics(_context: RequestContext) -> web.Response:
+        return web.Response(body=exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

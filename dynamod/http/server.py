@@ -16,7 +16,7 @@ from .connection import HttpServer
 from .context import GONE, RequestContext
 from .errors import Internal, error_response, status_of
 from .exposition import Collect, Exposition
-from .health import Health, State
+from .health import State, health_routes
 from .metrics import Metrics
 from .routes import Route, Routes
 from .settings import FrontendSettings
@@ -42,7 +42,7 @@ class Server:
         self.settings = settings
         self.metrics = Metrics()
         self.exposition = Exposition(self.metrics, settings.metrics_prefix, extra_collectors)
-        self._routes = Routes([*routes, *Health(state, self.exposition).routes()])
+        self._routes = Routes([*routes, *health_routes(state, self.exposition)])
         self._keys = KeyCheck(settings.api_keys)
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None

@@ -25,6 +25,7 @@ class Source(Protocol):
 
     open: bool
     error: RequestError | None
+    changed: asyncio.Event  # set when there is more, or the end
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send. `committed`: the response has its status, so anything may go."""
@@ -33,12 +34,6 @@ class Source(Protocol):
     def take(self) -> bytes:
         """The frames of everything that is there."""
         ...
-
-    async def wait(self) -> None:
-        """Wait until something has changed."""
-
-    def wake(self) -> None:
-        """End the `wait`."""
 
     def last(self) -> float:
         """When the newest event was made, on the clock of `perf_counter`; 0: there is none."""
@@ -63,7 +58,7 @@ class EventStream:
         if self.transport is not None and self.transport.get_write_buffer_size() <= HIGH_WATER:
             self._flush()
         else:
-            self._source.wake()
+            self._source.changed.set()
 
     async def serve(
         self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
@@ -100,12 +95,10 @@ class EventStream:
         """Wait for something to send or for the end; a silent interval gives a comment."""
         source = self._source
         while source.open and not source.pending(self.committed):
-            if not keep_alive:
-                await source.wait()
-                continue
+            source.changed.clear()
             try:
-                async with asyncio.timeout(keep_alive):
-                    await source.wait()
+                async with asyncio.timeout(keep_alive or None):
+                    await source.changed.wait()
             except TimeoutError:
                 if perf_counter() - source.last() >= keep_alive:
                     return self._frames.comment("keep-alive")

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
-from dynamod.message.openai import ModelRequest
+from dynamod.message.openai import EngineFields
 
 if TYPE_CHECKING:
+    from dynamod.preprocess.model import Model
+
     from .lowering import Lowered, Served
 
 
@@ -31,7 +33,7 @@ class Job:
 
     id: str
     endpoint: Lowering
-    request: ModelRequest
+    request: EngineFields
     body: bytes
 
 
@@ -86,6 +88,9 @@ class Backend(Protocol):
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that can be asked for now, by name."""
+
+    def model(self, name: str) -> "Model | None":
+        """Tokenizer and chat template of one of these models; None for a text engine's."""
 
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""

@@ -66,22 +66,6 @@ class Lowered:
     samples: int = 1
 
 
-async def lower(
-    job: Job,
-    card: ModelCard,
-    model: Model | None,
-    random: random_module.Random,
-    *,
-    with_blocks: bool = False,
-    hashing: Histogram | None = None,
-) -> Lowered:
-    """Check a job against its model and make its engine requests, as its endpoint does it. Raises RequestError.
-
-    `hashing` observes the milliseconds that the hashes of the blocks took.
-    """
-    return await job.endpoint.lower(job, Served(card, model, random, with_blocks, hashing))
-
-
 async def lower_tokens(
     job: Job, request: Common, served: Served, prompts: Iterable[Prepared], continuing: bool
 ) -> Lowered:

@@ -26,7 +26,7 @@ from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import Dispatcher, Route
-from .lowering import Lowered, lower
+from .lowering import Lowered, Served
 from .memory import trim_memory
 
 if TYPE_CHECKING:
@@ -197,14 +197,13 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        return await lower(
-            job,
-            card,
-            self._models[card.name],
-            self.context.random,
-            with_blocks=self._routing.needs_blocks,
-            hashing=self.dispatch.overhead(card.name).block_hashing,
-        )
+        hashing = self.dispatch.overhead(name).block_hashing
+        served = Served(card, self._models[name], self.context.random, self._routing.needs_blocks, hashing)
+        return await job.endpoint.lower(job, served)
+
+    def model(self, name: str) -> Model | None:
+        """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
+        return self._models.get(name)
 
     def _start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
         card, model = lowered.card, lowered.model
@@ -351,6 +350,10 @@ class ProcessorBackend:
     def models(self) -> Mapping[str, ModelCard]:
         """See ingress.base.Backend."""
         return self._processor.cards
+
+    def model(self, name: str) -> Model | None:
+        """See ingress.base.Backend."""
+        return self._processor.model(name)
 
     def health(self) -> Mapping[str, Any]:
         """See ingress.base.Backend."""

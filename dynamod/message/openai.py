@@ -103,6 +103,9 @@ class Message(msgspec.Struct, frozen=True):
     annotations: Any = None
 
 
+Messages = Annotated[list[Message], Meta(min_length=1)]
+
+
 class ResponseFormat(msgspec.Struct, frozen=True):
     """The form of an answer's text. `type`: "text" is any; the others need an engine with grammars."""
 
@@ -111,9 +114,14 @@ class ResponseFormat(msgspec.Struct, frozen=True):
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of every request that engines answer. None means: not sent."""
+    """A request about a model. An empty name means the only one that is served."""
 
     model: str = ""
+
+
+class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every request that engines answer. None means: not sent."""
+
     nvext: NvExt | None = None
     user: str | None = None
     priority: Annotated[int, Meta(ge=-_INT32, le=_INT32)] | None = None
@@ -129,7 +137,7 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return self.nvext is not None and annotation in (self.nvext.annotations or ())
 
 
-class Common(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields that chat and completion requests share."""
 
     stream: bool | None = None
@@ -176,7 +184,7 @@ class Common(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True
 class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Meta(min_length=1)]
+    messages: Messages
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: TopLogprobs | None = None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
-from dynamod.ingress.lowering import Lowered, check_served, lower
+from dynamod.ingress.lowering import Lowered, Served, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt
@@ -35,7 +35,7 @@ def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
 
 
 async def lower_text(job: Job) -> Lowered:
-    return await lower(job, CARD, None, random.Random(1))
+    return await job.endpoint.lower(job, Served(CARD, None, random.Random(1)))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_what_a_text_engine_is_spared(fields: dict[str, Any], param: str) 
 
 async def test_choices_differ_in_their_ids_alone() -> None:
     request = chat(n=3, nvext=NvExt(annotations=["request_id", "token_ids"]))
-    lowered = await lower(job(request), CARD, None, random.Random(1))
+    lowered = await lower_text(job(request))
     assert len(lowered.requests) == 3
     assert [request.request_id for request in lowered.requests] == ["r#0", "r#1", "r#2"]
     first = lowered.requests[0]

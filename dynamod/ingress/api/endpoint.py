@@ -22,8 +22,9 @@ from dynamod.ingress.base import Backend, Job
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
-from dynamod.message.openai import ModelRequest
+from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
+from dynamod.preprocess.model import Model
 
 from .parse import Parser, check_json
 from .response import ResponseWriter
@@ -61,6 +62,13 @@ class Frontend:
             raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
         return name, card
 
+    def tokenizing(self, name: str) -> Model:
+        """Tokenizer and chat template of a served model. Raises BadRequest for one whose engine takes text."""
+        model = self.backend.model(name)
+        if model is None:
+            raise BadRequest(f"the model `{name}` has no tokenizer here: its engine takes text", param="model")
+        return model
+
 
 class Endpoint(ABC):
     """One method of one path, with its entry in /openapi.json."""
@@ -80,6 +88,7 @@ class Endpoint(ABC):
 
 
 R = TypeVar("R", bound=ModelRequest)
+E = TypeVar("E", bound=EngineFields)
 
 
 class BodyEndpoint(Endpoint, Generic[R]):
@@ -105,6 +114,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
             name, card = frontend.pick(asked.model, self.model_type)
             if asked.model != name:
                 asked = msgspec.structs.replace(asked, model=name)
+            context.model = name
             return await self.answer(frontend, context, asked, card, body)
 
     def read(self, body: bytes, reject_unknown: bool = False) -> tuple[R, int]:
@@ -123,7 +133,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         """Answer a request that is in order, about a model that is served. Raises RequestError."""
 
 
-class EngineEndpoint(BodyEndpoint[R]):
+class EngineEndpoint(BodyEndpoint[E]):
     """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
 
     errors = (400, 401, 404, 413, 500, 502, 503, 504)
@@ -134,16 +144,16 @@ class EngineEndpoint(BodyEndpoint[R]):
 
     @abstractmethod
     def writer(
-        self, request: R, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
+        self, request: E, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:
         """What takes the answer and responds."""
 
-    def streamed(self, request: R) -> bool:
+    def streamed(self, request: E) -> bool:
         """Whether the answer is to be streamed."""
         return False
 
     async def answer(
-        self, frontend: Frontend, context: RequestContext, asked: R, card: ModelCard, body: bytes
+        self, frontend: Frontend, context: RequestContext, asked: E, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
         if card.kind == "text":

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from dynamod.http.metrics import GAP, ModelMetrics
-from dynamod.ingress.base import Logprob
+from dynamod.ingress.base import Logprob, ResponseSink
 from dynamod.message.errors import RequestError
 
 FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls or content_filter")]
@@ -42,7 +42,7 @@ class Choice:
         self.offset = 0  # characters in log probabilities already sent
 
 
-class ResponseWriter(ABC):
+class ResponseWriter(ResponseSink, ABC):
     """A ResponseSink that answers one HTTP request. Calls after the end are ignored: a late engine does no harm.
 
     `begun`: when the request arrived, on the clock of `perf_counter`. `samples`: choices per prompt. `echo`: what
@@ -62,7 +62,7 @@ class ResponseWriter(ABC):
         self._echo = echo
         self._unfinished = 0
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()  # set when whoever waits has something to do
 
     @abstractmethod
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
@@ -70,18 +70,6 @@ class ResponseWriter(ABC):
 
         Cancelling this (the client left) leaves nothing behind.
         """
-
-    @abstractmethod
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """Take new text of a choice (see ResponseSink for this and the next three)."""
-
-    @abstractmethod
-    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """Take log probabilities of the text that follows."""
-
-    @abstractmethod
-    def chunk(self, index: int, chunk: Any) -> None:
-        """Take a value that the engine made itself."""
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """An engine has the request: from here on there are choices."""
@@ -120,7 +108,7 @@ class ResponseWriter(ABC):
     def close(self) -> None:
         """Take nothing more and wake whoever waits for the end."""
         self.open = False
-        self.wake()
+        self.changed.set()
 
     def usage(self, completion: int) -> Usage:
         """What an answer of so many tokens has used."""
@@ -157,17 +145,8 @@ class ResponseWriter(ABC):
         choice.tokens += tokens
         meter.output_tokens += tokens
 
-    def wake(self) -> None:
-        """End the `wait`: the answer has changed."""
-        self._changed.set()
-
-    async def wait(self) -> None:
-        """Wait for the next `wake`."""
-        self._changed.clear()
-        await self._changed.wait()
-
-    def _finished(self, choice: Choice) -> None:  # noqa: B027 - who sends the whole at the end has nothing to do
+    def _finished(self, choice: Choice) -> None:
         """A choice is complete."""
 
-    def _failed(self, error: RequestError) -> None:  # noqa: B027 - the same
+    def _failed(self, error: RequestError) -> None:
         """The answer ends with an error."""

@@ -15,15 +15,19 @@ from dynamod.ingress.base import Backend
 
 from .chat import ChatCompletions
 from .completions import Completions
+from .detokenize import Detokenize
 from .endpoint import Endpoint, Frontend
 from .models import ListModels, OneModel
 from .openapi import document
+from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
     ListModels(),
     OneModel(),
+    Tokenize(),
+    Detokenize(),
 )
 
 

@@ -65,7 +65,8 @@ class UnaryWriter(ResponseWriter):
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send the whole answer."""
         while self.open:
-            await self.wait()
+            await self.changed.wait()
+            self.changed.clear()
         if self.error is not None:
             raise self.error
         choices, usage = [self._whole(choice) for choice in self.choices], self.usage(self.completion_tokens)
