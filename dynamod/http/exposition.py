@@ -41,7 +41,7 @@ class Exposition:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator["Metric"]:
-        """All families: the front door's, then everybody else's."""
+        """All families: the server's, then everybody else's."""
         yield from self._counters()
         yield from self._histograms()
         for collect in self.extra:
@@ -72,7 +72,7 @@ class Exposition:
         gone = self._metrics.disconnected_clients
         yield GaugeMetricFamily(f"{name}_disconnected_clients", "Clients that left before the end", value=gone)
         fields = self._metrics.unknown_fields
-        yield CounterMetricFamily(f"{name}_unknown_fields", "Request fields that nobody knows", value=fields)
+        yield CounterMetricFamily(f"{name}_unknown_fields", "Request fields that are not known", value=fields)
 
     def _histograms(self) -> Iterator["Metric"]:
         from prometheus_client.core import HistogramMetricFamily

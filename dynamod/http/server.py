@@ -71,7 +71,7 @@ class Server:
         tls = self._tls()
         self._stopping = False
         self._http = HttpServer(self._handle, handler_cancellation=True)
-        self._http.patience = self.settings.client_timeout
+        self._http.client_timeout = self.settings.client_timeout
         loop = asyncio.get_running_loop()
         host, port, backlog = self.settings.host, self.settings.port, self.settings.backlog
         try:
@@ -143,7 +143,7 @@ class Server:
         except ConnectionError:
             raise
         except Exception:
-            log.exception("request id=%s path=%s failed by a mistake of ours", context.id, request.rel_url.raw_path)
+            log.exception("request id=%s path=%s failed unexpectedly", context.id, request.rel_url.raw_path)
             context.error = internal = Internal("internal error; the server's log has it under this x-request-id")
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("part of the answer is out") from None

@@ -47,29 +47,27 @@ class EventStream:
     client is slow, events stay in the source, which may merge them: memory is bounded by the response itself.
     """
 
-    def __init__(self, source: Source, frames: EventFrames) -> None:
+    def __init__(self, frames: EventFrames) -> None:
         self.transport: asyncio.WriteTransport | None = None
         self.committed = False
-        self._source = source
         self._frames = frames
 
-    def push(self) -> None:
+    def push(self, source: Source) -> None:
         """Send what is there, or let the handler do it when the socket can take it."""
         if self.transport is not None and self.transport.get_write_buffer_size() <= HIGH_WATER:
-            self._flush()
+            self._flush(source)
         else:
-            self._source.changed.set()
+            source.changed.set()
 
     async def serve(
-        self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
+        self, source: Source, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
     ) -> web.StreamResponse:
         """Respond to the request. Raises the RequestError that ended the source while no byte had been sent.
 
         `keep_alive`: seconds of silence after which a comment is sent; 0: never. Cancelling this (the client left)
         leaves nothing behind.
         """
-        source = self._source
-        comment = await self._more(keep_alive)
+        comment = await self._more(source, keep_alive)
         if source.error is not None:
             raise source.error
         self.committed = True
@@ -77,23 +75,22 @@ class EventStream:
         await response.prepare(request)
         self.transport = request.transport
         while True:
-            self._flush(comment)
+            self._flush(source, comment)
             if not source.open:
                 break
-            comment = await self._more(keep_alive)
+            comment = await self._more(source, keep_alive)
             await request.writer.drain()
         await response.write_eof()
         return response
 
-    def _flush(self, comment: bytes = b"") -> None:
-        data = self._source.take() + comment
+    def _flush(self, source: Source, comment: bytes = b"") -> None:
+        data = source.take() + comment
         transport = self.transport
         if data and transport is not None and not transport.is_closing():
             transport.write(data)
 
-    async def _more(self, keep_alive: float) -> bytes:
+    async def _more(self, source: Source, keep_alive: float) -> bytes:
         """Wait for something to send or for the end; a silent interval gives a comment."""
-        source = self._source
         while source.open and not source.pending(self.committed):
             source.changed.clear()
             try:

@@ -164,6 +164,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     stop_token_ids: list[TokenId] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    response_format: ResponseFormat | None = None
 
     @property
     def token_limit(self) -> tuple[int | None, str]:
@@ -178,7 +179,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def constrained(self) -> bool:
         """Whether the answer has to keep to a form other than text."""
-        return False
+        return self.response_format is not None and self.response_format.type != "text"
 
 
 class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -191,7 +192,6 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: str | None = None
     functions: Any = None
     function_call: Any = None
@@ -216,11 +216,6 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def alternatives(self) -> int | None:
         """`top_logprobs`, when `logprobs` is true."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    @property
-    def constrained(self) -> bool:
-        """As `response_format` says."""
-        return self.response_format is not None and self.response_format.type != "text"
 
 
 class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ Endpoint            any method of a path
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
@@ -50,14 +51,13 @@ class Frontend:
         models = self.backend.models()
         if not models:
             raise Overloaded("no model is being served; start a worker", retry_after=1)
-        known = ", ".join(sorted(models)[:8])
         if not name:
             if len(models) > 1:
-                raise BadRequest(f"`model` is required; served: {known}", param="model")
+                raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
             name = next(iter(models))
         card = models.get(name)
         if card is None:
-            raise NotFound(f"the model `{name[:200]}` does not exist; served: {known}", param="model")
+            raise NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
         if type_ and type_ not in card.types:
             raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
         return name, card
@@ -148,17 +148,13 @@ class EngineEndpoint(BodyEndpoint[E]):
     ) -> ResponseWriter:
         """What takes the answer and responds."""
 
-    def streamed(self, request: E) -> bool:
-        """Whether the answer is to be streamed."""
-        return False
-
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: E, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
         if card.kind == "text":
             check_json(body)
-        meter = context.serving(asked.model, self.streamed(asked))
+        meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
         job = Job(frontend.unused_id(context.id), self, asked, body)
         writer = self.writer(asked, job, context, meter, frontend.settings)
         clock: asyncio.TimerHandle | None = None
@@ -180,15 +176,20 @@ class EngineEndpoint(BodyEndpoint[E]):
         backend: Backend, context: RequestContext, job: Job, writer: ResponseWriter, limit: float | None
     ) -> None:
         context.responding(writer)
-        try:
-            async with asyncio.timeout(limit):
-                context.cancel = (await backend.start(job, writer)).cancel
-        except TimeoutError:
-            if limit is None:
-                raise
-            raise _too_long(limit) from None
+        if limit is None:
+            context.cancel = (await backend.start(job, writer)).cancel
+        else:
+            try:
+                async with asyncio.timeout(limit):
+                    context.cancel = (await backend.start(job, writer)).cancel
+            except TimeoutError:
+                raise _too_long(limit) from None
         if not writer.open and writer.error is not None:
             context.stop()  # ended by a clock or by shutdown while the backend was beginning
+
+
+def _names(models: Iterable[str]) -> str:
+    return ", ".join(sorted(models)[:8])
 
 
 def _too_long(limit: float) -> TimedOut:

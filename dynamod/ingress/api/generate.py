@@ -90,10 +90,6 @@ class Generation(EngineEndpoint[G]):
             return lower_text(job, request, served.card, self.kind)
         return await lower_tokens(job, request, served, self.prompts(served.model, request), self.continuing)
 
-    def streamed(self, request: G) -> bool:
-        """As the request says."""
-        return bool(request.stream)
-
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:

@@ -1,7 +1,7 @@
 """/v1/models: what can be asked for now."""
 
 import time
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 from aiohttp import web
@@ -40,19 +40,20 @@ class ModelList(msgspec.Struct):
     data: list[Model]
 
 
-class ListModels(Endpoint):
+class Models(Endpoint):
     """GET /v1/models."""
 
     path = "/v1/models"
     summary = "Models that can be asked for"
-    response = ModelList
+    response: ClassVar[type[msgspec.Struct]] = ModelList
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list."""
-        return _list(frontend)
+        rows = [Model.of(name, card) for name, card in frontend.backend.models().items()]
+        return json_response(ModelList("list", rows))
 
 
-class OneModel(Endpoint):
+class OneModel(Models):
     """GET /v1/models/{id}."""
 
     path = "/v1/models/{id}"
@@ -65,13 +66,8 @@ class OneModel(Endpoint):
         """One entry; without an id the list. Raises NotFound."""
         name = context.request.rel_url.path.removeprefix(self.prefix)
         if not name:
-            return _list(frontend)
+            return await super().serve(frontend, context)
         card = frontend.backend.models().get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
         return json_response(Model.of(name, card))
-
-
-def _list(frontend: Frontend) -> web.Response:
-    rows = [Model.of(name, card) for name, card in frontend.backend.models().items()]
-    return json_response(ModelList("list", rows))

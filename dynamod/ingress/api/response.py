@@ -12,7 +12,7 @@ from aiohttp import web
 
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob, ResponseSink
-from dynamod.message.errors import RequestError
+from dynamod.message.errors import EngineFailed, RequestError
 
 FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls or content_filter")]
 
@@ -81,6 +81,25 @@ class ResponseWriter(ResponseSink, ABC):
                 for choice in self.choices:
                     choice.held.append(self._echo[choice.index // self._samples])
 
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """Log probabilities travel with the text that follows."""
+        if self.open:
+            choice = self.choices[index]
+            choice.entries += entries
+            choice.direct = False
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        """Take the parts of a text engine's own chunk; its ids and its index do not matter."""
+        if not self.open:
+            return
+        choice = self.choices[index]
+        self.tick(choice, 0)
+        try:
+            for part in chunk.get("choices") or ():
+                self._part(choice, part)
+        except (TypeError, ValueError, AttributeError):
+            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
+
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """A choice is complete; the last one ends the answer."""
         choice = self.choices[index] if self.open else None
@@ -144,6 +163,10 @@ class ResponseWriter(ResponseSink, ABC):
         choice.last = now
         choice.tokens += tokens
         meter.output_tokens += tokens
+
+    @abstractmethod
+    def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
+        """Take what a text engine says of a choice. Raises TypeError, ValueError or AttributeError for nonsense."""
 
     def _finished(self, choice: Choice) -> None:
         """A choice is complete."""

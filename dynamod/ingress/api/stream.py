@@ -10,7 +10,6 @@ from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import HIGH_WATER, EventStream
-from dynamod.ingress.base import Logprob
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import Common
 
@@ -39,8 +38,8 @@ class StreamWriter(ResponseWriter):
         version: HttpVersion = HttpVersion11,
     ) -> None:
         super().__init__(meter, begun, request.n or 1, form.echo(request))
-        options = request.stream_options
         self._form = form
+        options = request.stream_options
         self._usage = settings.force_include_usage or (options is not None and options.include_usage)
         self._usage_each = options is not None and options.continuous_usage_stats
         self._keep_alive = settings.keep_alive
@@ -49,7 +48,7 @@ class StreamWriter(ResponseWriter):
         self._frames = ChunkFrames(
             form, request_id, request.model, int(time.time()), chunked=chunked, usage_null=self._usage
         )
-        self.events = EventStream(self, self._frames)
+        self.events = EventStream(self._frames)
         self._ready: list[bytes] = []
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
@@ -79,33 +78,18 @@ class StreamWriter(ResponseWriter):
             choice.direct = False
         choice.held.append(text)
         self._dirty[index] = choice
-        self.events.push()
-
-    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """They travel with the next text."""
-        if self.open:
-            choice = self.choices[index]
-            choice.entries += entries
-            choice.direct = False
+        self.events.push(self)
 
     def chunk(self, index: int, chunk: Any) -> None:
         """A chunk of a text engine, with ids and index of this answer."""
-        if not self.open:
-            return
-        choice = self.choices[index]
-        self.tick(choice, 0)
-        try:
-            for part in chunk.get("choices") or ():
-                self._part(choice, part)
-        except (TypeError, ValueError, AttributeError):
-            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
-            return
-        self._dirty[index] = choice
-        self.events.push()
+        super().chunk(index, chunk)
+        if self.open:
+            self._dirty[index] = self.choices[index]
+            self.events.push(self)
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
         """Send the events as they are made."""
-        return await self.events.serve(request, headers, self._keep_alive)
+        return await self.events.serve(self, request, headers, self._keep_alive)
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send: annotations alone do not commit the response to a status."""
@@ -143,7 +127,7 @@ class StreamWriter(ResponseWriter):
             if self._usage:
                 self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens)))
             self._ready.append(self._frames.done())
-        self.events.push()
+        self.events.push(self)
 
     def _failed(self, error: RequestError) -> None:
         if not self.events.committed:
@@ -152,7 +136,7 @@ class StreamWriter(ResponseWriter):
         for choice in self.choices:
             self._seal(choice)
         self._ready.append(self._frames.error(error_object(error)))
-        self.events.push()
+        self.events.push(self)
 
     def _seal(self, choice: Choice) -> None:
         """Turn the text a choice holds into one frame."""

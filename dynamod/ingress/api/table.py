@@ -17,14 +17,14 @@ from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
 from .endpoint import Endpoint, Frontend
-from .models import ListModels, OneModel
+from .models import Models, OneModel
 from .openapi import document
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
-    ListModels(),
+    Models(),
     OneModel(),
     Tokenize(),
     Detokenize(),

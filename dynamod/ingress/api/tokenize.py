@@ -16,6 +16,8 @@ from dynamod.preprocess.tokenizer import Tokenizer
 from .chat import check_messages
 from .endpoint import BodyEndpoint, Frontend
 
+_RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+
 
 class TokenizeRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Either `prompt` or `messages`. `add_special_tokens`: by default for a prompt only; templates write their own."""
@@ -68,15 +70,7 @@ class Tokenize(BodyEndpoint[TokenizeRequest]):
         text, special = asked.prompt or "", asked.add_special_tokens is not False
         if asked.messages is not None:
             special = bool(asked.add_special_tokens)
-            text = model.render(
-                ChatRequest(
-                    messages=asked.messages,
-                    tools=asked.tools,
-                    add_generation_prompt=asked.add_generation_prompt,
-                    continue_final_message=asked.continue_final_message,
-                    chat_template_kwargs=asked.chat_template_kwargs,
-                )
-            )
+            text = model.render(ChatRequest(**{name: getattr(asked, name) for name in _RENDERED}))
         arguments = (model.tokenizer, text, special, bool(asked.return_token_strs))
         thread = model.needs_thread(text)
         ids, strings = await asyncio.to_thread(_tokenized, *arguments) if thread else _tokenized(*arguments)

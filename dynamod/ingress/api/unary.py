@@ -9,7 +9,6 @@ from aiohttp import web
 
 from dynamod.http.errors import json_response, printable
 from dynamod.http.metrics import ModelMetrics
-from dynamod.ingress.base import Logprob
 from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import Common
 
@@ -44,23 +43,6 @@ class UnaryWriter(ResponseWriter):
             choice = self.choices[index]
             self.tick(choice, tokens)
             choice.held.append(text)
-
-    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """Keep them."""
-        if self.open:
-            self.choices[index].entries += entries
-
-    def chunk(self, index: int, chunk: Any) -> None:
-        """Merge a chunk of a text engine into the choice."""
-        if not self.open:
-            return
-        choice = self.choices[index]
-        self.tick(choice, 0)
-        try:
-            for part in chunk.get("choices") or ():
-                self._part(choice, part)
-        except (TypeError, ValueError, AttributeError):
-            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send the whole answer."""
