@@ -1,4 +1,4 @@
-"""aiohttp's connections, with our answer to requests that are no HTTP."""
+"""aiohttp's connections, with a time limit for clients that do not read and OpenAI's form for what is no HTTP."""
 
 import array
 import asyncio
@@ -18,15 +18,15 @@ log = logging.getLogger("dynamod.frontend")
 
 
 class Connection(web.RequestHandler):
-    """One client connection. It is closed when its client takes no byte for `patience` seconds (0: never)."""
+    """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never)."""
 
-    __slots__ = ("_clock", "_left", "_patience")
+    __slots__ = ("_clock", "_timeout", "_unread")
 
-    def __init__(self, *arguments: Any, patience: float, **words: Any) -> None:
-        super().__init__(*arguments, **words)
-        self._patience = patience
+    def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._timeout = timeout
         self._clock: asyncio.TimerHandle | None = None
-        self._left = 0  # bytes that waited when the clock was set
+        self._unread = 0  # bytes that waited when the clock was set
 
     def pause_writing(self) -> None:
         """The socket is full (called by the transport)."""
@@ -45,9 +45,9 @@ class Connection(web.RequestHandler):
 
     def _watch(self) -> None:
         transport = self.transport
-        if self._patience and transport is not None:
-            self._left = _waiting(transport)
-            self._clock = asyncio.get_running_loop().call_later(self._patience, self._stalled)
+        if self._timeout and transport is not None:
+            self._unread = _waiting(transport)
+            self._clock = asyncio.get_running_loop().call_later(self._timeout, self._stalled)
 
     def _unwatch(self) -> None:
         if self._clock is not None:
@@ -59,10 +59,12 @@ class Connection(web.RequestHandler):
         transport = self.transport
         if transport is None:
             return
-        if _waiting(transport) < self._left:
+        if _waiting(transport) < self._unread:
             self._watch()
             return
-        log.info("a client has taken nothing for %g s, although %d bytes wait: closed", self._patience, self._left)
+        log.info(
+            "a client has read nothing for %g s, although %d bytes wait: disconnected", self._timeout, self._unread
+        )
         transport.abort()
 
     def handle_error(
@@ -72,7 +74,7 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """ResponseWriter what never reached a handler in OpenAI's form, without a traceback in the log."""
+        """Answer what never reached a handler in OpenAI's form, without a traceback in the log."""
         if isinstance(exc, ConnectionError) or request.writer.output_size > 0:
             raise ConnectionError("the client left, or has part of an answer already")
         if status >= 500:
@@ -102,9 +104,9 @@ def _waiting(transport: asyncio.BaseTransport) -> int:
 class HttpServer(web.Server):
     """Makes a `Connection` per client; a handler whose client leaves is cancelled."""
 
-    patience = 0.0
+    client_timeout = 0.0
 
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""
         loop = asyncio.get_running_loop()
-        return Connection(self, loop=loop, access_log=None, patience=self.patience)
+        return Connection(self, loop=loop, access_log=None, timeout=self.client_timeout)

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import re
-import secrets
 import uuid
+from collections.abc import Callable
 from time import perf_counter
+from typing import Protocol
 
-from dynamod.ingress.api.response import ResponseWriter
-from dynamod.ingress.base import Job, Run
+from aiohttp import web
+
 from dynamod.message.errors import Overloaded, RequestError
 
 from .metrics import UNKNOWN, Metrics, ModelMetrics
@@ -25,37 +26,60 @@ def request_id(header: str | None) -> str:
     return header if header is not None and _ID.fullmatch(header) else str(uuid.uuid4())
 
 
+class Response(Protocol):
+    """A response that is being made: what its request must know to end it, to count it and to log it."""
+
+    open: bool
+    error: RequestError | None
+    first: float | None  # seconds from the request's arrival to the first token
+    prompt_tokens: int
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens made so far."""
+        ...
+
+    @property
+    def reasons(self) -> str:
+        """Why it ended, for the log."""
+        ...
+
+    def fail(self, error: RequestError) -> None:
+        """End it with an error."""
+
+    def close(self) -> None:
+        """Take nothing more."""
+
+
 class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        "answer",
         "begun",
+        "cancel",
         "endpoint",
         "error",
         "id",
         "meter",
-        "method",
         "metrics",
         "model",
-        "path",
-        "run",
+        "request",
+        "response",
         "stream",
         "task",
     )
 
-    def __init__(self, request_id: str, method: str, path: str, metrics: Metrics) -> None:
+    def __init__(self, request: web.BaseRequest, metrics: Metrics) -> None:
         self.begun = perf_counter()
-        self.id = request_id
-        self.method = method
-        self.path = path
+        self.request = request
+        self.id = request_id(request.headers.get("x-request-id"))
         self.metrics = metrics
         self.endpoint = ""  # metrics label; empty for routes that generate nothing
         self.model = UNKNOWN
         self.stream = False
         self.meter: ModelMetrics | None = None
-        self.answer: ResponseWriter | None = None
-        self.run: Run | None = None
+        self.response: Response | None = None
+        self.cancel: Callable[[], None] | None = None  # ends the work behind the response, once there is some
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
 
@@ -68,75 +92,78 @@ class RequestContext:
         self.meter.queued += 1
         return self.meter
 
-    def answering(self, job: Job, answer: ResponseWriter) -> ResponseWriter:
-        """The request is about to reach the backend."""
-        self.answer = answer
+    def responding(self, response: Response) -> None:
+        """Work for the request is about to begin in the task that calls this; `response` takes its results."""
+        self.response = response
         self.task = asyncio.current_task()
-        return answer
 
     def abort(self, error: RequestError) -> None:
         """End it now with an error: before the first byte as a status, later as an error event."""
-        answer = self.answer
-        if answer is None:
+        response = self.response
+        if response is None:
             return
-        if answer.open:
-            answer.fail(error)
-            if self.run is not None:
-                self.run.cancel()
-                self.run = None
+        if response.open:
+            response.fail(error)
+            self.stop()
         elif self.task is not None:
             self.task.cancel()  # complete, but its reader does not read
 
+    def stop(self) -> None:
+        """Cancel the work, if it has begun and was not cancelled yet."""
+        if self.cancel is not None:
+            self.cancel()
+            self.cancel = None
+
     def release(self) -> None:
-        """The handler is through with the answer, however it ended: nobody may work on it any more."""
-        if self.answer is not None and self.answer.open:
-            self.answer.close()
-            if self.run is not None:
-                self.run.cancel()
-        self.run = None
+        """The handler is through with the response, however it ended: nobody may work on it any more."""
+        if self.response is not None and self.response.open:
+            self.response.close()
+            self.stop()
+        self.cancel = None
 
     def end(self, status: int) -> None:
         """Count and log. `status` 499: the client left."""
-        answer = self.answer
-        failed = self.error or (answer.error if answer is not None else None)
+        response = self.response
+        failed = self.error or (response.error if response is not None else None)
         if self.endpoint:
             self._count(status, failed)
         elif status == GONE:
             self.metrics.disconnected_clients += 1
-        level = logging.DEBUG if self.path in _QUIET and status < 500 else logging.INFO
+        path = self.request.rel_url.raw_path
+        level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
         if not log.isEnabledFor(level):
             return
         finish = "gone" if status == GONE else "-"
         if failed is not None and status != GONE:
             finish = failed.code or failed.kind
-        elif answer is not None and status != GONE:
-            finish = answer.reasons
-        first = answer.first if answer is not None else None
+        elif response is not None and status != GONE:
+            finish = response.reasons
+        first = response.first if response is not None else None
         log.log(
             level,
             "request id=%s method=%s path=%s status=%d model=%s stream=%s prompt_tokens=%d completion_tokens=%d "
             "ttft_ms=%s duration_ms=%.1f finish=%s",
             self.id,
-            self.method,
-            self.path,
+            self.request.method,
+            path,
             status,
             self.model,
             "true" if self.stream else "false",
-            answer.prompt_tokens if answer is not None else 0,
-            _produced(answer),
+            response.prompt_tokens if response is not None else 0,
+            response.output_tokens if response is not None else 0,
             "-" if first is None else f"{first * 1000:.1f}",
             (perf_counter() - self.begun) * 1000,
             finish,
         )
 
     def _count(self, status: int, failed: RequestError | None) -> None:
-        meter, answer = self.meter, self.answer
+        meter, response = self.meter, self.response
         kind = "stream" if self.stream else "unary"
         if meter is None:
             meter = self.metrics.model(UNKNOWN)
         else:
             meter.inflight -= 1
-            if answer is None or answer.first is None:
+            if response is None or response.first is None:
                 meter.queued -= 1
             meter.duration.observe(perf_counter() - self.begun)
         key = (self.endpoint, kind, "success" if status < 400 and failed is None else "error")
@@ -147,17 +174,6 @@ class RequestContext:
             self.metrics.disconnected_clients += 1
             pair = (self.endpoint, kind)
             meter.cancellations[pair] = meter.cancellations.get(pair, 0) + 1
-        if answer is not None and answer.first is not None:
-            meter.input_tokens.observe(answer.prompt_tokens)
-            meter.output_length.observe(_produced(answer))
-
-
-def unused(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with a random end when a request of that id is being served."""
-    return f"{wanted}-{secrets.token_hex(4)}" if wanted in taken else wanted
-
-
-def _produced(answer: ResponseWriter | None) -> int:
-    if answer is None:
-        return 0
-    return answer.completion_tokens or sum(choice.tokens for choice in answer.choices)
+        if response is not None and response.first is not None:
+            meter.input_tokens.observe(response.prompt_tokens)
+            meter.output_length.observe(response.output_tokens)

@@ -1,4 +1,4 @@
-"""Errors of the front door itself, and how any RequestError becomes OpenAI's error object."""
+"""Errors of the server itself, and how any RequestError becomes OpenAI's error object."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Unauthorized(RequestError):
 
 
 class NoRoute(RequestError):
-    """404: nothing lives at this path."""
+    """404: there is nothing at this path."""
 
     status = 404
     kind = "invalid_request_error"
@@ -39,7 +39,7 @@ class NoMethod(RequestError):
 
 
 class Internal(RequestError):
-    """500: a mistake of ours. The log has the traceback, the client a sentence."""
+    """500: a bug. The log has the traceback, the client a sentence."""
 
     code_default = "internal_error"
 

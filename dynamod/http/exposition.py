@@ -41,7 +41,7 @@ class Exposition:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator["Metric"]:
-        """All families: the front door's, then everybody else's."""
+        """All families: the server's, then everybody else's."""
         yield from self._counters()
         yield from self._histograms()
         for collect in self.extra:
@@ -72,7 +72,7 @@ class Exposition:
         gone = self._metrics.disconnected_clients
         yield GaugeMetricFamily(f"{name}_disconnected_clients", "Clients that left before the end", value=gone)
         fields = self._metrics.unknown_fields
-        yield CounterMetricFamily(f"{name}_unknown_fields", "Request fields that nobody knows", value=fields)
+        yield CounterMetricFamily(f"{name}_unknown_fields", "Request fields that are not known", value=fields)
 
     def _histograms(self) -> Iterator["Metric"]:
         from prometheus_client.core import HistogramMetricFamily
@@ -80,7 +80,7 @@ class Exposition:
         for attribute, name, text in (
             ("duration", "request_duration_seconds", "From the request's arrival to the end of its answer"),
             ("input_tokens", "input_sequence_tokens", "Prompt tokens per request"),
-            ("output_length", "output_sequence_tokens", "ResponseWriter tokens per request"),
+            ("output_length", "output_sequence_tokens", "Output tokens per request"),
             ("first_token", "time_to_first_token_seconds", "From the request's arrival to the first token"),
             ("gap", "inter_token_latency_seconds", "Gap between chunks divided by the tokens in the later one"),
         ):

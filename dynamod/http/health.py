@@ -1,34 +1,34 @@
-"""/health, /live, /metrics: for those who watch."""
+"""/health, /live, /metrics: for those who watch the server. None of them asks for an API key."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiohttp import web
-
-from dynamod.ingress.base import Backend
 
 from .context import RequestContext
 from .errors import json_response
 from .exposition import CONTENT_TYPE, Exposition
+from .routes import Route
+
+State = Callable[[], Mapping[str, Any]]
+"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 
-class Health:
-    """Answers in the original's forms."""
+def health_routes(state: State, exposition: Exposition) -> list[Route]:
+    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work."""
 
-    def __init__(self, backend: Backend, exposition: Exposition) -> None:
-        self._backend = backend
-        self._exposition = exposition
-
-    async def live(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
-        """The process answers."""
+    async def live(_context: RequestContext) -> web.Response:
         return json_response({"message": "Service is live", "status": "live"})
 
-    async def health(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
-        """200 when somebody can do work, else 503."""
-        state = self._backend.health()
-        endpoints, instances = list(state.get("endpoints", ())), list(state.get("instances", ()))
+    async def health(_context: RequestContext) -> web.Response:
+        found = state()
+        endpoints, instances = list(found.get("endpoints", ())), list(found.get("instances", ()))
         if not endpoints:
             body = {"instances": instances, "message": "No endpoints available", "status": "unhealthy"}
             return json_response(body, 503)
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
-    async def metrics(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
-        """Prometheus' text form."""
-        return web.Response(body=self._exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+    async def metrics(_context: RequestContext) -> web.Response:
+        return web.Response(body=exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

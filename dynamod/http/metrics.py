@@ -1,4 +1,4 @@
-"""What the front door counts: plain ints and lists on the hot path. `prometheus` shows them when it is scraped."""
+"""What the server counts: plain ints and lists on the hot path. `exposition` shows them when it is scraped."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -11,8 +11,6 @@ DURATION = (*_SECONDS, 120.0, 300.0, 600.0)
 GAP = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 INPUT = (0, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 OUTPUT = (0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000)
-OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
-"""Milliseconds, as the original's `dynamo_router_overhead_*_ms` are."""
 
 
 class Histogram:
@@ -29,41 +27,6 @@ class Histogram:
         """Add `times` observations of `value`."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
-
-
-class Overhead:
-    """What routing costs, in milliseconds: the hashes of a prompt's blocks, and the decision with its bookkeeping."""
-
-    __slots__ = ("block_hashing", "scheduling")
-
-    def __init__(self) -> None:
-        self.block_hashing = Histogram(OVERHEAD)
-        self.scheduling = Histogram(OVERHEAD)
-
-
-class MigrationCounts:
-    """Requests that moved to another instance, before their first token and behind it, and how long that took."""
-
-    __slots__ = ("failed", "long", "new", "ongoing", "taken")
-
-    def __init__(self) -> None:
-        self.new = self.ongoing = self.long = 0
-        self.taken, self.failed = Histogram(DURATION), Histogram(DURATION)
-
-    def broke(self, ongoing: bool) -> None:
-        """See migration.request.MigrationCounts."""
-        if ongoing:
-            self.ongoing += 1
-        else:
-            self.new += 1
-
-    def too_long(self) -> None:
-        """See migration.request.MigrationCounts."""
-        self.long += 1
-
-    def settled(self, seconds: float, ok: bool) -> None:
-        """See migration.request.MigrationCounts."""
-        (self.taken if ok else self.failed).observe(seconds)
 
 
 class ModelMetrics:

@@ -5,20 +5,20 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
-from dynamod.ingress.base import Backend
 from dynamod.message.errors import Overloaded, RequestError, UserError
 
 from .auth import KeyCheck
 from .connection import HttpServer
-from .context import GONE, RequestContext, request_id
+from .context import GONE, RequestContext
 from .errors import Internal, error_response, status_of
 from .exposition import Collect, Exposition
+from .health import State, health_routes
 from .metrics import Metrics
-from .routes import GUARDED, Routes
+from .routes import Route, Routes
 from .settings import FrontendSettings
 
 log = logging.getLogger("dynamod.frontend")
@@ -27,13 +27,22 @@ _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 
 
 class Server:
-    """One front door. `extra_collectors`: functions whose metric families /metrics shows beside its own."""
+    """One HTTP server with these routes beside /health, /live and /metrics.
 
-    def __init__(self, settings: FrontendSettings, backend: Backend, extra_collectors: Sequence[Collect] = ()) -> None:
+    `state`: what /health shows. `extra_collectors`: functions whose metric families /metrics shows beside its own.
+    """
+
+    def __init__(
+        self,
+        settings: FrontendSettings,
+        routes: Iterable[Route],
+        state: State,
+        extra_collectors: Sequence[Collect] = (),
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.exposition = Exposition(self.metrics, settings.metrics_prefix, extra_collectors)
-        self._routes = Routes(settings, backend, self.metrics, self.exposition)
+        self._routes = Routes([*routes, *health_routes(state, self.exposition)])
         self._keys = KeyCheck(settings.api_keys)
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
@@ -62,7 +71,7 @@ class Server:
         tls = self._tls()
         self._stopping = False
         self._http = HttpServer(self._handle, handler_cancellation=True)
-        self._http.patience = self.settings.client_timeout
+        self._http.client_timeout = self.settings.client_timeout
         loop = asyncio.get_running_loop()
         host, port, backlog = self.settings.host, self.settings.port, self.settings.backlog
         try:
@@ -91,9 +100,8 @@ class Server:
             if connection not in busy:
                 connection.force_close()
         await self._wait_idle(grace)
-        for generate in self._routes.generate:
-            for context in list(generate.live):
-                context.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
+        for context in list(self._busy):
+            context.abort(Overloaded("the server is shutting down", code="shutting_down", retry_after=1))
         await self._wait_idle(_FLUSH)
         await self._http.shutdown(0.05)
         if self._listener is not None:
@@ -109,9 +117,7 @@ class Server:
             pass
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        context = RequestContext(
-            request_id(request.headers.get("x-request-id")), request.method, request.rel_url.raw_path, self.metrics
-        )
+        context = RequestContext(request, self.metrics)
         self._busy[context] = request.protocol
         self._idle.clear()
         status = GONE
@@ -128,16 +134,16 @@ class Server:
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         try:
             path = request.rel_url.path
-            if path.startswith(GUARDED):
+            if self._routes.guarded(path):
                 self._keys.check(request.headers.get("Authorization"))
-            response = await self._routes.find(request.method, path)(request, context)
+            response = await self._routes.find(request.method, path)(context)
         except RequestError as error:
             context.error = error
             response = error_response(error, status_of(error, self.settings.overload_status))
         except ConnectionError:
             raise
         except Exception:
-            log.exception("request id=%s path=%s failed by a mistake of ours", context.id, context.path)
+            log.exception("request id=%s path=%s failed unexpectedly", context.id, request.rel_url.raw_path)
             context.error = internal = Internal("internal error; the server's log has it under this x-request-id")
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("part of the answer is out") from None

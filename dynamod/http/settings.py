@@ -1,4 +1,4 @@
-"""What an operator can decide about the front door."""
+"""What an operator can decide about the HTTP server."""
 
 import os
 import re
@@ -14,7 +14,7 @@ METRICS_PREFIX = "dynamo_frontend"
 
 @dataclass(frozen=True, kw_only=True)
 class FrontendSettings:
-    """Settings of one front door; `port` 0 takes a free one. Times are seconds, 0 or None switches a thing off."""
+    """Settings of one server; `port` 0 takes a free one. Times are seconds, 0 or None switches a thing off."""
 
     host: str = "0.0.0.0"
     port: int = 8000
@@ -26,7 +26,7 @@ class FrontendSettings:
     tls_key: str = ""
     keep_alive: float = 0.0  # interval of SSE comments that keep proxies from closing a silent stream
     total_timeout: float | None = None
-    client_timeout: float = 300.0  # a client that takes no byte of what waits for it for so long is left
+    client_timeout: float = 300.0  # a client that reads nothing for so long is disconnected
     metrics_prefix: str = METRICS_PREFIX
     force_include_usage: bool = False
     backlog: int = 4096
@@ -47,7 +47,7 @@ class FrontendSettings:
             or self.client_timeout < 0
             or (self.total_timeout is not None and self.total_timeout < 0)
         ):
-            raise UserError("a time of the front door is negative")
+            raise UserError("a time of the frontend is negative")
 
     @property
     def body_limit(self) -> int:
@@ -86,7 +86,7 @@ def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
 def read_keys(text: str = "", file: str = "") -> tuple[str, ...]:
     """API keys from comma separated text and from a file with one per line (`#` begins a comment line).
 
-    Raises UserError when the file cannot be read or holds no key: an empty key file must not open the door.
+    Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
     """
     keys = [key for part in text.split(",") if (key := part.strip())]
     if file:

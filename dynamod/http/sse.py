@@ -1,96 +1,34 @@
-"""The bytes of a streamed answer. Everything but the text is prepared once per stream.
+"""The bytes of server-sent events.
 
 With HTTP/1.1 a frame carries its own chunked framing, so that one `transport.write` sends it.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
-
-import msgspec
-
 from .errors import printable
 
-_encode = msgspec.json.Encoder().encode
-_SIZES = tuple(b"%x\r\n" % size for size in range(1024))  # most frames: a lookup instead of formatting
 
-OBJECTS = {"chat": "chat.completion.chunk", "completion": "text_completion"}
-ID_PREFIX = {"chat": "chatcmpl-", "completion": "cmpl-"}
+class EventFrames:
+    """Makes the frames of one response. `chunked`: with the chunked framing of HTTP/1.1."""
 
-
-class Frames:
-    """Makes the frames of one stream. `usage_null`: chunks say `"usage": null` because the last one says it."""
-
-    def __init__(
-        self,
-        kind: Literal["chat", "completion"],
-        request_id: str,
-        model: str,
-        created: int,
-        *,
-        chunked: bool,
-        usage_null: bool = False,
-    ) -> None:
-        chat = kind == "chat"
-        head = {
-            "id": ID_PREFIX[kind] + request_id,
-            "object": OBJECTS[kind],
-            "created": created,
-            "model": model,
-            "system_fingerprint": None,
-        }
-        self.chat = chat
+    def __init__(self, chunked: bool) -> None:
         self._chunked = chunked
-        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
-        self._usage_null = b',"usage":null' if usage_null else b""
-        tail = (b"}" if chat else b"") + b',"logprobs":null,"finish_reason":null}]' + self._usage_null + b"}\n\n"
-        self._tail_size = len(tail)
-        self._tail = tail + b"\r\n" if chunked else tail
 
-    def prefix(self, index: int, first: bool) -> bytes:
-        """What stands before the text of a choice; the first chunk of a chat choice carries the role too."""
-        if not self.chat:
-            return b'%b{"index":%d,"text":' % (self._head, index)
-        role = b'"role":"assistant",' if first else b""
-        return b'%b{"index":%d,"delta":{%b"content":' % (self._head, index, role)
+    def data(self, payload: bytes) -> bytes:
+        """A message; the payload has no line break."""
+        return self.frame(b"data: %b\n\n" % payload)
 
-    def text(self, prefix: bytes, text: str) -> bytes:
-        """The frame of a piece of text: the hot path."""
-        try:
-            content = _encode(text)
-        except UnicodeEncodeError:
-            content = _encode(printable(text))
-        if self._chunked:
-            size = len(prefix) + len(content) + self._tail_size
-            line = _SIZES[size] if size < 1024 else b"%x\r\n" % size
-            return b"".join((line, prefix, content, self._tail))
-        return b"".join((prefix, content, self._tail))
-
-    def chunk(self, choice: Mapping[str, Any] | None, usage: Mapping[str, int] | None = None) -> bytes:
-        """Any other chunk. Raises TypeError for what is not JSON. No choice: the usage chunk."""
-        inner = b"" if choice is None else _encode(choice)
-        tail = self._usage_null if usage is None else b',"usage":' + _encode(usage)
-        return self.frame(b"%b%b]%b}\n\n" % (self._head, inner, tail))
-
-    def annotation(self, name: str, value: Any) -> bytes:
-        """The original's form: the name as event, the JSON value as a comment."""
-        return self.frame(b"event: %b\n: %b\n\n" % (_one_line(name), _encode(value)))
+    def event(self, name: str, payload: bytes) -> bytes:
+        """A message of another type than the usual one."""
+        return self.frame(b"event: %b\ndata: %b\n\n" % (one_line(name), payload))
 
     def comment(self, text: str) -> bytes:
         """A line that clients ignore."""
-        return self.frame(b": %b\n\n" % _one_line(text))
-
-    def error(self, error: Mapping[str, Any]) -> bytes:
-        """The stream ends here, badly."""
-        return self.frame(b"event: error\ndata: %b\n\n" % _encode(error))
-
-    def done(self) -> bytes:
-        """The stream ends here, well."""
-        return self.frame(b"data: [DONE]\n\n")
+        return self.frame(b": %b\n\n" % one_line(text))
 
     def frame(self, payload: bytes) -> bytes:
         """Payload with chunked framing where the connection needs it."""
         return b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload
 
 
-def _one_line(text: str) -> bytes:
+def one_line(text: str) -> bytes:
+    """Text that cannot end a field of an event."""
     return " ".join(printable(text).splitlines()).encode()

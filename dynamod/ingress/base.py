@@ -1,16 +1,30 @@
-"""Between HTTP and the rest: what the front door needs from whoever serves models, and what that one calls back.
+"""Between the API and whoever serves models: what an endpoint hands over, and what is called back with the answer.
 
-The HTTP side builds an `ResponseSink` per request and hands it over with the `Job`. From then on the backend calls the
-outlet directly, from the event loop, once per engine step and stream: no queue and no task switch per token.
+An endpoint makes a `Job` of each request and a `ResponseSink` for its answer. The backend finds the model, lets the
+endpoint lower the job to engine requests, and sends those. From then on the sink is called directly, from the event
+loop, once per engine step and stream: no queue and no task switch per token.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
-from dynamod.message.openai import ChatRequest, CompletionRequest
+from dynamod.message.openai import EngineFields
+
+if TYPE_CHECKING:
+    from dynamod.preprocess.model import Model
+
+    from .lowering import Lowered, Served
+
+
+class Lowering(Protocol):
+    """The part of an endpoint that the backend calls."""
+
+    async def lower(self, job: "Job", served: "Served") -> "Lowered":
+        """Check a job against its model and make its engine requests, one per choice. Raises RequestError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +32,8 @@ class Job:
     """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged)."""
 
     id: str
-    kind: Literal["chat", "completion"]
-    request: ChatRequest | CompletionRequest
+    endpoint: Lowering
+    request: EngineFields
     body: bytes
 
 
@@ -50,8 +64,10 @@ class ResponseSink(Protocol):
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
         """Log probabilities of the text that follows."""
 
-    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """An OpenAI chunk made by a text engine itself (tool calls and the like); `choices` and ids are rewritten."""
+    def chunk(self, index: int, chunk: Any) -> None:
+        """A value that the engine made itself: an OpenAI chunk of a text engine (tool calls and the like; `choices`
+        and ids are rewritten), or what else the endpoint's engine requests are answered with.
+        """
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """The choice is complete. `reason`: stop, length, tool_calls, content_filter."""
@@ -64,14 +80,17 @@ class Run(Protocol):
     """A request that is being worked on."""
 
     def cancel(self) -> None:
-        """The client has left: free everything, call the outlet no more."""
+        """The client disconnected. Release all resources; do not call the sink again."""
 
 
 class Backend(Protocol):
-    """Whoever serves models. In the house this is the Processor actor; tests use a small one of their own."""
+    """Whoever serves models: the Processor actor, in tests a small one of their own."""
 
     def models(self) -> Mapping[str, ModelCard]:
         """Models that can be asked for now, by name."""
+
+    def model(self, name: str) -> "Model | None":
+        """Tokenizer and chat template of one of these models; None for a text engine's."""
 
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""

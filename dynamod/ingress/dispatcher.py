@@ -14,13 +14,13 @@ from time import perf_counter
 from typing import Protocol
 
 from dynamod.discovery.view import View
-from dynamod.http.metrics import MigrationCounts, Overhead
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
+from .counts import MigrationCounts, Overhead
 from .subscriptions import EventSubscriptions, Spawn
 
 

@@ -1,22 +1,23 @@
-"""From an accepted HTTP request to the mail that engines get: one message per choice."""
+"""From an accepted HTTP request to the requests that engines get: one per choice."""
 
 import asyncio
 import random as random_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from dynamod.http.metrics import Histogram
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
-from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.worker import Chat, Generate
-from dynamod.preprocess.conditions import sampling_of, stops_of
+from dynamod.message.errors import unsupported
+from dynamod.message.openai import Common
+from dynamod.message.worker import Chat, Generate, Stops
+from dynamod.preprocess.conditions import fit, sampling_of, stops_of
 from dynamod.preprocess.model import Model, Prepared
+from dynamod.preprocess.output import Output, TextOutput
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
@@ -28,60 +29,109 @@ _Request = TypeVar("_Request", Generate, Chat)
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """The model that a job asks for, as the backend serves it. `model` is None for a text engine's."""
+
+    card: ModelCard
+    model: Model | None
+    random: random_module.Random
+    with_blocks: bool = False
+    hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
+
+    def blocks(self, ids: bytes) -> Sequence[int]:
+        """Sequence hashes of the full blocks of packed token ids; none where routing does not need them."""
+        if not self.with_blocks:
+            return ()
+        started = perf_counter()
+        found = prompt_blocks(ids, self.card.kv_cache_block_size)
+        if self.hashing is not None:
+            self.hashing.observe((perf_counter() - started) * 1000)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Lowered:
-    """A request as engines get it: one message per choice, in the order of the choices. `model` is None for text."""
+    """A request as engines get it: one message per choice, in the order of the choices. `model` is None for text.
+
+    `outputs`: what makes text of each choice's answer. `samples`: choices per prompt. `annotations`: for the client.
+    """
 
     card: ModelCard
     model: Model | None
     requests: Sequence[Generate | Chat]
+    outputs: Sequence[Output | TextOutput]
     prompt_tokens: Sequence[int]  # by choice
     annotations: Mapping[str, Any]
-    blocks: Sequence[
-        Sequence[int]
-    ] = ()  # by choice: sequence hashes of the prompt's full blocks, where routing needs them
+    blocks: Sequence[Sequence[int]] = ()  # by choice, where routing needs them
+    samples: int = 1
 
 
-async def lower(
-    job: Job,
-    card: ModelCard,
-    model: Model | None,
-    random: random_module.Random,
-    *,
-    with_blocks: bool = False,
-    hashing: Histogram | None = None,
+async def lower_tokens(
+    job: Job, request: Common, served: Served, prompts: Iterable[Prepared], continuing: bool
 ) -> Lowered:
-    """Check a request and make its mail; long prompts are tokenised in a thread. Raises RequestError.
+    """The requests for a token engine; long prompts are tokenised in a thread. Raises BadRequest.
 
-    `hashing` is told the milliseconds that the hashes of the blocks took.
+    `continuing`: the answers go on from their prompts, so a space at their start is kept.
     """
-    request = job.request
-    check_served(request, card)
-    samples = request.n or 1
+    card, model, samples = served.card, served.model, request.n or 1
+    assert model is not None
     annotations: dict[str, Any] = {}
-    if model is None:
-        chat = lower_text(job, card)
-        if request.nvext is not None and "request_id" in (request.nvext.annotations or ()):
-            annotations["request_id"] = job.id
-        return Lowered(card, None, _named([chat] * samples), [0] * samples, annotations)
     requests: list[Generate] = []
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
-    for prompt in completion_prompts(request):
-        prepared = model.prepare(request, prompt)
-        if model.needs_thread(prepared.prompt):
-            generate = await asyncio.to_thread(model.encode, prepared, job.id)
-        else:
-            generate = model.encode(prepared, job.id)
+    draw = None if card.capabilities.deterministic else served.random
+    for prepared in prompts:
+        generate = await _encoded(model, prepared, job.id)
         _annotate(annotations, generate, prepared)
-        draw = None if card.capabilities.deterministic else random
         requests += [_seeded(generate, sample, draw) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
-        if with_blocks:
-            started = perf_counter()
-            blocks += [prompt_blocks(generate.token_ids, card.kv_cache_block_size)] * samples
-            if hashing is not None:
-                hashing.observe((perf_counter() - started) * 1000)
-    return Lowered(card, model, _named(requests), counts, annotations, blocks)
+        blocks += [served.blocks(generate.token_ids)] * samples
+    outputs = [
+        Output(
+            model.tokenizer,
+            generate.stops,
+            generate.eos_token_ids,
+            count,
+            skip_special=request.skip_special_tokens is not False,
+            continuing=continuing,
+            include_stop=bool(request.include_stop_str_in_output),
+        )
+        for generate, count in zip(requests, counts, strict=True)
+    ]
+    return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples)
+
+
+def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat", "completion"]) -> Lowered:
+    """The requests for a text engine: the client's own JSON with the model's name, checked as far as we know it.
+
+    `kind`: the route by which it came, for the engine. Raises BadRequest.
+    """
+    sampling_of(request, card, _ANY_TOKEN)
+    stops = stops_of(request, card, _ANY_TOKEN)
+    if stops.max_tokens is not None:
+        stops = fit(stops, card.context_length)
+    samples = request.n or 1
+    chat = Chat(job.id, card.name, kind, job.body, max_tokens=stops.max_tokens, stop=stops.stop or ())
+    ends = Stops(max_tokens=stops.max_tokens, stop=stops.stop)
+    include = bool(request.include_stop_str_in_output)
+    outputs = [TextOutput(ends, include_stop=include) for _ in range(samples)]
+    annotations = {"request_id": job.id} if request.wants("request_id") else {}
+    return Lowered(card, None, _named([chat] * samples), outputs, [0] * samples, annotations, samples=samples)
+
+
+def check_served(request: Common, card: ModelCard) -> None:
+    """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
+    can = card.capabilities
+    if request.alternatives is not None and not can.logprobs:
+        raise unsupported("logprobs", f"The model {card.name!r} offers no logprobs.")
+    if request.constrained and not can.grammars:
+        raise unsupported("response_format", f"`response_format`: the engine of model {card.name!r} has no grammars.")
+
+
+async def _encoded(model: Model, prepared: Prepared, request_id: str) -> Generate:
+    if model.needs_thread(prepared.prompt):
+        return await asyncio.to_thread(model.encode, prepared, request_id)
+    return model.encode(prepared, request_id)
 
 
 def _named(requests: list[_Request]) -> list[_Request]:
@@ -92,63 +142,6 @@ def _named(requests: list[_Request]) -> list[_Request]:
         msgspec.structs.replace(request, request_id=f"{request.request_id}#{index}")
         for index, request in enumerate(requests)
     ]
-
-
-def check_served(request: ChatRequest | CompletionRequest, card: ModelCard) -> None:
-    """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
-    wanted = request.logprobs is not None and request.logprobs is not False  # 0 asks for the chosen tokens alone
-    if wanted and not card.capabilities.logprobs:
-        raise BadRequest(f"The model {card.name!r} offers no logprobs.", param="logprobs", code="unsupported_parameter")
-
-
-def completion_prompts(request: ChatRequest | CompletionRequest) -> list[str | list[int] | None]:
-    """The prompts of a request, each a string or token ids; None stands for the messages of a chat.
-
-    Raises BadRequest for an empty list and for one that mixes kinds.
-    """
-    if isinstance(request, ChatRequest):
-        return [None]
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise BadRequest("prompt must not be empty", param="prompt")
-    if all(isinstance(part, int) and not isinstance(part, bool) for part in prompt):
-        return [[part for part in prompt if isinstance(part, int)]]
-    texts = [part for part in prompt if isinstance(part, str)]
-    if len(texts) == len(prompt):
-        return list(texts)
-    lists = [part for part in prompt if isinstance(part, list)]
-    if len(lists) == len(prompt):
-        return list(lists)
-    raise BadRequest(
-        "prompt must be a string, a list of strings, a list of token ids, or a list of such lists", param="prompt"
-    )
-
-
-def lower_text(job: Job, card: ModelCard) -> Chat:
-    """The request for a text engine: the client's own JSON with the model's name, checked as far as we know it."""
-    request = job.request
-    sampling_of(request, card, _ANY_TOKEN)
-    stops = stops_of(request, card, 0, _ANY_TOKEN)
-    if isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
-        raise BadRequest(f"The model {card.name!r} takes one prompt as a string.", param="prompt")
-    if isinstance(request, ChatRequest) and not request.messages:
-        raise BadRequest("messages must not be empty", param="messages")
-    return Chat(
-        request_id=job.id,
-        model=card.name,
-        kind=job.kind,
-        body=job.body,
-        max_tokens=stops.max_tokens if _limits(request) else None,
-        stop=stops.stop or (),
-    )
-
-
-def _limits(request: ChatRequest | CompletionRequest) -> bool:
-    if isinstance(request, ChatRequest) and request.max_completion_tokens is not None:
-        return True
-    return request.max_tokens is not None
 
 
 def _seeded(generate: Generate, sample: int, random: random_module.Random | None) -> Generate:

@@ -18,16 +18,15 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
 from dynamod.message.ingress import Logprobs
-from dynamod.message.worker import Generate, Stops
+from dynamod.message.worker import Generate
 from dynamod.migration.request import InFlightRequest, Limits
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.output import Output, TextOutput
 from dynamod.router.router import Prompt, RouterSettings
 from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import Dispatcher, Route
-from .lowering import Lowered, lower
+from .lowering import Lowered, Served
 from .memory import trim_memory
 
 if TYPE_CHECKING:
@@ -198,44 +197,25 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        return await lower(
-            job,
-            card,
-            self._models[card.name],
-            self.context.random,
-            with_blocks=self._routing.needs_blocks,
-            hashing=self.dispatch.overhead(card.name).block_hashing,
-        )
+        hashing = self.dispatch.overhead(name).block_hashing
+        served = Served(card, self._models[name], self.context.random, self._routing.needs_blocks, hashing)
+        return await job.endpoint.lower(job, served)
+
+    def model(self, name: str) -> Model | None:
+        """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
+        return self._models.get(name)
 
     def _start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
         card, model = lowered.card, lowered.model
         self._requests += 1
         run = _Run(sink)
-        samples = job.request.n or 1
         limit = card.migration_limit if self._migration_limit is None else self._migration_limit
-        include_stop = bool(job.request.include_stop_str_in_output)
         in_flight: list[InFlightRequest] = []
         for index, request in enumerate(lowered.requests):
-            output: Output | TextOutput
-            if isinstance(request, Generate):
-                assert model is not None
-                skip = job.request.skip_special_tokens is not False
-                output = Output(
-                    model.tokenizer,
-                    request.stops,
-                    request.eos_token_ids,
-                    lowered.prompt_tokens[index],
-                    skip_special=skip,
-                    continuing=job.kind == "completion",
-                    include_stop=include_stop,
-                )
-            else:
-                stops = Stops(max_tokens=request.max_tokens, stop=request.stop or None)
-                output = TextOutput(stops, include_stop=include_stop)
             in_flight.append(
                 InFlightRequest(
                     request,
-                    output,
+                    lowered.outputs[index],
                     run,
                     index,
                     transport=self._transport,
@@ -252,11 +232,10 @@ class Processor(Actor):
         run.in_flight = in_flight
         if not self._view.serving(card.name, card):
             raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
-        nvext = job.request.nvext
-        if nvext is not None and "query_instance_id" in (nvext.annotations or ()):
+        if job.request.wants("query_instance_id"):
             self._tell_instance(sink, lowered, self.dispatch.route(card, self._prompt(job, lowered, 0)))
             return run
-        sink.started(len(in_flight), sum(lowered.prompt_tokens[::samples]), lowered.annotations)
+        sink.started(len(in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         for inflight in in_flight:
             if run.over:
                 break
@@ -371,6 +350,10 @@ class ProcessorBackend:
     def models(self) -> Mapping[str, ModelCard]:
         """See ingress.base.Backend."""
         return self._processor.cards
+
+    def model(self, name: str) -> Model | None:
+        """See ingress.base.Backend."""
+        return self._processor.model(name)
 
     def health(self) -> Mapping[str, Any]:
         """See ingress.base.Backend."""

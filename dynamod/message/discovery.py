@@ -27,21 +27,21 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an engine can do exactly; the front door refuses or repairs the rest.
+    """What an engine can do exactly; the ingress refuses or repairs the rest.
 
-    `deterministic`: without a seed, equal prompts get equal answers.
+    `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
     """
 
     exact_continuation: bool = False
     kv_events: bool = False
     logprobs: bool = False
-    grammar: bool = False
     seed: bool = False
     deterministic: bool = False
     embeddings: bool = False
     min_tokens: bool = False
     logit_bias: bool = False
     n: bool = False
+    grammars: bool = False
 
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -108,3 +108,8 @@ REQUEST_ERRORS: dict[str, type[RequestError]] = {
     error.__name__: error for error in (BadRequest, NotFound, TooLarge, Overloaded, EngineFailed, TimedOut, Cancelled)
 }
 """By class name: how an error travels in a frame (`Failed.error`) and becomes itself again."""
+
+
+def unsupported(param: str, message: str) -> BadRequest:
+    """A field asks for something that is not served, and would otherwise be ignored."""
+    return BadRequest(message, param=param, code="unsupported_parameter")

@@ -1,12 +1,28 @@
 """What clients send: OpenAI chat and completion requests, as far as dynamod reads them.
 
-The structs forbid unknown fields; the front door decodes with them first and only looks closer (count, ignore, or
-refuse by setting) when that fails. Fields of type `Any` are accepted for compatibility and passed to text engines.
+Types and ranges stand here, so that one decode checks them and /openapi.json shows them. The structs forbid unknown
+fields; the API decodes with them first and only looks closer (count, ignore, or refuse by setting) when that fails.
+Fields of type `Any` are accepted for compatibility and passed to text engines.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
+
+_INT32 = 2**31 - 1  # engines keep counts and token ids in int32
+_INT64 = 2**63 - 1
+
+Count = Annotated[int, Meta(ge=1, le=_INT32)]
+Choices = Annotated[int, Meta(ge=1, le=128)]
+TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
+TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
+TokenKey = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
+TopK = Annotated[int, Meta(ge=-1, le=_INT32)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+Weight = Annotated[float, Meta(ge=0, le=1000)]
+StopString = Annotated[str, Meta(min_length=1, max_length=1000)]  # each token's text is compared with so much held text
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -20,8 +36,8 @@ class StreamOptions(msgspec.Struct, frozen=True):
 class RouterOverride(msgspec.Struct, frozen=True):
     """Router settings for one request. None: as configured."""
 
-    overlap_score_weight: float | None = None
-    router_temperature: float | None = None
+    overlap_score_weight: Weight | None = None
+    router_temperature: Weight | None = None
 
 
 class NvExt(msgspec.Struct, frozen=True):
@@ -35,11 +51,11 @@ class NvExt(msgspec.Struct, frozen=True):
     annotations: list[str] | None = None
     greed_sampling: bool | None = None
     use_raw_prompt: bool | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    backend_instance_id: int | None = None
-    token_data: list[int] | None = None
-    max_thinking_tokens: int | None = None
+    top_k: TopK | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    backend_instance_id: Annotated[int, Meta(ge=0, le=_INT64)] | None = None
+    token_data: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    max_thinking_tokens: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
     extra_fields: list[str] | None = None
     agent_hints: Any = None
     router_config_override: RouterOverride | None = None
@@ -75,7 +91,7 @@ class ToolCall(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True):
     """One message of a conversation."""
 
-    role: str
+    role: Annotated[str, Meta(min_length=1)]
     content: str | list[Part] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
@@ -87,54 +103,95 @@ class Message(msgspec.Struct, frozen=True):
     annotations: Any = None
 
 
-class Common(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields that chat and completion requests share. None means: not sent."""
+Messages = Annotated[list[Message], Meta(min_length=1)]
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """The form of an answer's text. `type`: "text" is any; the others need an engine with grammars."""
+
+    type: str
+    json_schema: Any = None
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A request about a model. An empty name means the only one that is served."""
 
     model: str = ""
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    stop: str | list[str] | None = None
-    n: int | None = None
-    seed: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    length_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    min_tokens: int | None = None
-    ignore_eos: bool | None = None
-    user: str | None = None
-    best_of: int | None = None
-    use_beam_search: bool | None = None
+
+
+class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of every request that engines answer. None means: not sent."""
+
     nvext: NvExt | None = None
-    priority: int | None = None
+    user: str | None = None
+    priority: Annotated[int, Meta(ge=-_INT32, le=_INT32)] | None = None
     metadata: Any = None
     store: bool | None = None
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
-    stop_token_ids: list[int] | None = None
+
+    def wants(self, annotation: str) -> bool:
+        """Whether `nvext.annotations` asks for it."""
+        return self.nvext is not None and annotation in (self.nvext.annotations or ())
+
+
+class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields that chat and completion requests share."""
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Count | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=64)] | None = None
+    n: Choices | None = None
+    seed: Annotated[int, Meta(ge=-_INT64 - 1, le=_INT64)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: TopK | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    length_penalty: float | None = None
+    logit_bias: dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]] | None = (
+        None
+    )
+    min_tokens: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
+    ignore_eos: bool | None = None
+    best_of: Choices | None = None
+    use_beam_search: bool | None = None
+    stop_token_ids: list[TokenId] | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
+    response_format: ResponseFormat | None = None
+
+    @property
+    def token_limit(self) -> tuple[int | None, str]:
+        """The most tokens that an answer may have (None: not sent), and the field that says so."""
+        return self.max_tokens, "max_tokens"
+
+    @property
+    def alternatives(self) -> int | None:
+        """Log probabilities per token beside the chosen token's; None: no log probabilities at all."""
+        return None
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the answer has to keep to a form other than text."""
+        return self.response_format is not None and self.response_format.type != "text"
 
 
 class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/chat/completions."""
 
-    messages: list[Message]
-    max_completion_tokens: int | None = None
+    messages: Messages
+    max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    response_format: Any = None
     reasoning_effort: str | None = None
     functions: Any = None
     function_call: Any = None
@@ -148,11 +205,28 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
+    @property
+    def token_limit(self) -> tuple[int | None, str]:
+        """`max_completion_tokens`, else `max_tokens`."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+    @property
+    def alternatives(self) -> int | None:
+        """`top_logprobs`, when `logprobs` is true."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
 
 class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions. `prompt`: a string, a list of strings, token ids, or a list of lists of token ids."""
 
-    prompt: str | list[str | int | list[int]]
-    logprobs: int | None = None
+    prompt: str | Annotated[list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]
+    logprobs: TopLogprobs | None = None
     echo: bool | None = None
     suffix: str | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        """`logprobs` is the count itself."""
+        return self.logprobs

@@ -1,36 +1,36 @@
-"""The request's settings as the engine's `Stops` and `Sampling`, after checks, with the model's defaults filled in."""
+"""The request's settings as the engine's `Stops` and `Sampling`, with the model's defaults filled in."""
+
+import msgspec
 
 from dynamod.message.discovery import ModelCard
-from dynamod.message.openai import ChatRequest, Common, CompletionRequest
+from dynamod.message.openai import Common
 from dynamod.message.worker import Sampling, Stops
 
 from . import checks
 
 
-def stops_of(request: Common, card: ModelCard, prompt_tokens: int, vocab_size: int) -> Stops:
-    """Lower everything that ends an answer. Raises BadRequest.
-
-    `max_tokens` is what the client asked for, cut to the rest of the context, or that rest; None when neither is known.
-    `min_tokens` is cut with it.
-    """
-    checks.limits(request)
-    wanted, _ = checks.max_tokens(request)
-    rest = card.context_length - prompt_tokens if card.context_length else None
-    limit = rest if wanted is None else wanted if rest is None else min(wanted, rest)
-    least = request.min_tokens
-    if least is not None and limit is not None:
-        least = min(least, limit)
+def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
+    """Lower everything that ends an answer; `fit` cuts it to the context. Raises BadRequest."""
     ignore_eos = ignores_eos(request)
-    extra = request.stop_token_ids or ()
+    extra, stop = request.stop_token_ids or (), request.stop
     checks.token_ids(extra, "stop_token_ids", vocab_size)
     hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
     return Stops(
-        max_tokens=limit,
-        stop=checks.stop_strings(request.stop) or None,
+        max_tokens=request.token_limit[0],
+        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()) or None,
         stop_token_ids_hidden=tuple(dict.fromkeys(hidden)),
-        min_tokens=least,
+        min_tokens=request.min_tokens,
         ignore_eos=ignore_eos,
     )
+
+
+def fit(stops: Stops, rest: int) -> Stops:
+    """Cut `max_tokens` and `min_tokens` to `rest`, the tokens that the context has room for; 0: it is not known."""
+    if not rest:
+        return stops
+    limit = rest if stops.max_tokens is None else min(stops.max_tokens, rest)
+    least = stops.min_tokens
+    return msgspec.structs.replace(stops, max_tokens=limit, min_tokens=None if least is None else min(least, limit))
 
 
 def ignores_eos(request: Common) -> bool | None:
@@ -45,7 +45,6 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
 
     The client's top-level field wins over nvext, nvext over the model's default. `top_k` -1 means off (0 becomes -1).
     """
-    checks.sampling(request)
     nvext, default = request.nvext, card.sampling_defaults.get
     temperature, top_k, repetition = request.temperature, request.top_k, request.repetition_penalty
     if nvext is not None:
@@ -68,14 +67,5 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
         length_penalty=request.length_penalty,
         seed=request.seed,
         logit_bias=checks.logit_bias(request.logit_bias, vocab_size),
-        logprobs=_logprobs(request),
+        logprobs=request.alternatives,
     )
-
-
-def _logprobs(request: Common) -> int | None:
-    """How many alternatives per token; 0 is the chosen token alone, None is nothing."""
-    if isinstance(request, CompletionRequest):
-        return request.logprobs
-    if isinstance(request, ChatRequest) and request.logprobs:
-        return request.top_logprobs or 0
-    return None

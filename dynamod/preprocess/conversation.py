@@ -13,16 +13,12 @@ _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_tok
 
 
 def messages_of(request: ChatRequest) -> list[dict[str, Any]]:
-    """One dict per message, content as text. Raises BadRequest naming the message that cannot be served."""
-    if not request.messages:
-        raise BadRequest("messages must not be empty", param="messages")
-    return [_message(message, f"messages[{place}]") for place, message in enumerate(request.messages)]
+    """One dict per message, content as text."""
+    return [_message(message) for message in request.messages]
 
 
-def _message(message: Message, param: str) -> dict[str, Any]:
-    if not message.role:
-        raise BadRequest(f"{param}.role must not be empty", param=f"{param}.role")
-    found: dict[str, Any] = {"role": message.role, "content": text_of(message.content, f"{param}.content")}
+def _message(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": message.role, "content": text_of(message.content)}
     if message.tool_calls:
         found["tool_calls"] = [_call(call) for call in message.tool_calls]
     elif found["content"] is None:
@@ -35,19 +31,11 @@ def _message(message: Message, param: str) -> dict[str, Any]:
     return found
 
 
-def text_of(content: str | list[Part] | None, param: str) -> str | None:
-    """Text parts joined by newlines (as vLLM and Dynamo do). Raises BadRequest for a part that is no text."""
+def text_of(content: str | list[Part] | None) -> str | None:
+    """Text parts joined by newlines (as vLLM and Dynamo do); the API has refused other parts."""
     if content is None or isinstance(content, str):
         return content
-    texts: list[str] = []
-    for place, part in enumerate(content):
-        if part.type != "text" or part.text is None:
-            raise BadRequest(
-                f"{param}[{place}] is of type {part.type!r}, but this model takes only text",
-                param=f"{param}[{place}].type" if part.type != "text" else f"{param}[{place}].text",
-            )
-        texts.append(part.text)
-    return "\n".join(texts)
+    return "\n".join([part.text or "" for part in content])
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
@@ -73,15 +61,15 @@ def kwargs_of(request: ChatRequest) -> dict[str, Any]:
     found = {**(request.chat_template_args or {}), **(request.chat_template_kwargs or {})}
     for key in _RESERVED:
         if key in found:
-            raise BadRequest(f"chat_template_kwargs must not set {key}", param="chat_template_kwargs")
+            raise BadRequest(f"`chat_template_kwargs` must not set {key}", param="chat_template_kwargs")
     if request.reasoning_effort is not None:
         found.setdefault("reasoning_effort", request.reasoning_effort)
     return found
 
 
 def last_user_text(request: ChatRequest) -> str:
-    """The last user message as it is, for `nvext.use_raw_prompt`."""
-    for place in range(len(request.messages) - 1, -1, -1):
-        if request.messages[place].role == "user":
-            return text_of(request.messages[place].content, f"messages[{place}].content") or ""
-    raise BadRequest("nvext.use_raw_prompt needs a user message", param="messages")
+    """The last user message as it is, for `nvext.use_raw_prompt`. Raises BadRequest when there is none."""
+    for message in reversed(request.messages):
+        if message.role == "user":
+            return text_of(message.content) or ""
+    raise BadRequest("`nvext.use_raw_prompt` needs a user message", param="messages")

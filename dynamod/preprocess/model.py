@@ -1,20 +1,21 @@
 """Requests of clients into `Generate` messages for token engines.
 
-prepared = model.prepare(request)                 # checks, chat template: on the event loop
+prepared = model.prepare_chat(request)            # checks, chat template: on the event loop
 generate = model.encode(prepared, request_id)     # tokenising: off the loop if model.needs_thread(prepared.prompt)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.openai import ChatRequest, Common, CompletionRequest
+from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.tokens import count, pack
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Generate, Sampling, Stops
 
 from . import checks
-from .conditions import sampling_of, stops_of
+from .conditions import fit, sampling_of, stops_of
 from .conversation import kwargs_of, last_user_text, messages_of, tools_of
 from .source import open_card
 from .template import ChatTemplate
@@ -30,6 +31,8 @@ class Prepared:
 
     request: Common
     param: Literal["messages", "prompt"]
+    stops: Stops  # not yet cut to the context
+    sampling: Sampling
     prompt: str = ""
     ids: bytes = b""
     add_special: bool = False
@@ -47,7 +50,7 @@ class Model:
     def load(cls, card: ModelCard, *, use_fast_backend: bool = True) -> "Model":
         """Load what the card names. Raises UserError when a file is missing, or the chat template is not valid.
 
-        Without `hasten` it is there sooner and tokenises slowly until `tokenizer.hasten` has been called.
+        Without `use_fast_backend` it loads sooner and tokenises slowly until `tokenizer.use_fast_backend` is called.
         """
         source = open_card(card)
         tokens = dict(source.tokens)
@@ -59,48 +62,46 @@ class Model:
         }
         return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend), templates)
 
-    def chat(self, request: ChatRequest, request_id: str) -> Generate:
-        """Lower a chat request. Raises BadRequest."""
-        return self.encode(self.prepare(request), request_id)
+    def prepare_chat(self, request: ChatRequest) -> Prepared:
+        """Check a chat request and make its prompt. Raises BadRequest."""
+        stops, sampling = self._conditions(request)
+        ids = self._given_ids(request)
+        if ids:
+            return Prepared(request, "messages", stops, sampling, ids=ids)
+        if request.nvext is not None and request.nvext.use_raw_prompt:
+            return Prepared(request, "messages", stops, sampling, last_user_text(request), add_special=True)
+        prompt = self.render(request)
+        self._fits(prompt, "messages")
+        return Prepared(request, "messages", stops, sampling, prompt)
 
-    def completion(self, request: CompletionRequest, prompt: str | list[int], request_id: str) -> Generate:
-        """Lower one prompt of a completion request. Raises BadRequest."""
-        return self.encode(self.prepare(request, prompt), request_id)
-
-    def prepare(self, request: Common, prompt: str | list[int] | None = None) -> Prepared:
-        """Check the request and make its prompt; `prompt` is one of a completion request's. Raises BadRequest."""
-        # Everything that can be wrong without the prompt is said before it is rendered and tokenised.
-        sampling_of(request, self.card, self.tokenizer.vocab_size)
-        stops_of(request, self.card, 0, self.tokenizer.vocab_size)
-        given = request.nvext.token_data if request.nvext is not None else None
-        if given is not None:
-            checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
-            if not given:
-                raise BadRequest("nvext.token_data must not be empty", param="nvext.token_data")
-            return Prepared(request, "messages" if isinstance(request, ChatRequest) else "prompt", ids=pack(given))
-        if isinstance(request, ChatRequest):
-            return self._prepare_chat(request)
-        if isinstance(prompt, list):
-            checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
-            return Prepared(request, "prompt", ids=pack(prompt))
-        if prompt is None:
-            raise BadRequest("prompt is missing", param="prompt")
-        self._fits(prompt, "prompt")
-        return Prepared(request, "prompt", prompt, add_special=True)
+    def prepare_prompts(self, request: Common, prompts: Sequence[str | list[int]]) -> list[Prepared]:
+        """Check a request and its prompts, each a text or token ids. Raises BadRequest."""
+        stops, sampling = self._conditions(request)
+        ids = self._given_ids(request)
+        prepared: list[Prepared] = []
+        for prompt in prompts:
+            if ids:
+                prepared.append(Prepared(request, "prompt", stops, sampling, ids=ids))
+            elif isinstance(prompt, str):
+                self._fits(prompt, "prompt")
+                prepared.append(Prepared(request, "prompt", stops, sampling, prompt, add_special=True))
+            else:
+                checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
+                prepared.append(Prepared(request, "prompt", stops, sampling, ids=pack(prompt)))
+        return prepared
 
     def encode(self, prepared: Prepared, request_id: str) -> Generate:
         """Tokenise the prompt and make the message. Safe in a thread. Raises BadRequest."""
-        request, param = prepared.request, prepared.param
         ids = prepared.ids or self.tokenizer.encode_packed(prepared.prompt, prepared.add_special)
-        tokens = count(ids)
-        checks.context(tokens, self.card.context_length, param)
-        nvext = request.nvext
+        tokens, length = count(ids), self.card.context_length
+        checks.context(tokens, length, prepared.param)
+        nvext = prepared.request.nvext
         return Generate(
             request_id=request_id,
             model=self.card.name,
             token_ids=ids,
-            stops=stops_of(request, self.card, tokens, self.tokenizer.vocab_size),
-            sampling=sampling_of(request, self.card, self.tokenizer.vocab_size),
+            stops=fit(prepared.stops, length - tokens) if length else prepared.stops,
+            sampling=prepared.sampling,
             eos_token_ids=self.card.eos_token_ids,
             mdc_sum=self.card.mdc_sum,
             annotations=tuple(nvext.annotations or ()) if nvext is not None else (),
@@ -119,7 +120,8 @@ class Model:
         generate = not proceed if request.add_generation_prompt is None else request.add_generation_prompt
         if proceed and generate:
             raise BadRequest(
-                "continue_final_message and add_generation_prompt exclude each other", param="continue_final_message"
+                "`continue_final_message` and `add_generation_prompt` exclude each other",
+                param="continue_final_message",
             )
         text = template.render(messages, tools, generate, **kwargs)
         return _without_end(text, messages[-1].get("content") or "") if proceed else text
@@ -128,13 +130,18 @@ class Model:
         """Whether tokenising `prompt` takes so long that it must not happen on the event loop."""
         return len(prompt) > _THREAD_AT[self.tokenizer.backend_for(prompt)]
 
-    def _prepare_chat(self, request: ChatRequest) -> Prepared:
-        nvext = request.nvext
-        if nvext is not None and nvext.use_raw_prompt:
-            return Prepared(request, "messages", last_user_text(request), add_special=True)
-        prompt = self.render(request)
-        self._fits(prompt, "messages")
-        return Prepared(request, "messages", prompt)
+    def _conditions(self, request: Common) -> tuple[Stops, Sampling]:
+        """Everything that can be wrong without the prompt is found before it is rendered and tokenised."""
+        vocab_size = self.tokenizer.vocab_size
+        return stops_of(request, self.card, vocab_size), sampling_of(request, self.card, vocab_size)
+
+    def _given_ids(self, request: Common) -> bytes:
+        """`nvext.token_data` as packed ids, which takes the place of a prompt."""
+        given = request.nvext.token_data if request.nvext is not None else None
+        if given is None:
+            return b""
+        checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
+        return pack(given)
 
     def _fits(self, prompt: str, param: str) -> None:
         """Refuse at once what cannot fit however it is tokenised: megabytes are not worth the work."""
@@ -147,5 +154,5 @@ def _without_end(text: str, content: str) -> str:
     """The rendered prompt cut right behind the last message's words, so that the model goes on in it."""
     place = text.rfind(content.strip())
     if place < 0 or not content.strip():
-        raise BadRequest("continue_final_message needs a last message that the template shows", param="messages")
+        raise BadRequest("`continue_final_message` needs a last message that the template shows", param="messages")
     return text[: place + len(content.strip())]

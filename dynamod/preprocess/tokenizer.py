@@ -39,7 +39,7 @@ class Tokenizer:
     """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
 
     `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: as the model says. `backend`: who encodes; it is
-    `tokenizers` until `hasten` has been called.
+    `tokenizers` until `use_fast_backend` has been called.
     """
 
     def __init__(self, reference: Any, source: Source) -> None:
@@ -90,7 +90,7 @@ class Tokenizer:
 
     @classmethod
     def from_source(cls, source: Source, *, use_fast_backend: bool = True) -> "Tokenizer":
-        """Load what has been opened already; without `hasten` the caller does so later. Raises UserError."""
+        """Load what has been opened already; without `use_fast_backend` the caller does so later. Raises UserError."""
         made = cls(source.build(), source)
         if use_fast_backend:
             made.use_fast_backend()
@@ -102,7 +102,7 @@ class Tokenizer:
         `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
         with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
         """
-        reference = self._reference  # read before `_fast`, which `hasten` sets before it drops the reference
+        reference = self._reference  # read before `_fast`, which `use_fast_backend` sets before it drops the reference
         try:
             if reference is None or self.backend_for(text) == "fastokens":
                 ids: list[int] = self._fast.encode(text, add_special).ids
@@ -150,6 +150,11 @@ class Tokenizer:
         """Return the id of the token that is written `text` (e.g. "<|im_end|>"), or None."""
         found: int | None = (self._reference or self._fast).token_to_id(text)
         return found
+
+    def token(self, index: int) -> str:
+        """Return how the vocabulary writes the token of an id, e.g. "Ġhello"; "" for an id without a token."""
+        found: str | None = (self._reference or self._fast).id_to_token(index)
+        return found or ""
 
     def _doubled(self, ids: Any) -> bool:
         return self.bos_id is not None and len(ids) > 1 and ids[0] == ids[1] == self.bos_id

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.base import Job, Run
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
@@ -17,6 +18,8 @@ from .events import Log
 from .model import reference
 from .shape import MODEL, Shape
 from .wire import Process
+
+_ENDPOINT = Completions()
 
 End = Literal["", "finished", "failed", "left", "cut off", "refused"]
 
@@ -50,7 +53,7 @@ def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
 
 
 class Client:
-    """Who sent a request: an `ResponseSink` that knows what it has to hear."""
+    """Who sent a request: a `ResponseSink` that knows what it has to hear."""
 
     def __init__(self, wish: Wish, log: Log, now: Callable[[], float], failed: "Callable[[Client], None]") -> None:
         self.wish, self._log, self._now, self._failed = wish, log, now, failed
@@ -74,7 +77,7 @@ class Client:
         request = CompletionRequest(
             model=MODEL, prompt=list(wish.prompt), max_tokens=wish.max_tokens, seed=wish.seed, stream=True
         )
-        return Job(self.id, "completion", request, b"")
+        return Job(self.id, _ENDPOINT, request, b"")
 
     def ends(self, end: End, detail: str = "") -> None:
         """It is over."""

@@ -24,13 +24,13 @@ import msgspec  # noqa: E402
 import uvloop  # noqa: E402
 
 from dynamod.http.metrics import ModelMetrics  # noqa: E402
-from dynamod.http.sse import Frames  # noqa: E402
+from dynamod.http.settings import FrontendSettings  # noqa: E402
+from dynamod.ingress.api.chat import ChatCompletions  # noqa: E402
 from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
-from dynamod.ingress.base import Job  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
 from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
-from dynamod.message.openai import ChatRequest, Message  # noqa: E402
+from dynamod.message.openai import ChatRequest, Message, StreamOptions  # noqa: E402
 from dynamod.message.worker import Generate, Stops  # noqa: E402
 from dynamod.migration.request import InFlightRequest  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
@@ -111,25 +111,26 @@ def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
         output,
         listener,
         0,
-        post=around,
+        transport=around,
         route=around,
         exact=True,
         limit=3,
         now=now,
-        landed=lambda _: None,  # type: ignore[arg-type]
+        completed=lambda _: None,
     )
     made.send()
 
 
 def outlet(transport: Any) -> StreamWriter:
     """A stream that has begun."""
-    job = Job("id", "chat", ChatRequest(model="bench", messages=[Message(role="user", content="x")]), b"")
-    frames = Frames("chat", "0" * 36, "bench", 1_700_000_000, chunked=True, usage_null=True)
-    made = StreamWriter(job, ModelMetrics(), time.perf_counter(), frames, usage=True)
+    request = ChatRequest(
+        model="bench", messages=[Message("user", "x")], stream=True, stream_options=StreamOptions(include_usage=True)
+    )
+    made = StreamWriter(ChatCompletions(), request, "0" * 36, time.perf_counter(), ModelMetrics(), FrontendSettings())
     made.started(1, 3, {})
-    made._transport = transport
+    made.events.transport = transport
     choice = made.choices[0]
-    choice.prefix, choice.direct = frames.prefix(0, first=False), True
+    choice.prefix, choice.direct = made._frames.prefix(0, first=False), True
     choice.last = time.perf_counter()
     return made
 

@@ -223,7 +223,7 @@ def test_counts_are_the_tokenizers(served: Served) -> None:
     question = "What is the capital of France?"
     answer = served.chat(question)
     assert answer.count == served.length(answer.text) + 1
-    lowered = served.model.chat(ChatRequest(messages=[Message("user", question)]), "r")
+    lowered = served.model.encode(served.model.prepare_chat(ChatRequest(messages=[Message("user", question)])), "r")
     assert answer.prompt_tokens == tokens.count(lowered.token_ids)
     assert [delta.prompt_tokens for delta in answer.texts[:-1]] == [None] * (len(answer.texts) - 1)
 

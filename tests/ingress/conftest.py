@@ -3,16 +3,21 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import pytest
 import uvloop
 
+from dynamod import sample
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, ResponseSink
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
+from dynamod.preprocess.card import read_card
+from dynamod.preprocess.model import Model
 
 BOTH_LOOPS = ("test_stream_bytes", "test_leaving")  # what stands or falls with the transport
 
@@ -21,6 +26,11 @@ BOTH_LOOPS = ("test_stream_bytes", "test_leaving")  # what stands or falls with 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     both = any(name in item.nodeid for name in BOTH_LOOPS)
     return {"asyncio": asyncio.new_event_loop} | ({"uvloop": uvloop.new_event_loop} if both else {})
+
+
+@cache
+def sample_model() -> Model:
+    return Model.load(read_card(sample.path("sample"), name="org/model"))
 
 
 Play = Callable[[Job, ResponseSink], Awaitable[None]]
@@ -56,6 +66,9 @@ class FakeBackend:
 
     def models(self) -> Mapping[str, ModelCard]:
         return self.cards
+
+    def model(self, name: str) -> Model | None:
+        return None if self.cards[name].kind == "text" else sample_model()
 
     def health(self) -> Mapping[str, Any]:
         if not self.alive:
@@ -100,7 +113,7 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Callable[..., Awaitable[S
     servers: list[Server] = []
 
     async def start(**settings: Any) -> Server:
-        server = Server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend)
+        server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend)
         await server.start()
         servers.append(server)
         return server
@@ -192,7 +205,7 @@ def threaded() -> Iterator[tuple[str, int, FakeBackend]]:
 
     async def begin() -> None:
         fake = FakeBackend()
-        server = Server(FrontendSettings(host="127.0.0.1", port=0), fake)
+        server = make_server(FrontendSettings(host="127.0.0.1", port=0), fake)
         await server.start()
         ready.append((server, fake))
         begun.set()

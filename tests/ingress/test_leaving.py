@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 from dynamod.message.errors import UserError
 
 CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}],"stream":true}'
@@ -224,11 +224,11 @@ async def test_stop_ends_a_backend_that_does_not_begin(serve, backend, connect, 
 
 
 async def test_a_taken_port_says_what_to_do(server, backend) -> None:
-    other = Server(FrontendSettings(host="127.0.0.1", port=server.port), backend)
+    other = make_server(FrontendSettings(host="127.0.0.1", port=server.port), backend)
     with pytest.raises(UserError, match="in use") as caught:
         await other.start()
     assert "another port" in caught.value.line()
-    wrong = Server(FrontendSettings(host="no.such.host.invalid", port=0), backend)
+    wrong = make_server(FrontendSettings(host="no.such.host.invalid", port=0), backend)
     with pytest.raises(UserError, match="cannot listen"):
         await wrong.start()
 
@@ -239,7 +239,7 @@ async def test_a_given_socket_is_used(backend, connect) -> None:
         sock.bind(("127.0.0.1", 0))
         if listening:
             sock.listen(5)
-        server = Server(FrontendSettings(port=1), backend)
+        server = make_server(FrontendSettings(port=1), backend)
         await server.start(sock)
         assert server.port == sock.getsockname()[1]
         client = await connect(server)

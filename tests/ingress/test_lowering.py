@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
-from dynamod.ingress.lowering import check_served, completion_prompts, lower, lower_text
+from dynamod.ingress.lowering import Lowered, Served, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt
@@ -28,7 +30,12 @@ def completion(**fields: Any) -> CompletionRequest:
 
 
 def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
-    return Job("r", "chat" if isinstance(request, ChatRequest) else "completion", request, body)
+    endpoint = ChatCompletions() if isinstance(request, ChatRequest) else Completions()
+    return Job("r", endpoint, request, body)
+
+
+async def lower_text(job: Job) -> Lowered:
+    return await job.endpoint.lower(job, Served(CARD, None, random.Random(1)))
 
 
 @pytest.mark.parametrize(
@@ -42,18 +49,7 @@ def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
     ],
 )
 def test_prompts(prompt: Any, prompts: Any) -> None:
-    assert completion_prompts(completion(prompt=prompt)) == prompts
-
-
-def test_a_chat_has_one() -> None:
-    assert completion_prompts(chat()) == [None]
-
-
-@pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [[1], "a"]])
-def test_prompts_that_are_none(prompt: Any) -> None:
-    with pytest.raises(BadRequest) as caught:
-        completion_prompts(completion(prompt=prompt))
-    assert caught.value.param == "prompt"
+    assert prompts_of(completion(prompt=prompt)) == prompts
 
 
 @given(st.booleans(), st.none() | st.booleans(), st.none() | st.integers(0, 20))
@@ -68,11 +64,11 @@ def test_logprobs_are_served_or_refused(can: bool, wanted: bool | None, count: i
             check_served(request, card)
 
 
-def test_a_text_engine_gets_the_clients_own_body() -> None:
+async def test_a_text_engine_gets_the_clients_own_body() -> None:
     body = json.dumps({"anything": [1, 2]}).encode()
     request = chat(max_tokens=7, stop="END")
-    assert lower_text(job(request, body), CARD) == Chat("r", "m", "chat", body, 7, ("END",))
-    assert lower_text(job(completion(), body), CARD) == Chat("r", "m", "completion", body)
+    assert (await lower_text(job(request, body))).requests == [Chat("r", "m", "chat", body, 7, ("END",))]
+    assert (await lower_text(job(completion(), body))).requests == [Chat("r", "m", "completion", body)]
 
 
 @pytest.mark.parametrize(
@@ -85,33 +81,50 @@ def test_a_text_engine_gets_the_clients_own_body() -> None:
         ({"max_tokens": 5000}, 100),
     ],
 )
-def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit: int | None) -> None:
+async def test_the_limit_of_a_text_engine_is_the_clients(fields: dict[str, Any], limit: int | None) -> None:
     """The rest of the context is not known here: it is the engine's to keep."""
-    assert lower_text(job(chat(**fields)), CARD).max_tokens == limit
+    (request,) = (await lower_text(job(chat(**fields)))).requests
+    assert isinstance(request, Chat)
+    assert request.max_tokens == limit
+
+
+@pytest.mark.parametrize("format_", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {}}])
+@pytest.mark.parametrize("can", [True, False])
+def test_a_form_of_the_answer_needs_an_engine_with_grammars(can: bool, format_: dict[str, Any]) -> None:
+    card = ModelCard("m", capabilities=Capabilities(grammars=can))
+    request = msgspec.convert({"messages": [{"role": "user", "content": "x"}], "response_format": format_}, ChatRequest)
+    if can:
+        check_served(request, card)
+        return
+    with pytest.raises(BadRequest, match="grammars") as caught:
+        check_served(request, card)
+    assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
 
 
 @pytest.mark.parametrize(
-    ("request_", "param"),
+    ("fields", "param"),
     [
-        (completion(prompt=["a", "b"]), "prompt"),
-        (completion(prompt=[1, 2]), "prompt"),
-        (chat(messages=[]), "messages"),
-        (chat(temperature=3.0), "temperature"),
-        (chat(max_tokens=0), "max_tokens"),
-        (chat(stop=[""]), "stop"),
-        (chat(logit_bias={"x": 1.0}), "logit_bias"),
-        (chat(stop_token_ids=[-1]), "stop_token_ids"),
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"temperature": 3.0}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": [""]}, "stop[0]"),
+        ({"logit_bias": {"x": 1.0}}, "logit_bias"),
+        ({"logit_bias": {"2147483648": 1.0}}, "logit_bias"),
+        ({"stop_token_ids": [-1]}, "stop_token_ids"),
+        ({"logprobs": 1}, "logprobs"),
     ],
 )
-def test_what_a_text_engine_is_spared(request_: Any, param: str) -> None:
+async def test_what_a_text_engine_is_spared(fields: dict[str, Any], param: str) -> None:
+    body = json.dumps({"prompt": "hi", **fields}).encode()
     with pytest.raises(BadRequest) as caught:
-        lower_text(job(request_), CARD)
+        await lower_text(Job("r", Completions(), Completions().read(body)[0], body))
     assert caught.value.param == param
 
 
 async def test_choices_differ_in_their_ids_alone() -> None:
     request = chat(n=3, nvext=NvExt(annotations=["request_id", "token_ids"]))
-    lowered = await lower(job(request), CARD, None, random.Random(1))
+    lowered = await lower_text(job(request))
     assert len(lowered.requests) == 3
     assert [request.request_id for request in lowered.requests] == ["r#0", "r#1", "r#2"]
     first = lowered.requests[0]

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.http.errors import error_object, json_response
-from dynamod.ingress.api.parse import Parser
-from dynamod.ingress.api.validate import check_chat, check_completion
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.completions import Completions
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 
-CHAT = Parser(ChatRequest)
-COMPLETION = Parser(CompletionRequest)
+chat, completion = ChatCompletions().read, Completions().read
 GOOD = {
     "model": "m",
     "messages": [
@@ -30,18 +29,6 @@ GOOD = {
     "stream": True,
     "stream_options": {"include_usage": True},
 }
-
-
-def chat(body: bytes) -> tuple[ChatRequest, int]:
-    request, unknown = CHAT.parse(body)
-    check_chat(request)
-    return request, unknown
-
-
-def completion(body: bytes) -> tuple[CompletionRequest, int]:
-    request, unknown = COMPLETION.parse(body)
-    check_completion(request)
-    return request, unknown
 
 
 def refused(call, body) -> BadRequest:
@@ -95,7 +82,27 @@ def test_a_good_request_passes() -> None:
         ({"nvext": {"top_k": -5}}, "nvext.top_k"),
         ({"nvext": {"token_data": [2**31]}}, "nvext.token_data"),
         ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
-        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"min_tokens": 6, "max_tokens": 9, "max_completion_tokens": 5}, "min_tokens"),
+        ({"n": 3, "best_of": 2}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"min_tokens": -1}, "min_tokens"),
+        ({"max_tokens": 2**31}, "max_tokens"),
+        ({"top_p": 0}, "top_p"),
+        ({"min_p": 1.5}, "min_p"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": -2.5}, "frequency_penalty"),
+        ({"repetition_penalty": 2.1}, "repetition_penalty"),
+        ({"stop": ["a", "b" * 1001]}, "stop[1]"),
+        ({"logit_bias": {"1": -101, "2": 5}}, "logit_bias"),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"nvext": {"repetition_penalty": 0}}, "nvext.repetition_penalty"),
+        ({"nvext": {"token_data": []}}, "nvext.token_data"),
+        ({"nvext": {"backend_instance_id": -1}}, "nvext.backend_instance_id"),
+        (
+            {"nvext": {"router_config_override": {"router_temperature": -0.5}}},
+            "nvext.router_config_override.router_temperature",
+        ),
+        ({"response_format": "json"}, "response_format"),
         ({"unknown": 1, "n": "x"}, "n"),
     ],
 )
@@ -111,19 +118,94 @@ def test_a_wrong_chat_field_is_named(change, param) -> None:
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": ["a", 1]}, "prompt[1]"),
+        ({"prompt": [1, [2]]}, "prompt[1]"),
+        ({"prompt": [[1], "a"]}, "prompt[1]"),
         ({"prompt": [[1], []]}, "prompt[1]"),
         ({"prompt": [[1], ["a"]]}, "prompt[1][0]"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": [[2**31]]}, "prompt[0]"),
         ({"prompt": ["a"] * 17, "n": 128}, "prompt"),
-        ({"suffix": "x"}, "suffix"),
         ({"echo": True, "prompt": [1]}, "echo"),
-        ({"echo": True, "logprobs": 1}, "logprobs"),
         ({"logprobs": 21}, "logprobs"),
     ],
 )
 def test_a_wrong_completion_field_is_named(change, param) -> None:
     assert refused(completion, {"model": "m", "prompt": "x"} | change).param == param
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"temperature": 3}, "`temperature` is 3; it must be between 0 and 2"),
+        ({"temperature": -0.5}, "`temperature` is -0.5; it must be between 0 and 2"),
+        ({"top_p": 0}, "`top_p` is 0; it must be above 0 and at most 1"),
+        ({"n": 129}, "`n` is 129; it must be between 1 and 128"),
+        ({"top_k": 2**31}, "`top_k` is 2147483648; it must be between -1 and 2147483647"),
+        ({"seed": 10**400}, f"`seed` is out of range; it must be between {-(2**63)} and {2**63 - 1}"),
+        ({"nvext": {"top_k": -5}}, "`nvext.top_k` is -5; it must be between -1 and 2147483647"),
+        ({"stop_token_ids": [1, -1]}, "`stop_token_ids[1]` is -1; it must be between 0 and 2147483647"),
+        ({"logit_bias": {"1": 5, "2": 101}}, "`logit_bias[...]` is 101; it must be between -100 and 100"),
+        ({"stop": ["a"] * 65}, "`stop` has more than 64 entries"),
+        ({"stop": ["a" * 1001]}, "`stop[0]` has more than 1000 characters"),
+        ({"stop": ["a", ""]}, "`stop[1]` must not be empty"),
+        ({"messages": []}, "`messages` must not be empty"),
+        ({"temperature": "hot"}, "`temperature`: expected float | null, got str"),
+        ({"unknown": 1, "temperature": 3}, "`temperature` is 3; it must be between 0 and 2"),
+    ],
+)
+def test_a_refusal_says_the_value_and_what_is_allowed(change, text) -> None:
+    assert str(refused(chat, GOOD | change)) == text
+
+
+@pytest.mark.parametrize("value", [1e-300, 2, 0.1 + 0.2])
+@given(st.floats(-5, 5) | st.integers(-5, 5))
+def test_a_range_refuses_what_lies_outside_and_nothing_else(value, temperature) -> None:
+    body = json.dumps(GOOD | {"temperature": temperature, "repetition_penalty": value}).encode()
+    if 0 <= temperature <= 2:
+        assert chat(body)[0].temperature == temperature
+    else:
+        assert refused(chat, body).param == "temperature"
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "param"),
+    [
+        (chat, {"functions": [{"name": "f"}]}, "functions"),
+        (chat, {"function_call": {"name": "f"}}, "function_call"),
+        (chat, {"modalities": ["text", "audio"]}, "modalities"),
+        (chat, {"audio": {"voice": "x"}}, "audio"),
+        (chat, {"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        (chat, {"web_search_options": {}}, "web_search_options"),
+        (chat, {"verbosity": "low"}, "verbosity"),
+        (chat, {"messages": [{"role": "assistant", "function_call": {"name": "f"}}]}, "messages[0].function_call"),
+        (chat, {"messages": [{"role": "assistant", "audio": {"id": "x"}}]}, "messages[0].audio"),
+        (chat, {"use_beam_search": True}, "use_beam_search"),
+        (chat, {"length_penalty": 0.9}, "length_penalty"),
+        (chat, {"best_of": 2}, "best_of"),
+        (chat, {"nvext": {"max_thinking_tokens": 5}}, "nvext.max_thinking_tokens"),
+        (completion, {"use_beam_search": True}, "use_beam_search"),
+        (completion, {"suffix": "x"}, "suffix"),
+        (completion, {"echo": True, "logprobs": 1}, "logprobs"),
+    ],
+)
+def test_what_would_change_the_answer_is_not_ignored(call, change, param) -> None:
+    error = refused(call, {"messages": GOOD["messages"]} | change if call is chat else {"prompt": "x"} | change)
+    assert (error.param, error.code) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"user": "me", "metadata": {"a": 1}, "store": True, "service_tier": "auto", "safety_identifier": "x"},
+        {"prompt_cache_key": "x", "prompt_cache_retention": "24h", "priority": 1, "parallel_tool_calls": True},
+        {"use_beam_search": False, "length_penalty": 1, "n": 2, "best_of": 2, "response_format": {"type": "text"}},
+        {"functions": [], "function_call": "auto", "modalities": ["text"], "audio": None, "verbosity": "medium"},
+        {"stop": ["a"] * 64, "top_p": 1, "min_p": 0, "repetition_penalty": 2, "logit_bias": {"0": -100}},
+    ],
+)
+def test_what_changes_nothing_is_accepted(change) -> None:
+    assert chat(json.dumps(GOOD | change).encode())[1] == 0
 
 
 def test_missing_required_fields_are_named() -> None:
@@ -160,9 +242,8 @@ def test_unknown_fields_are_counted_and_the_rest_is_read() -> None:
     request, unknown = chat(json.dumps(GOOD | {"one": 1, "two": {"a": [1]}}).encode())
     assert unknown == 2
     assert request.temperature == 0.5
-    strict = Parser(ChatRequest, reject_unknown=True)
     with pytest.raises(BadRequest, match="one, two") as caught:
-        strict.parse(json.dumps(GOOD | {"one": 1, "two": 2}).encode())
+        chat(json.dumps(GOOD | {"one": 1, "two": 2}).encode(), reject_unknown=True)
     assert caught.value.param == "one"
 
 
@@ -172,6 +253,23 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 NAMES = st.sampled_from(sorted({*ChatRequest.__struct_fields__, *CompletionRequest.__struct_fields__})) | st.text()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"messages":[],"messages":5}',
+        b'{"messages":[{"role":"user","content":"x"}],"temperature":3,"temperature":1}',
+        b'{"prompt":[-1],"prompt":[]}',
+        b'{"prompt":[[1],[-1]],"prompt":[[[1]]]}',
+        b'{"prompt":[1,-1],"prompt":[1]}',
+        b'{"prompt":"x","nvext":{"top_k":-9},"nvext":[1]}',
+        b'{"prompt":"x","temperature":3,"user":"\\ud800"}',
+    ],
+)
+def test_a_body_that_says_things_twice_or_breaks_off_later(body) -> None:
+    for call in (chat, completion):
+        refused(call, body)
 
 
 def survives(body: bytes) -> None:

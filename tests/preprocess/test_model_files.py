@@ -51,7 +51,10 @@ def answers(card: ModelCard) -> list[Any]:
     if model.templates:
         messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
         request = msgspec.convert({"model": "m", "messages": messages}, ChatRequest)
-        found += [model.render(request), msgspec.structs.replace(model.chat(request, "r"), annotations=())]
+        found += [
+            model.render(request),
+            msgspec.structs.replace(model.encode(model.prepare_chat(request), "r"), annotations=()),
+        ]
     return found
 
 

@@ -33,7 +33,7 @@ def test_encodes_as_its_tokenizer_file(model: Model) -> None:
 
 def test_a_conversation_reaches_the_model(model: Model) -> None:
     request = ChatRequest(messages=[Message("user", "Say a word."), Message("assistant", "No."), Message("user", "é")])
-    generate = model.chat(request, "i")
+    generate = model.encode(model.prepare_chat(request), "i")
     prompt = model.tokenizer.decode(unpack(generate.token_ids), skip_special=False)
     assert prompt == model.render(request)
     assert [prompt.index(text) for text in ("Say a word.", "No.", "é")] == sorted(

@@ -35,13 +35,13 @@ def prepare(model: Model, request: Chat) -> Prepared:
     """Read, check and render. Raises BadRequest."""
     try:
         if request.kind == "chat":
-            return model.prepare(msgspec.json.decode(request.body, type=_ChatBody))
+            return model.prepare_chat(msgspec.json.decode(request.body, type=_ChatBody))
         body = msgspec.json.decode(request.body, type=_CompletionBody)
     except msgspec.MsgspecError as error:
         raise BadRequest(f"the request cannot be read: {error}") from None
     if not isinstance(body.prompt, str):
         raise BadRequest("mistralrs takes one prompt as a string", param="prompt")
-    return model.prepare(body, body.prompt)
+    return model.prepare_prompts(body, [body.prompt])[0]
 
 
 def lower(model: Model, prepared: Prepared, request_id: str) -> Asked:

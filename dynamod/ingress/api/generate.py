@@ -1,143 +1,104 @@
-"""The two routes that make text: /v1/chat/completions and /v1/completions."""
+"""What endpoints that answer with text share. A subclass says how requests and answers of its route look."""
 
-import asyncio
-import time
-from collections.abc import Callable
-from typing import Any, Literal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
-from aiohttp import HttpVersion11, web
 
-from dynamod.http.body import read_body
-from dynamod.http.context import RequestContext, unused
-from dynamod.http.metrics import Metrics
+from dynamod.http.context import RequestContext
+from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.http.sse import Frames
-from dynamod.ingress.base import Backend, Job
-from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
-from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.observe.logs import bound
+from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import Common
+from dynamod.preprocess.model import Model, Prepared
 
-from .parse import Parser, check_json
+from .endpoint import EngineEndpoint
+from .response import ResponseWriter
 from .stream import StreamWriter
 from .unary import UnaryWriter
-from .validate import check_chat, check_completion
 
-Kind = Literal["chat", "completion"]
-
-ENDPOINTS: dict[Kind, tuple[str, str]] = {
-    "chat": ("chat_completions", "chat"),
-    "completion": ("completions", "completions"),
-}
-"""By kind: the `endpoint` label of the metrics, and the word in `ModelCard.types`."""
+G = TypeVar("G", bound=Common)
+_LOWEST = -9999.0  # JSON has no minus infinity
 
 
-class Generate:
-    """Reads a request, hands it to the backend, answers with what the outlet gathered or streams."""
+class Generation(EngineEndpoint[G]):
+    """Answers with text: one choice or several, whole or streamed.
 
-    def __init__(self, kind: Kind, settings: FrontendSettings, backend: Backend, metrics: Metrics) -> None:
-        self._kind: Kind = kind
-        self._settings = settings
-        self._backend = backend
-        self._metrics = metrics
-        self._label, self._type = ENDPOINTS[kind]
-        self.live: set[RequestContext] = set()
-        self._ids: set[str] = set()
-        reject = settings.unknown_fields == "reject"
-        self._read: Callable[[bytes], tuple[ChatRequest | CompletionRequest, int]]
-        if kind == "chat":
-            self._read = Parser(ChatRequest, reject).parse
-        else:
-            self._read = Parser(CompletionRequest, reject).parse
+    `kind`: the route's name for text engines. `continuing`: answers go on from their prompts. `unserved`: fields that
+    would change the answer if they were served, with the values that would not.
+    """
 
-    async def __call__(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
-        """Serve one request. Raises RequestError while nothing has been sent. Log lines meanwhile carry its id."""
-        with bound(x_request_id=context.id):
-            return await self._generate(request, context)
+    streams = True
+    kind: ClassVar[Literal["chat", "completion"]]
+    continuing: ClassVar[bool] = False
+    id_prefix: ClassVar[str]
+    chunk_object: ClassVar[str]
+    unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
 
-    async def _generate(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
-        context.endpoint = self._label
-        body = await read_body(request, self._settings.body_limit)
-        asked, unknown = self._read(body)
-        self._metrics.unknown_fields += unknown
-        if isinstance(asked, ChatRequest):
-            check_chat(asked)
-        else:
-            check_completion(asked)
-        name, card = self._pick(asked.model)
-        if card.kind == "text":
-            check_json(body)
-        if asked.model != name:
-            asked = msgspec.structs.replace(asked, model=name)
-        job = Job(id=unused(context.id, self._ids), kind=self._kind, request=asked, body=body)
-        self._ids.add(job.id)
-        self.live.add(context)
-        try:
-            return await self._serve(request, context, job)
-        finally:
-            context.release()
-            self.live.discard(context)
-            self._ids.discard(job.id)
+    def check(self, request: G) -> None:
+        """Fields against each other, and those that would change the answer but are not served."""
+        for name, harmless in self.unserved.items():
+            value = getattr(request, name)
+            if value is not None and value not in harmless:
+                raise unsupported(name, f"`{name}` is not served")
+        if request.best_of is not None and request.best_of != (request.n or 1):
+            raise unsupported("best_of", "`best_of` other than `n` is not served")
+        if request.nvext is not None and request.nvext.max_thinking_tokens is not None:
+            raise unsupported("nvext.max_thinking_tokens", "`nvext.max_thinking_tokens` is not served")
+        limit, name = request.token_limit
+        if limit is not None and request.min_tokens is not None and request.min_tokens > limit:
+            raise BadRequest(f"`min_tokens` is {request.min_tokens}, above `{name}`: {limit}", param="min_tokens")
+        if request.stream_options is not None and not request.stream:
+            raise BadRequest("`stream_options` needs `stream`: true", param="stream_options")
 
-    async def _serve(self, request: web.BaseRequest, context: RequestContext, job: Job) -> web.StreamResponse:
-        asked = job.request
-        meter = context.serving(asked.model, bool(asked.stream))
-        created = int(time.time())
-        headers = {"x-request-id": context.id}
-        limit = self._settings.total_timeout
-        clock = None
-        if limit:
-            clock = asyncio.get_running_loop().call_later(limit, context.abort, _too_long(limit))
-        try:
-            if not asked.stream:
-                unary = UnaryWriter(job, meter, context.begun, asked.model, created)
-                await self._start(context, job, unary)
-                return await unary.serve(headers)
-            usage = self._settings.force_include_usage
-            usage = usage or (asked.stream_options is not None and asked.stream_options.include_usage)
-            chunked = request.version >= HttpVersion11
-            frames = Frames(self._kind, job.id, asked.model, created, chunked=chunked, usage_null=usage)
-            stream = StreamWriter(job, meter, context.begun, frames, usage)
-            await self._start(context, job, stream)
-            return await stream.serve(request, headers, self._settings.keep_alive)
-        finally:
-            if clock is not None:
-                clock.cancel()
+    @abstractmethod
+    def prompts(self, model: Model, request: G) -> Sequence[Prepared]:
+        """The prompts of a request, checked. Raises BadRequest."""
 
-    async def _start(self, context: RequestContext, job: Job, answer: Any) -> None:
-        context.answering(job, answer)
-        limit = self._settings.total_timeout
-        if not limit:
-            context.run = await self._backend.start(job, answer)
-        else:
-            try:
-                async with asyncio.timeout(limit):
-                    context.run = await self._backend.start(job, answer)
-            except TimeoutError:
-                raise _too_long(limit) from None
-        if not answer.open and context.run is not None and answer.error is not None:
-            context.run.cancel()  # ended by a clock or by shutdown while the backend was beginning
-            context.run = None
+    def echo(self, request: G) -> Sequence[str]:
+        """What stands before the answers, by prompt; empty: nothing."""
+        return ()
 
-    def _pick(self, name: str) -> tuple[str, ModelCard]:
-        """The model asked for, with its card; without a name the only one."""
-        models = self._backend.models()
-        if not models:
-            raise Overloaded("no model is being served; start a worker", retry_after=1)
-        if not name:
-            if len(models) > 1:
-                known = ", ".join(sorted(models)[:8])
-                raise BadRequest(f"`model` is required; served: {known}", param="model")
-            name = next(iter(models))
-        card = models.get(name)
-        if card is None:
-            known = ", ".join(sorted(models)[:8])
-            raise NotFound(f"the model `{name[:200]}` does not exist; served: {known}", param="model")
-        if self._type not in card.types:
-            raise NotFound(f"the model `{name}` does not serve {self._type}", param="model")
-        return name, card
+    @abstractmethod
+    def delta(self, text: str, first: bool) -> dict[str, Any]:
+        """The members of a chunk's choice that carry text, the text last. `first`: nothing of it was sent before."""
+
+    @abstractmethod
+    def ending(self, first: bool) -> dict[str, Any]:
+        """The members of a choice's last chunk, which carries the finish reason."""
+
+    @abstractmethod
+    def part(self, part: Mapping[str, Any], first: bool) -> dict[str, Any] | None:
+        """The members for a choice in a text engine's own chunk; None: it says nothing."""
+
+    @abstractmethod
+    def logprobs(self, entries: Sequence[Logprob], offset: int) -> dict[str, Any]:
+        """Log probabilities; `offset`: characters of the answer's text before the first entry."""
+
+    @abstractmethod
+    def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> msgspec.Struct:
+        """A choice of the whole answer. `extra`: what a text engine said beside the text, merged from its chunks."""
+
+    async def lower(self, job: Job, served: Served) -> Lowered:
+        """One engine request per prompt and sample."""
+        request = cast("G", job.request)  # a job's endpoint is the one that has read its request
+        check_served(request, served.card)
+        if served.model is None:
+            return lower_text(job, request, served.card, self.kind)
+        return await lower_tokens(job, request, served, self.prompts(served.model, request), self.continuing)
+
+    def writer(
+        self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
+    ) -> ResponseWriter:
+        """A writer of events or of the answer in one piece."""
+        if request.stream:
+            return StreamWriter(self, request, job.id, context.begun, meter, settings, context.request.version)
+        return UnaryWriter(self, request, job.id, context.begun, meter)
 
 
-def _too_long(limit: float) -> TimedOut:
-    return TimedOut(f"the request took longer than {limit:g} s, the limit of this server")
+def finite(value: float) -> float:
+    """A log probability that JSON can say."""
+    return value if value > _LOWEST else _LOWEST

@@ -1,43 +1,73 @@
 """/v1/models: what can be asked for now."""
 
 import time
-from typing import Any
+from typing import ClassVar, Literal
 
+import msgspec
 from aiohttp import web
 
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
-from dynamod.ingress.base import Backend
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
 
+from .endpoint import Endpoint, Frontend
 
-class Models:
-    """The list and, with an id behind the path (slashes included), one entry."""
+_SINCE = int(time.time())
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._since = int(time.time())
 
-    async def all(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
-        """GET /v1/models."""
-        rows = [self._row(name, card) for name, card in self._backend.models().items()]
-        return json_response({"object": "list", "data": rows})
+class Model(msgspec.Struct, omit_defaults=True):
+    """One model. The context length, 0 for not known, has the names of two servers."""
 
-    async def one(self, request: web.BaseRequest, context: RequestContext, name: str) -> web.Response:
-        """GET /v1/models/{id}. Raises NotFound."""
-        card = self._backend.models().get(name)
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int = 0
+    context_length: int = 0
+
+    @classmethod
+    def of(cls, name: str, card: ModelCard) -> "Model":
+        """The model of a card."""
+        length = card.context_length
+        return cls(name, "model", card.created or _SINCE, "dynamod", length, length)
+
+
+class ModelList(msgspec.Struct):
+    """All models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Models(Endpoint):
+    """GET /v1/models."""
+
+    path = "/v1/models"
+    summary = "Models that can be asked for"
+    response: ClassVar[type[msgspec.Struct]] = ModelList
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """The list."""
+        rows = [Model.of(name, card) for name, card in frontend.backend.models().items()]
+        return json_response(ModelList("list", rows))
+
+
+class OneModel(Models):
+    """GET /v1/models/{id}."""
+
+    path = "/v1/models/{id}"
+    prefix = "/v1/models/"
+    summary = "One model; its id may contain slashes"
+    response = Model
+    errors = (401, 404)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """One entry; without an id the list. Raises NotFound."""
+        name = context.request.rel_url.path.removeprefix(self.prefix)
+        if not name:
+            return await super().serve(frontend, context)
+        card = frontend.backend.models().get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
-        return json_response(self._row(name, card))
-
-    def _row(self, name: str, card: ModelCard) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "id": name,
-            "object": "model",
-            "created": card.created or self._since,
-            "owned_by": "dynamod",
-        }
-        if card.context_length:
-            row["max_model_len"] = row["context_length"] = card.context_length
-        return row
+        return json_response(Model.of(name, card))

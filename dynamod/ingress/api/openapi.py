@@ -1,124 +1,121 @@
-"""/openapi.json: the routes and forms, made from the same structs and ranges that requests are checked with."""
+"""/openapi.json: made from the table of endpoints and from the structs that requests are decoded with."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from aiohttp import web
 
 import dynamod
-from dynamod.http.context import RequestContext
-from dynamod.http.errors import json_response
 from dynamod.http.settings import FrontendSettings
-from dynamod.message.openai import ChatRequest, CompletionRequest, NvExt
 
-from .limits import CHAT, COMPLETION, NVEXT, Range
-from .schemas import ANSWERS
+from .endpoint import Endpoint
 
 _REF = "#/components/schemas/"
 
 _ERRORS = {
-    "400": "The request is wrong; `param` names the field",
-    "401": "No API key, or a wrong one",
-    "404": "Unknown model",
-    "413": "The body is too large",
-    "500": "A mistake of the server",
-    "502": "The engine failed",
-    "503": "Nobody can take the request now; see Retry-After",
-    "504": "A clock of the request passed",
+    400: "The request is wrong; `param` names the field",
+    401: "No API key, or a wrong one",
+    404: "Unknown model",
+    413: "The body is too large",
+    500: "A mistake of the server",
+    502: "The engine failed",
+    503: "Nobody can take the request now; see Retry-After",
+    504: "A clock of the request passed",
 }
+_TEXT = {"type": "string"}
+_MAYBE_TEXT = {"type": ["string", "null"]}
 
 
-class Document:
-    """Made once, when first asked for."""
-
-    def __init__(self, settings: FrontendSettings) -> None:
-        self._settings = settings
-        self._made: dict[str, Any] | None = None
-
-    async def get(self, request: web.BaseRequest, context: RequestContext) -> web.Response:
-        """GET /openapi.json."""
-        if self._made is None:
-            self._made = document(self._settings)
-        return json_response(self._made)
-
-
-def document(settings: FrontendSettings) -> dict[str, Any]:
-    """The OpenAPI 3.1 description of this server."""
+def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
+    """The OpenAPI 3.1 description of a server with these endpoints."""
     schemes: dict[str, Any] = {}
-    guard: list[dict[str, Any]] = []
     if settings.api_keys:
         schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
-        guard = [{"key": []}]
-    paths: dict[str, Any] = {
-        "/v1/chat/completions": {"post": _post("ChatRequest", "ChatAnswer", "ResponseWriter a conversation", settings)},
-        "/v1/completions": {"post": _post("CompletionRequest", "CompletionAnswer", "Continue a text", settings)},
-        "/v1/models": {"get": _get("Models that can be asked for", {"200": "ModelList"}, "401")},
-        "/v1/models/{id}": {"get": _get("One model; its id may contain slashes", {"200": "Model"}, "401", "404")},
-        "/health": {"get": _get("Whether anybody can do work", {"200": "Health", "503": "Health"})},
-        "/live": {"get": _get("Whether the process answers", {"200": "Live"})},
-        "/openapi.json": {"get": _get("This document", {"200": "Any"})},
-        "/metrics": {
-            "get": {
-                "summary": "Prometheus metrics",
-                "responses": {"200": {"description": "OK", "content": {"text/plain": {"schema": {"type": "string"}}}}},
-            }
-        },
-    }
-    paths["/v1/models/{id}"]["get"]["parameters"] = [
-        {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-    ]
+    paths = _server_paths()
+    for endpoint in endpoints:
+        operation = _operation(endpoint, settings)
+        if settings.api_keys:
+            operation["security"] = [{"key": []}]
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     for path, methods in paths.items():
         for method, operation in methods.items():
-            operation["operationId"] = method + "".join(word.capitalize() for word in path.split("/"))
-            operation["operationId"] = operation["operationId"].replace("{id}", "One").replace(".json", "")
-            if path.startswith("/v1/") and guard:
-                operation["security"] = guard
+            name = "".join(word.capitalize() for word in path.removesuffix(".json").split("/"))
+            operation["operationId"] = method + name.replace("{id}", "One")
     return {
         "openapi": "3.1.0",
         "info": {"title": "dynamod", "version": dynamod.__version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
-        "components": {"schemas": _schemas(), **schemes},
+        "components": {"schemas": _schemas(endpoints), **schemes},
     }
+
+
+def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
+    good = _json(endpoint.response.__name__)
+    if endpoint.streams:
+        good["text/event-stream"] = {"schema": {"$ref": _REF + "Event"}}
+    responses = {"200": {"description": "The answer, whole or streamed" if endpoint.streams else "OK", "content": good}}
+    for status in endpoint.errors:
+        responses[str(status)] = {"description": _ERRORS[status], "content": _json("Error")}
+    if 503 in endpoint.errors:
+        responses.setdefault(str(settings.overload_status), responses["503"])
+    operation: dict[str, Any] = {"summary": endpoint.summary, "responses": responses}
+    if endpoint.request is not None:
+        operation["requestBody"] = {"required": True, "content": _json(endpoint.request.__name__)}
+    if endpoint.prefix:
+        schema = {"type": "string", "minLength": 1}
+        operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": schema}]
+    return operation
 
 
 def _json(name: str) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": _REF + name}}}
 
 
-def _errors(*statuses: str) -> dict[str, Any]:
-    return {status: {"description": _ERRORS[status], "content": _json("Error")} for status in statuses}
+def _server_paths() -> dict[str, Any]:
+    """What the HTTP server answers by itself."""
 
+    def get(summary: str, content: dict[str, Any], *more: str) -> dict[str, Any]:
+        statuses = ("200", *more)
+        return {
+            "get": {
+                "summary": summary,
+                "responses": {status: {"description": summary, "content": content} for status in statuses},
+            }
+        }
 
-def _get(summary: str, forms: dict[str, str], *errors: str) -> dict[str, Any]:
-    answers = {status: {"description": summary, "content": _json(form)} for status, form in forms.items()}
-    return {"summary": summary, "responses": answers | _errors(*errors)}
-
-
-def _post(request: str, answer: str, summary: str, settings: FrontendSettings) -> dict[str, Any]:
-    good = _json(answer) | {"text/event-stream": {"schema": {"$ref": _REF + "Event"}}}
-    answers = {"200": {"description": "The answer, whole or streamed", "content": good}} | _errors(*_ERRORS)
-    overload = str(settings.overload_status)
-    answers |= {overload: answers.get(overload, answers["503"])}
     return {
-        "summary": summary,
-        "requestBody": {"required": True, "content": _json(request)},
-        "responses": answers,
+        "/health": get("Whether anybody can do work", _json("Health"), "503"),
+        "/live": get("Whether the process answers", _json("Live")),
+        "/openapi.json": get("This document", {"application/json": {"schema": {"type": "object"}}}),
+        "/metrics": get("Prometheus metrics", {"text/plain": {"schema": _TEXT}}),
     }
 
 
-def _schemas() -> dict[str, Any]:
-    _, schemas = msgspec.json.schema_components([ChatRequest, CompletionRequest], ref_template=_REF + "{name}")
-    for name, ranges in ((ChatRequest, CHAT), (CompletionRequest, COMPLETION), (NvExt, NVEXT)):
-        schema = schemas[name.__name__]
+def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    structs = [struct for one in endpoints for struct in (one.request, one.response) if struct is not None]
+    _, schemas = msgspec.json.schema_components(structs, ref_template=_REF + "{name}")
+    for schema in schemas.values():
         schema.pop("additionalProperties", None)  # unknown fields are ignored unless a setting says otherwise
-        for field, allowed in ranges.items():
-            _bound(schema["properties"][field], allowed)
-    schemas["ChatRequest"]["properties"]["messages"]["minItems"] = 1
-    return schemas | ANSWERS
+    return schemas | _SHARED
 
 
-def _bound(schema: dict[str, Any], allowed: Range) -> None:
-    for form in schema.get("anyOf", [schema]):
-        if form.get("type") in ("integer", "number"):
-            form["exclusiveMinimum" if allowed.above else "minimum"] = allowed.low
-            form["maximum"] = allowed.high
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": required | optional, "required": list(required)}
+
+
+_SHARED: dict[str, Any] = {
+    "Event": {
+        "description": "One server-sent event: `data` is a chunk as JSON, or [DONE]; `event`: error or annotation",
+        "type": "object",
+        "properties": {"data": _TEXT, "event": _TEXT},
+    },
+    "Error": _object(
+        {"error": _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT})},
+    ),
+    "Health": _object(
+        {"status": {"enum": ["healthy", "unhealthy"]}, "instances": {"type": "array"}},
+        endpoints={"type": "array", "items": _TEXT},
+        message=_TEXT,
+    ),
+    "Live": _object({"status": {"const": "live"}, "message": _TEXT}),
+}

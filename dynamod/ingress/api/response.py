@@ -1,16 +1,28 @@
-"""What both kinds of answer share: choices, counts, the end, and the one place where the handler waits."""
+"""What all writers of answers share: choices, counts, the end, and the one place where the handler waits."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from aiohttp import web
 
 from dynamod.http.metrics import GAP, ModelMetrics
-from dynamod.ingress.base import Job, Logprob
-from dynamod.message.errors import RequestError
+from dynamod.ingress.base import Logprob, ResponseSink
+from dynamod.message.errors import EngineFailed, RequestError
 
-from .validate import text_prompts
+FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls or content_filter")]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """OpenAI's usage object."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
 
 
 class Choice:
@@ -30,11 +42,14 @@ class Choice:
         self.offset = 0  # characters in log probabilities already sent
 
 
-class ResponseWriter:
-    """An ResponseSink without a form. Calls after the end are ignored, so that a late engine harms nobody."""
+class ResponseWriter(ResponseSink, ABC):
+    """A ResponseSink that answers one HTTP request. Calls after the end are ignored: a late engine does no harm.
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float) -> None:
-        self.job = job
+    `begun`: when the request arrived, on the clock of `perf_counter`. `samples`: choices per prompt. `echo`: what
+    stands before the answers, by prompt.
+    """
+
+    def __init__(self, meter: ModelMetrics, begun: float, samples: int = 1, echo: Sequence[str] = ()) -> None:
         self.choices: list[Choice] = []
         self.open = True
         self.error: RequestError | None = None
@@ -43,25 +58,50 @@ class ResponseWriter:
         self.first: float | None = None  # seconds from the request's arrival to the first token
         self._meter = meter
         self._begun = begun
+        self._samples = samples
+        self._echo = echo
         self._unfinished = 0
         self._prompt_tokens: dict[int, int] = {}  # as engines said at the end, by prompt
-        self._samples = job.request.n or 1
-        self._waiter: asyncio.Future[None] | None = None
+        self.changed = asyncio.Event()  # set when whoever waits has something to do
+
+    @abstractmethod
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Respond with the answer as it is made. Raises the RequestError that ended it while no byte had been sent.
+
+        Cancelling this (the client left) leaves nothing behind.
+        """
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
-        if not self.open or self.choices:
+        """An engine has the request: from here on there are choices."""
+        if self.open and not self.choices:
+            self.choices = [Choice(index) for index in range(choices)]
+            self._unfinished = choices
+            self.prompt_tokens = prompt_tokens
+            if self._echo:
+                for choice in self.choices:
+                    choice.held.append(self._echo[choice.index // self._samples])
+
+    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """Log probabilities travel with the text that follows."""
+        if self.open:
+            choice = self.choices[index]
+            choice.entries += entries
+            choice.direct = False
+
+    def chunk(self, index: int, chunk: Any) -> None:
+        """Take the parts of a text engine's own chunk; its ids and its index do not matter."""
+        if not self.open:
             return
-        self.choices = [Choice(index) for index in range(choices)]
-        self._unfinished = choices
-        self.prompt_tokens = prompt_tokens
-        if getattr(self.job.request, "echo", None):
-            prompts = text_prompts(self.job.request.prompt) or []  # type: ignore[union-attr]
-            for choice in self.choices:
-                choice.held.append(prompts[choice.index // self._samples])
+        choice = self.choices[index]
+        self.tick(choice, 0)
+        try:
+            for part in chunk.get("choices") or ():
+                self._part(choice, part)
+        except (TypeError, ValueError, AttributeError):
+            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """See ResponseSink."""
+        """A choice is complete; the last one ends the answer."""
         choice = self.choices[index] if self.open else None
         if choice is None or choice.reason is not None:
             return
@@ -78,7 +118,7 @@ class ResponseWriter:
             self.close()
 
     def fail(self, error: RequestError) -> None:
-        """See ResponseSink."""
+        """The answer ends here with an error."""
         if self.open:
             self.error = error
             self._failed(error)
@@ -87,7 +127,16 @@ class ResponseWriter:
     def close(self) -> None:
         """Take nothing more and wake whoever waits for the end."""
         self.open = False
-        self._wake()
+        self.changed.set()
+
+    def usage(self, completion: int) -> Usage:
+        """What an answer of so many tokens has used."""
+        return Usage(self.prompt_tokens, completion, self.prompt_tokens + completion)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens made so far."""
+        return self.completion_tokens or sum(choice.tokens for choice in self.choices)
 
     @property
     def reasons(self) -> str:
@@ -95,11 +144,6 @@ class ResponseWriter:
         if self.error is not None:
             return self.error.code or self.error.kind
         return ",".join(sorted({choice.reason or "none" for choice in self.choices})) or "none"
-
-    def usage(self) -> dict[str, int]:
-        """OpenAI's usage object."""
-        prompt, completion = self.prompt_tokens, self.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
     def tick(self, choice: Choice, tokens: int) -> None:
         """Count tokens and the time since the last ones. Runs once per chunk."""
@@ -120,19 +164,12 @@ class ResponseWriter:
         choice.tokens += tokens
         meter.output_tokens += tokens
 
+    @abstractmethod
+    def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
+        """Take what a text engine says of a choice. Raises TypeError, ValueError or AttributeError for nonsense."""
+
     def _finished(self, choice: Choice) -> None:
-        """For the form: a choice is complete."""
+        """A choice is complete."""
 
     def _failed(self, error: RequestError) -> None:
-        """For the form: the answer ends with an error."""
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        """The answer ends with an error."""

@@ -1,64 +1,69 @@
-"""The streamed answer: the outlet writes to the socket itself, the handler sleeps until there is more to decide."""
+"""The streamed answer: each delta becomes a frame and leaves in the same call, unless the client is slow."""
 
-import asyncio
+import time
 from collections.abc import Mapping
-from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
+from aiohttp import HttpVersion, HttpVersion11, web
 
 from dynamod.http.errors import error_object
 from dynamod.http.metrics import ModelMetrics
-from dynamod.http.sse import Frames
-from dynamod.ingress.base import Job, Logprob
+from dynamod.http.settings import FrontendSettings
+from dynamod.http.stream import HIGH_WATER, EventStream
 from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.openai import Common
 
-from .logprobs import chat_form, completion_form
+from .chunks import ChunkFrames
 from .response import Choice, ResponseWriter
 
-HIGH_WATER = 64 * 1024  # unsent bytes above which text is merged instead of written
-
-_HEADERS = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-cache",
-    "X-Accel-Buffering": "no",
-}
+if TYPE_CHECKING:
+    from .generate import Generation
 
 
 class StreamWriter(ResponseWriter):
-    """Writes SSE frames straight to the transport.
+    """Makes the events of one answer.
 
-    Nothing is sent before the first text, so an earlier failure keeps its HTTP status. While the client is slow, text
-    piles up in `held`, one string per choice, and leaves as one chunk when the socket has drained: memory is bounded by
-    the answer itself. Cancelling `serve` (the client left) leaves nothing behind.
+    While the client is slow, text piles up in `held`, one string per choice, and leaves as one chunk when the socket
+    has drained.
     """
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float, frames: Frames, usage: bool) -> None:
-        super().__init__(job, meter, begun)
-        options = job.request.stream_options
-        nvext = job.request.nvext
-        self._frames = frames
-        self._usage = usage
+    def __init__(
+        self,
+        form: "Generation[Any]",
+        request: Common,
+        request_id: str,
+        begun: float,
+        meter: ModelMetrics,
+        settings: FrontendSettings,
+        version: HttpVersion = HttpVersion11,
+    ) -> None:
+        super().__init__(meter, begun, request.n or 1, form.echo(request))
+        self._form = form
+        options = request.stream_options
+        self._usage = settings.force_include_usage or (options is not None and options.include_usage)
         self._usage_each = options is not None and options.continuous_usage_stats
-        self._asked = frozenset((nvext.annotations if nvext is not None else None) or ())
-        self._transport: asyncio.WriteTransport | None = None
-        self._committed = False
+        self._keep_alive = settings.keep_alive
+        self._annotations = {"request_id": request_id} if request.wants("request_id") else {}
+        chunked = version >= HttpVersion11
+        self._frames = ChunkFrames(
+            form, request_id, request.model, int(time.time()), chunked=chunked, usage_null=self._usage
+        )
+        self.events = EventStream(self._frames)
         self._ready: list[bytes] = []
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink. Annotations wait for the first text."""
+        """Annotations wait for the first text."""
         if self.open and not self.choices:
             super().started(choices, prompt_tokens, annotations)
-            if "request_id" in self._asked:
-                annotations = {"request_id": self.job.id, **annotations}
             try:
-                self._ready += [self._frames.annotation(name, value) for name, value in annotations.items()]
+                for name, value in (self._annotations | dict(annotations)).items():
+                    self._ready.append(self._frames.annotation(name, value))
             except (TypeError, ValueError):
                 self.fail(EngineFailed("an annotation is no JSON"))
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See ResponseSink."""
+        """The hot path: one frame, one write."""
         if not self.open:
             return
         choice = self.choices[index]
@@ -66,100 +71,72 @@ class StreamWriter(ResponseWriter):
         if not text:
             return
         if choice.direct:
-            transport = self._transport
+            transport = self.events.transport
             if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
                 transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
                 return
             choice.direct = False
         choice.held.append(text)
         self._dirty[index] = choice
-        self._push()
+        self.events.push(self)
 
-    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """See ResponseSink. They travel with the next text."""
+    def chunk(self, index: int, chunk: Any) -> None:
+        """A chunk of a text engine, with ids and index of this answer."""
+        super().chunk(index, chunk)
         if self.open:
-            choice = self.choices[index]
-            choice.entries += entries
-            choice.direct = False
+            self._dirty[index] = self.choices[index]
+            self.events.push(self)
 
-    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
-        if not self.open:
-            return
-        choice = self.choices[index]
-        self.tick(choice, 0)
-        try:
-            for part in chunk.get("choices") or ():
-                self._part(choice, part)
-        except (TypeError, ValueError, AttributeError):
-            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
-            return
-        self._dirty[index] = choice
-        self._push()
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
+        """Send the events as they are made."""
+        return await self.events.serve(self, request, headers, self._keep_alive)
 
-    async def serve(
-        self, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
-    ) -> web.StreamResponse:
-        """ResponseWriter the request. Raises the RequestError that ended it while no byte had been sent."""
-        await self._more(keep_alive)
-        if self.error is not None and not self._committed:
-            raise self.error
-        self._committed = True
-        response = web.StreamResponse(headers={**_HEADERS, **headers})
-        await response.prepare(request)
-        self._transport = request.transport
-        while True:
-            self._flush()
-            if not self.open:
-                break
-            await self._more(keep_alive)
-            await request.writer.drain()
-        await response.write_eof()
-        return response
+    def pending(self, committed: bool) -> bool:
+        """Whether there is something to send: annotations alone do not commit the response to a status."""
+        return bool(self._dirty) or (committed and bool(self._ready))
+
+    def take(self) -> bytes:
+        """Everything that is ready, with the text of each choice as one frame."""
+        streaming = self.events.transport is not None and not self._usage_each
+        for choice in self._dirty.values():
+            self._seal(choice)
+            choice.direct = streaming and bool(choice.prefix)
+        self._dirty.clear()
+        data = b"".join(self._ready)
+        self._ready.clear()
+        return data
+
+    def last(self) -> float:
+        """When the newest tokens came."""
+        return max((choice.last for choice in self.choices), default=0.0)
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
-        delta = dict(part.get("delta") or {})
-        if self._frames.chat:
-            content = part.get("text")
-            if isinstance(content, str):
-                delta.setdefault("content", content)
-            if not any(value is not None for name, value in delta.items() if name != "role"):
-                return
-            body: dict[str, Any] = {"delta": delta}
-        else:
-            text = part.get("text", delta.get("content"))
-            if not text:
-                return
-            body = {"text": text}
+        members = self._form.part(part, first=not choice.prefix and not choice.held)
+        if members is None:
+            return
         self._seal(choice)
         choice.direct = False
-        if self._frames.chat and not choice.prefix:
-            delta = {"role": "assistant", **delta}
-            body["delta"] = delta
         choice.prefix = choice.prefix or self._frames.prefix(choice.index, first=False)
-        self._ready.append(self._chunk(choice, body, part.get("logprobs")))
+        self._ready.append(self._chunk(choice, members, part.get("logprobs")))
 
     def _finished(self, choice: Choice) -> None:
-        if choice.held:
-            self._seal(choice)
-        empty: dict[str, Any] = {"text": ""}
-        if self._frames.chat:
-            empty = {"delta": {} if choice.prefix else {"role": "assistant", "content": ""}}
-        self._ready.append(self._chunk(choice, empty, self._take_logprobs(choice), choice.reason))
+        self._seal(choice)
+        members = self._form.ending(first=not choice.prefix)
+        self._ready.append(self._chunk(choice, members, self._take_logprobs(choice), choice.reason))
         if not self._unfinished:
             if self._usage:
-                self._ready.append(self._frames.chunk(None, self.usage()))
+                self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens)))
             self._ready.append(self._frames.done())
-        self._push()
+        self.events.push(self)
 
     def _failed(self, error: RequestError) -> None:
-        if not self._committed:
+        if not self.events.committed:
             self._ready.clear()
             return
         for choice in self.choices:
             self._seal(choice)
         self._ready.append(self._frames.error(error_object(error)))
-        self._push()
+        self.events.push(self)
 
     def _seal(self, choice: Choice) -> None:
         """Turn the text a choice holds into one frame."""
@@ -173,17 +150,13 @@ class StreamWriter(ResponseWriter):
             prefix = self._frames.prefix(choice.index, first=True) if first else choice.prefix
             self._ready.append(self._frames.text(prefix, text))
             return
-        delta: dict[str, Any] = {"role": "assistant"} if first else {}
-        body = {"delta": delta | {"content": text}} if self._frames.chat else {"text": text}
-        self._ready.append(self._chunk(choice, body, self._take_logprobs(choice)))
+        self._ready.append(self._chunk(choice, self._form.delta(text, first), self._take_logprobs(choice)))
 
-    def _chunk(self, choice: Choice, body: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
+    def _chunk(self, choice: Choice, members: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
         usage = None
         if self._usage_each:
-            tokens = sum(other.tokens for other in self.choices)
-            prompt = self.prompt_tokens
-            usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
-        whole = {"index": choice.index, **body, "logprobs": logprobs, "finish_reason": reason}
+            usage = self.usage(sum(other.tokens for other in self.choices))
+        whole = {"index": choice.index, **members, "logprobs": logprobs, "finish_reason": reason}
         return self._frames.chunk(whole, usage)
 
     def _take_logprobs(self, choice: Choice) -> dict[str, Any] | None:
@@ -191,40 +164,6 @@ class StreamWriter(ResponseWriter):
         if not entries:
             return None
         choice.entries = []
-        if self._frames.chat:
-            return chat_form(entries)
-        form = completion_form(entries, choice.offset)
+        offset = choice.offset
         choice.offset += sum(len(entry.token) for entry in entries)
-        return form
-
-    def _push(self) -> None:
-        """Send what is ready, or let the handler do it when the socket can take it."""
-        if self._transport is not None and self._transport.get_write_buffer_size() <= HIGH_WATER:
-            self._flush()
-        else:
-            self._wake()
-
-    def _flush(self) -> None:
-        for choice in self._dirty.values():
-            self._seal(choice)
-            choice.direct = self._transport is not None and bool(choice.prefix) and not self._usage_each
-        self._dirty.clear()
-        data = b"".join(self._ready)
-        self._ready.clear()
-        transport = self._transport
-        if data and transport is not None and not transport.is_closing():
-            transport.write(data)
-
-    async def _more(self, keep_alive: float) -> None:
-        """Wait for something to send or for the end; a silent interval gives a comment."""
-        while self.open and not self._dirty and not (self._ready and self._committed):
-            if not keep_alive:
-                await self._wait()
-                continue
-            try:
-                async with asyncio.timeout(keep_alive):
-                    await self._wait()
-            except TimeoutError:
-                if perf_counter() - max((choice.last for choice in self.choices), default=0.0) >= keep_alive:
-                    self._ready.append(self._frames.comment("keep-alive"))
-                    return
+        return self._form.logprobs(entries, offset)

@@ -1,119 +1,68 @@
 """The answer in one piece: the same calls, folded."""
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from aiohttp import web
 
 from dynamod.http.errors import json_response, printable
 from dynamod.http.metrics import ModelMetrics
-from dynamod.http.sse import ID_PREFIX
-from dynamod.ingress.base import Job, Logprob
 from dynamod.message.errors import EngineFailed
+from dynamod.message.openai import Common
 
-from .logprobs import chat_form, completion_form
 from .response import Choice, ResponseWriter
+
+if TYPE_CHECKING:
+    from .generate import Generation
 
 
 class UnaryWriter(ResponseWriter):
-    """Collects an answer. Cancelling `serve` (the client left) leaves nothing behind."""
+    """Collects an answer."""
 
-    def __init__(self, job: Job, meter: ModelMetrics, begun: float, model: str, created: int) -> None:
-        super().__init__(job, meter, begun)
-        self._model = model
-        self._created = created
+    def __init__(
+        self, form: "Generation[Any]", request: Common, request_id: str, begun: float, meter: ModelMetrics
+    ) -> None:
+        super().__init__(meter, begun, request.n or 1, form.echo(request))
+        self._form = form
+        self._head = {"id": form.id_prefix + request_id, "created": int(time.time()), "model": request.model}
         self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
         self._logprobs: dict[int, Any] = {}
-        self._routed: dict[str, Any] = {}  # the answer to a question for the instance
+        self._nvext: Any = msgspec.UNSET  # the answer to a question for the instance
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink. Annotations are for streams, but for the answer to `query_instance_id`."""
+        """Annotations are for streams, but for the answer to `query_instance_id`."""
         super().started(choices, prompt_tokens, annotations)
         if "worker_instance_id" in annotations:
-            self._routed = {"nvext": dict(annotations)}
+            self._nvext = annotations
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See ResponseSink."""
+        """Keep it."""
         if self.open:
             choice = self.choices[index]
             self.tick(choice, tokens)
             choice.held.append(text)
 
-    def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
-        """See ResponseSink."""
-        if self.open:
-            self.choices[index].entries += entries
-
-    def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
-        if not self.open:
-            return
-        choice = self.choices[index]
-        self.tick(choice, 0)
-        try:
-            for part in chunk.get("choices") or ():
-                self._part(choice, part)
-        except (TypeError, ValueError, AttributeError):
-            self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
-
-    async def serve(self, headers: Mapping[str, str]) -> web.Response:
-        """Wait for the end and answer. Raises the RequestError that ended it."""
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
+        """Wait for the end and send the whole answer."""
         while self.open:
-            await self._wait()
+            await self.changed.wait()
+            self.changed.clear()
         if self.error is not None:
             raise self.error
-        body = self._chat() if self.job.kind == "chat" else self._completion()
+        choices, usage = [self._whole(choice) for choice in self.choices], self.usage(self.completion_tokens)
+        whole = self._form.response(**self._head, choices=choices, usage=usage, nvext=self._nvext)
         try:
-            return json_response(body, headers=headers)
+            return json_response(whole, headers=headers)
         except (TypeError, ValueError, RecursionError) as error:
             raise EngineFailed("the engine's answer is no JSON") from error
 
-    def _chat(self) -> dict[str, Any]:
-        return {
-            "id": ID_PREFIX["chat"] + self.job.id,
-            "choices": [self._chat_choice(choice) for choice in self.choices],
-            "created": self._created,
-            "model": self._model,
-            "service_tier": None,
-            "system_fingerprint": None,
-            "object": "chat.completion",
-            "usage": self.usage(),
-            **self._routed,
-        }
-
-    def _chat_choice(self, choice: Choice) -> dict[str, Any]:
-        extra = self._extra.get(choice.index, {})
-        text = printable("".join(choice.held))
-        message = {
-            "content": None if not text and extra.get("tool_calls") else text,
-            "refusal": None,
-            "tool_calls": None,
-            "role": "assistant",
-            "function_call": None,
-            "audio": None,
-            **extra,
-        }
-        logprobs = chat_form(choice.entries) if choice.entries else self._logprobs.get(choice.index)
-        return {"index": choice.index, "message": message, "finish_reason": choice.reason, "logprobs": logprobs}
-
-    def _completion(self) -> dict[str, Any]:
-        choices = []
-        for choice in self.choices:
-            entries = choice.entries
-            logprobs = completion_form(entries, 0) if entries else self._logprobs.get(choice.index)
-            text = printable("".join(choice.held))
-            row = {"index": choice.index, "text": text, "finish_reason": choice.reason, "logprobs": logprobs}
-            choices.append(row)
-        return {
-            "id": ID_PREFIX["completion"] + self.job.id,
-            "choices": choices,
-            "created": self._created,
-            "model": self._model,
-            "system_fingerprint": None,
-            "object": "text_completion",
-            "usage": self.usage(),
-            **self._routed,
-        }
+    def _whole(self, choice: Choice) -> msgspec.Struct:
+        index, entries = choice.index, choice.entries
+        logprobs = self._form.logprobs(entries, 0) if entries else self._logprobs.get(index)
+        text, reason = printable("".join(choice.held)), choice.reason or "stop"
+        return self._form.choice(index, text, reason, logprobs, self._extra.get(index, {}))
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
         delta = part.get("delta") or {}

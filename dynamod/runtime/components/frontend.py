@@ -7,6 +7,7 @@ from dynamod.actor import Actor, Reason
 from dynamod.http.exposition import Exposition
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, read_keys
+from dynamod.ingress.api.table import make_server
 from dynamod.message.errors import UserError
 from dynamod.runtime.context import ComponentContext
 
@@ -32,7 +33,7 @@ class FrontendComponent(Actor):
             raise UserError(
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
-        self._server = Server(settings_of(ctx.config), backend, [self._statistics])
+        self._server = make_server(settings_of(ctx.config), backend, [self._statistics])
         await self._server.start(ctx.listener())
 
     def _statistics(self) -> "Iterable[Metric]":

@@ -36,7 +36,7 @@ CAPITALS = {"France": "Paris", "Spain": "Madrid", "Japan": "Tokyo", "Kenya": "Na
 
 def ids_of(text: str) -> list[int]:
     request = ChatRequest(model="m", messages=[Message(role="user", content=text)])
-    return list(tokens.unpack(MODEL.chat(request, "r").token_ids))
+    return list(tokens.unpack(MODEL.encode(MODEL.prepare_chat(request), "r").token_ids))
 
 
 def asked(

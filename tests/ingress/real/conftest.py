@@ -19,8 +19,10 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Spawn
 from dynamod.engine.echo import DELAY, EchoCore, EchoFull
-from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.completions import Completions
+from dynamod.ingress.api.table import make_server
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
@@ -201,8 +203,8 @@ class House:
         else:
             fields["messages"] = fields.get("messages") or [{"role": "user", "content": fields.pop("text", "hello")}]
             request = msgspec.convert(fields, ChatRequest)
-        kind: Any = "completion" if "prompt" in fields else "chat"
-        job = Job(f"job{next(self._numbers)}", kind, request, msgspec.json.encode(fields))
+        endpoint = Completions() if "prompt" in fields else ChatCompletions()
+        job = Job(f"job{next(self._numbers)}", endpoint, request, msgspec.json.encode(fields))
         client = Client()
         client.run = await self.backend.start(job, client)
         return client
@@ -305,7 +307,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
             async with asyncio.timeout(20):
                 while len(house.processor.cards) < 2:  # noqa: ASYNC110 - loaded in a thread
                     await asyncio.sleep(0.01)
-            server = Server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+            server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
             await server.start()
             found.port, found.house, found.server = server.port, house, server
             begun.set()

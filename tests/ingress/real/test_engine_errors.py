@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
@@ -35,7 +35,7 @@ async def test_an_engines_error_reaches_the_client(
 ) -> None:
     await house.start()
     member = await house.worker(words.Manual, "m")
-    server = Server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
     await server.start()
     error, message, more = said
     try:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dynamod.engine.echo import DELAY
-from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
 
 LINGER = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # close by reset
 
@@ -29,7 +29,7 @@ async def test_the_slot_is_freed(house, words, pace, connect, until, record_prop
     await house.start()
     member = await house.worker(words.EchoCore if model == "sample" else words.EchoFull, model)
     await until(lambda: model in house.processor.cards)
-    server = Server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
     await server.start()
     engine = member.engine
     times = []

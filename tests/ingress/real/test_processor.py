@@ -377,7 +377,7 @@ async def test_a_bug_in_lowering_does_not_end_the_processor(house, until, monkey
     await ready(until, house)
     model = house.processor._models["sample"]
     with monkeypatch.context() as patch:
-        patch.setattr(model, "prepare", lambda *_: 1 // 0)
+        patch.setattr(model, "prepare_chat", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await house.ask(text="x")
     assert len(await (await house.ask(text="x")).answers()) == 1

@@ -1,0 +1,102 @@
+"""A streamed response: events are written where they are made; the handler sleeps until there is more to decide."""
+
+import asyncio
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Protocol
+
+from aiohttp import web
+
+from dynamod.message.errors import RequestError
+
+from .sse import EventFrames
+
+HIGH_WATER = 64 * 1024  # unsent bytes above which events wait in their source instead of in the transport
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class Source(Protocol):
+    """Makes the events of one response."""
+
+    open: bool
+    error: RequestError | None
+    changed: asyncio.Event  # set when there is more, or the end
+
+    def pending(self, committed: bool) -> bool:
+        """Whether there is something to send. `committed`: the response has its status, so anything may go."""
+        ...
+
+    def take(self) -> bytes:
+        """The frames of everything that is there."""
+        ...
+
+    def last(self) -> float:
+        """When the newest event was made, on the clock of `perf_counter`; 0: there is none."""
+        ...
+
+
+class EventStream:
+    """Writes the events of a source straight to the transport.
+
+    Nothing is sent before the source has something to send, so an earlier failure keeps its HTTP status. While the
+    client is slow, events stay in the source, which may merge them: memory is bounded by the response itself.
+    """
+
+    def __init__(self, frames: EventFrames) -> None:
+        self.transport: asyncio.WriteTransport | None = None
+        self.committed = False
+        self._frames = frames
+
+    def push(self, source: Source) -> None:
+        """Send what is there, or let the handler do it when the socket can take it."""
+        if self.transport is not None and self.transport.get_write_buffer_size() <= HIGH_WATER:
+            self._flush(source)
+        else:
+            source.changed.set()
+
+    async def serve(
+        self, source: Source, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
+    ) -> web.StreamResponse:
+        """Respond to the request. Raises the RequestError that ended the source while no byte had been sent.
+
+        `keep_alive`: seconds of silence after which a comment is sent; 0: never. Cancelling this (the client left)
+        leaves nothing behind.
+        """
+        comment = await self._more(source, keep_alive)
+        if source.error is not None:
+            raise source.error
+        self.committed = True
+        response = web.StreamResponse(headers={**_HEADERS, **headers})
+        await response.prepare(request)
+        self.transport = request.transport
+        while True:
+            self._flush(source, comment)
+            if not source.open:
+                break
+            comment = await self._more(source, keep_alive)
+            await request.writer.drain()
+        await response.write_eof()
+        return response
+
+    def _flush(self, source: Source, comment: bytes = b"") -> None:
+        data = source.take() + comment
+        transport = self.transport
+        if data and transport is not None and not transport.is_closing():
+            transport.write(data)
+
+    async def _more(self, source: Source, keep_alive: float) -> bytes:
+        """Wait for something to send or for the end; a silent interval gives a comment."""
+        while source.open and not source.pending(self.committed):
+            source.changed.clear()
+            try:
+                async with asyncio.timeout(keep_alive or None):
+                    await source.changed.wait()
+            except TimeoutError:
+                if perf_counter() - source.last() >= keep_alive:
+                    return self._frames.comment("keep-alive")
+        return b""

@@ -1,0 +1,148 @@
+"""POST /v1/chat/completions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from dynamod.ingress.base import Logprob
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import ChatRequest, Message, Part
+from dynamod.preprocess.model import Model, Prepared
+
+from .generate import Generation, finite
+from .response import FinishReason, Usage
+
+
+class AssistantMessage(TypedDict):
+    """The message of an answer; text engines may add members of their own."""
+
+    content: str | None
+    refusal: str | None
+    tool_calls: list[Any] | None
+    role: Literal["assistant"]
+    function_call: dict[str, Any] | None
+    audio: dict[str, Any] | None
+
+
+class ChatChoice(msgspec.Struct):
+    """One answer."""
+
+    index: int
+    message: AssistantMessage
+    finish_reason: FinishReason
+    logprobs: dict[str, Any] | None
+
+
+class ChatResponse(msgspec.Struct, kw_only=True):
+    """The whole answer. `nvext`: where the request would go, for `query_instance_id`."""
+
+    id: str
+    choices: list[ChatChoice]
+    created: int
+    model: str
+    service_tier: str | None = None
+    system_fingerprint: str | None = None
+    object: Literal["chat.completion"] = "chat.completion"
+    usage: Usage
+    nvext: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletions(Generation[ChatRequest]):
+    """Answers a conversation."""
+
+    path = "/v1/chat/completions"
+    summary = "Answer a conversation"
+    request = ChatRequest
+    response = ChatResponse
+    label = "chat_completions"
+    model_type = "chat"
+    kind = "chat"
+    id_prefix = "chatcmpl-"
+    chunk_object = "chat.completion.chunk"
+
+    unserved = Generation.unserved | {
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "modalities": ([], ["text"]),
+        "audio": (),
+        "prediction": (),
+        "web_search_options": (),
+        "verbosity": ("medium",),
+    }
+
+    def check(self, request: ChatRequest) -> None:
+        """The messages too."""
+        check_messages(request.messages)
+        super().check(request)
+        if request.top_logprobs and not request.logprobs:
+            raise BadRequest("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
+
+    def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
+        """The messages in the model's template."""
+        return (model.prepare_chat(request),)
+
+    def delta(self, text: str, first: bool) -> dict[str, Any]:
+        """The first chunk of a choice carries the role too, so that chunks equal engine steps."""
+        return {"delta": {"role": "assistant", "content": text} if first else {"content": text}}
+
+    def ending(self, first: bool) -> dict[str, Any]:
+        """A choice without text still says its role."""
+        return self.delta("", first) if first else {"delta": {}}
+
+    def part(self, part: Mapping[str, Any], first: bool) -> dict[str, Any] | None:
+        """The delta as it came; text of a completion becomes its content."""
+        delta = dict(part.get("delta") or {})
+        content = part.get("text")
+        if isinstance(content, str):
+            delta.setdefault("content", content)
+        if not any(value is not None for name, value in delta.items() if name != "role"):
+            return None
+        return {"delta": {"role": "assistant", **delta} if first else delta}
+
+    def logprobs(self, entries: Sequence[Logprob], offset: int) -> dict[str, Any]:
+        """`{"content": [{token, bytes, logprob, top_logprobs}], "refusal": null}`."""
+        content = []
+        for entry in entries:
+            top = [_token(token, raw, value) for token, raw, value in entry.top]
+            content.append(_token(entry.token, entry.token_bytes, entry.value) | {"top_logprobs": top})
+        return {"content": content, "refusal": None}
+
+    def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> ChatChoice:
+        """A message; what a text engine adds to it is its own."""
+        message: AssistantMessage = {
+            "content": None if not text and extra.get("tool_calls") else text,
+            "refusal": None,
+            "tool_calls": None,
+            "role": "assistant",
+            "function_call": None,
+            "audio": None,
+            **extra,  # type: ignore[typeddict-item]
+        }
+        return ChatChoice(index, message, reason, logprobs)
+
+
+def _token(token: str, raw: bytes, value: float) -> dict[str, Any]:
+    return {"token": token, "bytes": list(raw), "logprob": finite(value)}
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Each message says something, in text. Raises BadRequest."""
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if message.content is None and message.role in ("system", "developer", "user"):
+            raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
+        for name in ("audio", "function_call"):
+            if getattr(message, name) is not None:
+                raise unsupported(f"{where}.{name}", f"`{where}.{name}` is not served")
+        if isinstance(message.content, list):
+            for number, part in enumerate(message.content):
+                _check_part(part, f"{where}.content[{number}]")
+
+
+def _check_part(part: Part, where: str) -> None:
+    if part.type != "text":
+        text = f"`{where}.type` is {part.type[:40]!r}; only text parts are served"
+        raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
+    if part.text is None:
+        raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")

@@ -1,0 +1,196 @@
+"""What an endpoint of the API is. Each one is a module of its own and a line in `table`.
+
+Endpoint            any method of a path
+  + BodyEndpoint    reads a JSON body about one model
+    + EngineEndpoint    whose answer engines make
+      + Generation      and is text: `generate`
+"""
+
+import asyncio
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import ClassVar, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.body import read_body
+from dynamod.http.context import RequestContext
+from dynamod.http.metrics import ModelMetrics
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Backend, Job
+from dynamod.ingress.lowering import Lowered, Served
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
+from dynamod.message.openai import EngineFields, ModelRequest
+from dynamod.observe.logs import bound
+from dynamod.preprocess.model import Model
+
+from .parse import Parser, check_json
+from .response import ResponseWriter
+
+
+class Frontend:
+    """What the endpoints of one server share: settings, the backend, ids of the jobs in progress."""
+
+    def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
+        self.settings = settings
+        self.backend = backend
+        self.ids: set[str] = set()
+
+    def unused_id(self, wanted: str) -> str:
+        """`wanted`, or with a random end when a request of that id is being served."""
+        return f"{wanted}-{secrets.token_hex(4)}" if wanted in self.ids else wanted
+
+    def pick(self, name: str, type_: str = "") -> tuple[str, ModelCard]:
+        """The model asked for, with its card; without a name the only one. `type_`: what it must serve.
+
+        Raises BadRequest, NotFound or Overloaded.
+        """
+        models = self.backend.models()
+        if not models:
+            raise Overloaded("no model is being served; start a worker", retry_after=1)
+        if not name:
+            if len(models) > 1:
+                raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
+            name = next(iter(models))
+        card = models.get(name)
+        if card is None:
+            raise NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
+        if type_ and type_ not in card.types:
+            raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
+        return name, card
+
+    def tokenizing(self, name: str) -> Model:
+        """Tokenizer and chat template of a served model. Raises BadRequest for one whose engine takes text."""
+        model = self.backend.model(name)
+        if model is None:
+            raise BadRequest(f"the model `{name}` has no tokenizer here: its engine takes text", param="model")
+        return model
+
+
+class Endpoint(ABC):
+    """One method of one path, with its entry in /openapi.json."""
+
+    method: ClassVar[str] = "GET"
+    path: ClassVar[str]
+    prefix: ClassVar[str] = ""  # what the paths begin with, when there are many; `path` then says how they go on
+    summary: ClassVar[str]
+    request: ClassVar[type[msgspec.Struct] | None] = None
+    response: ClassVar[type[msgspec.Struct]]
+    streams: ClassVar[bool] = False
+    errors: ClassVar[tuple[int, ...]] = (401,)
+
+    @abstractmethod
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Answer one request. Raises RequestError while nothing has been sent."""
+
+
+R = TypeVar("R", bound=ModelRequest)
+E = TypeVar("E", bound=EngineFields)
+
+
+class BodyEndpoint(Endpoint, Generic[R]):
+    """Reads a JSON body about one model. `model_type`: what the model must serve, a word of `ModelCard.types`."""
+
+    method = "POST"
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 413, 500, 503)
+    request: ClassVar[type[ModelRequest]]
+    model_type: ClassVar[str] = ""
+    label: ClassVar[str] = ""  # `endpoint` in the metrics; empty: requests are not counted
+
+    def __init__(self) -> None:
+        self._parser: Parser[R] = Parser(self.request)  # type: ignore[arg-type]  # a ClassVar cannot name R
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Read, check and answer one request. Log lines meanwhile carry its id."""
+        context.endpoint = self.label
+        settings = frontend.settings
+        with bound(x_request_id=context.id):
+            body = await read_body(context.request, settings.body_limit)
+            asked, unknown = self.read(body, reject_unknown=settings.unknown_fields == "reject")
+            context.metrics.unknown_fields += unknown
+            name, card = frontend.pick(asked.model, self.model_type)
+            if asked.model != name:
+                asked = msgspec.structs.replace(asked, model=name)
+            context.model = name
+            return await self.answer(frontend, context, asked, card, body)
+
+    def read(self, body: bytes, reject_unknown: bool = False) -> tuple[R, int]:
+        """The request of a body, and how many fields nobody knows. Raises BadRequest."""
+        request, unknown = self._parser.parse(body, reject_unknown)
+        self.check(request)
+        return request, unknown
+
+    def check(self, request: R) -> None:
+        """Look at what the types of single fields cannot say. Raises BadRequest."""
+
+    @abstractmethod
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: R, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """Answer a request that is in order, about a model that is served. Raises RequestError."""
+
+
+class EngineEndpoint(BodyEndpoint[E]):
+    """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
+
+    errors = (400, 401, 404, 413, 500, 502, 503, 504)
+
+    @abstractmethod
+    async def lower(self, job: Job, served: Served) -> Lowered:
+        """Check a job against its model and make its engine requests, one per choice. Raises RequestError."""
+
+    @abstractmethod
+    def writer(
+        self, request: E, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
+    ) -> ResponseWriter:
+        """What takes the answer and responds."""
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: E, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """Let the backend work on the request and respond with what it makes."""
+        if card.kind == "text":
+            check_json(body)
+        meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
+        job = Job(frontend.unused_id(context.id), self, asked, body)
+        writer = self.writer(asked, job, context, meter, frontend.settings)
+        clock: asyncio.TimerHandle | None = None
+        limit = frontend.settings.total_timeout
+        if limit:
+            clock = asyncio.get_running_loop().call_later(limit, context.abort, _too_long(limit))
+        frontend.ids.add(job.id)
+        try:
+            await self._start(frontend.backend, context, job, writer, limit or None)
+            return await writer.respond(context.request, {"x-request-id": context.id})
+        finally:
+            if clock is not None:
+                clock.cancel()
+            context.release()
+            frontend.ids.discard(job.id)
+
+    @staticmethod
+    async def _start(
+        backend: Backend, context: RequestContext, job: Job, writer: ResponseWriter, limit: float | None
+    ) -> None:
+        context.responding(writer)
+        if limit is None:
+            context.cancel = (await backend.start(job, writer)).cancel
+        else:
+            try:
+                async with asyncio.timeout(limit):
+                    context.cancel = (await backend.start(job, writer)).cancel
+            except TimeoutError:
+                raise _too_long(limit) from None
+        if not writer.open and writer.error is not None:
+            context.stop()  # ended by a clock or by shutdown while the backend was beginning
+
+
+def _names(models: Iterable[str]) -> str:
+    return ", ".join(sorted(models)[:8])
+
+
+def _too_long(limit: float) -> TimedOut:
+    return TimedOut(f"the request took longer than {limit:g} s, the limit of this server")

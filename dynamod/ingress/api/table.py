@@ -1,0 +1,51 @@
+"""All endpoints of the API, one line each, and the server made of them."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.http.exposition import Collect
+from dynamod.http.routes import Route
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.base import Backend
+
+from .chat import ChatCompletions
+from .completions import Completions
+from .detokenize import Detokenize
+from .endpoint import Endpoint, Frontend
+from .models import Models, OneModel
+from .openapi import document
+from .tokenize import Tokenize
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    ChatCompletions(),
+    Completions(),
+    Models(),
+    OneModel(),
+    Tokenize(),
+    Detokenize(),
+)
+
+
+def make_server(settings: FrontendSettings, backend: Backend, extra_collectors: Sequence[Collect] = ()) -> Server:
+    """A server for everything that the backend serves; it does not listen yet."""
+    frontend = Frontend(settings, backend)
+    routes = [
+        Route(
+            one.method,
+            one.prefix or one.path,
+            partial(one.serve, frontend),
+            guarded=True,
+            prefix=bool(one.prefix),
+        )
+        for one in ENDPOINTS
+    ]
+
+    async def openapi(_context: RequestContext) -> web.Response:
+        return json_response(document(ENDPOINTS, settings))
+
+    return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, extra_collectors)

@@ -1,0 +1,82 @@
+"""POST /tokenize, as vLLM has it."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import ChatRequest, Messages, ModelRequest
+from dynamod.preprocess.tokenizer import Tokenizer
+
+from .chat import check_messages
+from .endpoint import BodyEndpoint, Frontend
+
+_RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+
+
+class TokenizeRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Either `prompt` or `messages`. `add_special_tokens`: by default for a prompt only; templates write their own."""
+
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+
+
+class TokenizeResponse(msgspec.Struct):
+    """Token ids of the text; `token_strs`: how the vocabulary writes them. A `max_model_len` of 0 is not known."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Tokenize(BodyEndpoint[TokenizeRequest]):
+    """A text, or a conversation in the model's template, as token ids."""
+
+    path = "/tokenize"
+    summary = "Token ids of a text or a conversation"
+    request = TokenizeRequest
+    response = TokenizeResponse
+
+    def check(self, request: TokenizeRequest) -> None:
+        """One of the two, and messages as in a chat."""
+        if request.chat_template is not None:
+            raise unsupported("chat_template", "`chat_template` is not served; the model's own is used")
+        if request.messages is None:
+            if request.prompt is None:
+                raise BadRequest("`prompt` or `messages` is required", param="prompt")
+        elif request.prompt is not None:
+            raise BadRequest("`messages` and `prompt` exclude each other", param="messages")
+        else:
+            check_messages(request.messages)
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: TokenizeRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """The ids; a long text is tokenised in a thread."""
+        model = frontend.tokenizing(asked.model)
+        text, special = asked.prompt or "", asked.add_special_tokens is not False
+        if asked.messages is not None:
+            special = bool(asked.add_special_tokens)
+            text = model.render(ChatRequest(**{name: getattr(asked, name) for name in _RENDERED}))
+        arguments = (model.tokenizer, text, special, bool(asked.return_token_strs))
+        thread = model.needs_thread(text)
+        ids, strings = await asyncio.to_thread(_tokenized, *arguments) if thread else _tokenized(*arguments)
+        return json_response(TokenizeResponse(len(ids), card.context_length, ids, strings))
+
+
+def _tokenized(tokenizer: Tokenizer, text: str, special: bool, strings: bool) -> tuple[list[int], list[str] | None]:
+    ids = tokenizer.encode(text, special)
+    return ids, [tokenizer.token(index) for index in ids] if strings else None

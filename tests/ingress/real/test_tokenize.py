@@ -1,0 +1,42 @@
+"""/tokenize and /detokenize beside the routes that generate, with the real stack behind HTTP."""
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+USER = [{"role": "user", "content": "Once upon a time"}]
+
+
+def post(port: int, path: str, **body: Any) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("POST", path, json.dumps(body))
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("/v1/chat/completions", {"messages": USER}), ("/v1/completions", {"prompt": "Once upon"})]
+)
+def test_ids_are_those_that_an_answer_is_made_from(real, path: str, asked: dict[str, Any]) -> None:
+    status, tokens = post(real.port, "/tokenize", model="sample", **asked)
+    assert status == 200
+    _, whole = post(real.port, path, model="sample", max_tokens=1, **asked)
+    assert whole["usage"]["prompt_tokens"] == tokens["count"] == len(tokens["tokens"])
+    assert tokens["max_model_len"] == real.house.processor.cards["sample"].context_length
+    status, text = post(real.port, "/detokenize", model="sample", tokens=tokens["tokens"])
+    assert status == 200
+    assert "Once upon" in text["prompt"]
+    _, same = post(real.port, "/v1/completions", model="sample", prompt=tokens["tokens"], max_tokens=1)
+    assert same["usage"] == whole["usage"]
+
+
+def test_models_without_a_tokenizer_here(real) -> None:
+    for path, fields in (("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})):
+        assert post(real.port, path, model="text", **fields)[0] == 400
+        assert post(real.port, path, model="none", **fields)[0] == 404
+        assert post(real.port, path, **fields)[0] == 400  # two models are served
