@@ -1,6 +1,7 @@
 """The services that the shipped graphs are made of, and the settings that each takes in a config file.
 
-Each is run by an actor of dynamod (`actor=`); a service of your own is a plain class with endpoints instead.
+Each is run by an actor of dynamod: `actor=` names its kind, see `dynamod.runtime.components`. A service of your own is
+a plain class with endpoints instead.
 """
 
 from typing import Any, Literal
@@ -100,7 +101,7 @@ class WorkerSettings(Settings):
 @service(
     dynamo={"namespace": "dynamo", "component_type": "worker"},
     config=WorkerSettings,
-    actor="dynamod.runtime.components.worker:WorkerComponent",
+    actor="worker",
 )
 class Worker:
     """Runs an engine in a process of its own."""
@@ -117,7 +118,7 @@ class Worker:
 @service(
     dynamo={"namespace": "dynamo"},
     config=ProcessorSettings,
-    actor="dynamod.runtime.components.processor:ProcessorComponent",
+    actor="processor",
 )
 class Processor:
     """Prepares requests and sends them to workers."""
@@ -128,7 +129,7 @@ class Processor:
 @service(
     dynamo={"namespace": "dynamo"},
     config=FrontendSettings,
-    actor="dynamod.runtime.components.frontend:FrontendComponent",
+    actor="frontend",
 )
 class Frontend:
     """Listens for OpenAI clients."""

@@ -17,6 +17,7 @@ from dynamod.daemon.notify import Notifier
 from dynamod.daemon.reload import HANDED_OVER, Kept, Wanted
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.spawn import drop_spares
+from dynamod.graph.graph import PROCESSOR
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 from dynamod.runtime.components.served import ServedModel
@@ -176,7 +177,7 @@ class _Session:
 
     def _serves_clients(self) -> bool:
         specs = [spec for runner in self._runners for spec in runner.graph.services.values()]
-        return any(spec.actor.endswith(":ProcessorComponent") for spec in specs)
+        return any(spec.component_kind == PROCESSOR for spec in specs)
 
 
 def _signals(node: Node, interrupts: Interrupts) -> asyncio.Event:

@@ -3,18 +3,18 @@
 from pathlib import Path
 
 from dynamod.engine.names import ENGINES, arguments_with, canonical, check_arguments, engine_class
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import PROCESSOR, WORKER, Graph
 from dynamod.message.errors import UserError
 
 
 def check(graph: Graph) -> None:
     """Raise UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there."""
     for spec in graph.services.values():
-        if spec.actor.endswith(":ProcessorComponent"):
+        if spec.component_kind == PROCESSOR:
             from dynamod.router.settings import settings_of
 
             settings_of({key.replace("-", "_"): value for key, value in spec.config.items()})
-        if not spec.actor.endswith(":WorkerComponent"):
+        if spec.component_kind != WORKER:
             continue
         config = {key.replace("-", "_"): value for key, value in spec.config.items()}
         typed = str(config.get("engine") or "mistralrs")

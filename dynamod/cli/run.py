@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
 from dynamod.discovery.keys import Address
-from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
 if TYPE_CHECKING:
@@ -297,8 +297,8 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
         raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
     check_mode(flags.router_mode)
     specs = [
-        _spec("Processor", "processor:ProcessorComponent", processor, "dynamo", "Processor"),
-        _spec("Frontend", "frontend:FrontendComponent", frontend, "dynamo", "Frontend"),
+        _spec("Processor", PROCESSOR, processor, "dynamo", "Processor"),
+        _spec("Frontend", FRONTEND, frontend, "dynamo", "Frontend"),
     ]
     services = {spec.name: spec for spec in specs}
     services["Frontend"] = _with_depends(services["Frontend"], {"processor": services["Processor"]})
@@ -332,7 +332,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         "endpoint": address.endpoint,
         "engine_args": {"argv": _argv(arguments)} if file else _engine_args(flags.extra_engine_args),
     }
-    spec = _spec("Worker", "worker:WorkerComponent", config, address.namespace, address.component, "own")
+    spec = _spec("Worker", WORKER, config, address.namespace, address.component, "own")
     endpoint = {address.endpoint: EndpointInfo(address.endpoint, "generate")}
     spec = ServiceSpec(**{**_fields(spec), "endpoints": endpoint})
     return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")
@@ -379,7 +379,7 @@ def _engine_args(file: str | None) -> dict[str, Any]:
 
 
 def _spec(
-    name: str, actor: str, config: dict[str, Any], namespace: str, component: str, placement: str = "ingress"
+    name: str, kind: str, config: dict[str, Any], namespace: str, component: str, placement: str = "ingress"
 ) -> ServiceSpec:
     kept = {key: value for key, value in config.items() if value is not None}
     return ServiceSpec(
@@ -388,7 +388,7 @@ def _spec(
         namespace=namespace,
         component=component,
         placement=placement,
-        actor=f"dynamod.runtime.components.{actor}",
+        component_kind=kind,
         config=kept,
     )
 

@@ -7,6 +7,7 @@ import msgspec
 from dynamod.daemon.runner import GraphRunner
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, INSTANCES
+from dynamod.graph.graph import PROCESSOR, WORKER
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.runtime.components.served import SERVED, ServedModel
 
@@ -27,8 +28,7 @@ class Models:
 
     def ready(self, runner: GraphRunner) -> bool:
         """Whether every model that the graph's own workers publish can be asked for in its own ingress."""
-        actors = [spec.actor.rpartition(":")[2] for spec in runner.services()]
-        if "ProcessorComponent" not in actors or "WorkerComponent" not in actors:
+        if not {PROCESSOR, WORKER} <= {spec.component_kind for spec in runner.services()}:
             return True
         own = {
             (kind, card.name)

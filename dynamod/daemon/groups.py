@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dynamod.graph.graph import Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
 INGRESS = "ingress"
@@ -31,7 +31,7 @@ class Group:
         """The service that listens for clients, its host and port; None when none does."""
         for spec in self.services:
             over_http = any("http" in info.transports for info in spec.endpoints.values())
-            if over_http or spec.actor.endswith(":FrontendComponent"):
+            if over_http or spec.component_kind == FRONTEND:
                 return spec, str(spec.config.get("host", "0.0.0.0")), _port(spec)
         return None
 

@@ -69,7 +69,7 @@ class Launcher:
             sockets = {}
             if running.sock is not None and listener is not None and spec.name == listener[0].name:
                 sockets["http"] = 0  # the only descriptor that goes with the plan
-            services.append(ServicePlan(spec.name, spec.to_dict(), spec.actor, sockets))
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets))
         return HostPlan(
             graph=self._name,
             name=f"{self._name}/{running.name(index)}",

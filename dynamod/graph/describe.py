@@ -75,7 +75,7 @@ def _spec(
         placement=chosen or default_placement(resources, service.dynamo.component_type),
         nodes=args.nodes or said.get("nodes", ()),
         image=service.image,
-        actor=service.actor,
+        component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
         service_args={key: value for key, value in asdict(args).items() if value is not None},
     )

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
+"""Kinds of the components that ship; `runtime.components` knows the actor of each."""
+
 
 @dataclass(frozen=True)
 class EndpointInfo:
@@ -40,9 +43,10 @@ class ServiceSpec:
 
     `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
-    keys merged in, without `ServiceArgs`; `service_args`: that part as written. `actor`: `module:Class` of an actor
-    that runs the service in place of its class (`@service(actor=...)`, what the shipped components use). `depends`: by
-    attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
+    keys merged in, without `ServiceArgs`; `service_args`: that part as written. `component_kind`: the actor that runs
+    the service in place of its class (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty
+    for a class of the user. `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that
+    serves the graph.
     """
 
     name: str
@@ -63,7 +67,7 @@ class ServiceSpec:
     placement: str = "ingress"
     nodes: tuple[str, ...] = ()
     image: str | None = None
-    actor: str = ""
+    component_kind: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     service_args: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -137,9 +141,9 @@ class Graph:
         The front door brings the processor that it cannot do without.
         """
         kept = [name]
-        if self.services[name].actor.endswith(":FrontendComponent"):
+        if self.services[name].component_kind == FRONTEND:
             needed = [info.service for info in self.services[name].depends.values()]
-            kept += [one for one in needed if self.services[one].actor.endswith(":ProcessorComponent")]
+            kept += [one for one in needed if self.services[one].component_kind == PROCESSOR]
         edges = tuple((a, b) for a, b in self.edges if a in kept and b in kept)
         services = {one: self.services[one] for one in self.services if one in kept}
         return Graph(name, services, self.namespace, edges, self.target, self.source, self.config)

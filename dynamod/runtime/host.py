@@ -20,6 +20,7 @@ from dynamod.actor.inspect import inspect_system
 from dynamod.message.errors import UserError
 from dynamod.message.node import Answer, Ask, FromNode, Heartbeat, State
 
+from .components import component_class
 from .context import ComponentContext, ProcessContext
 from .lifeline import Lifeline, die_with_parent, receive_plan
 from .plan import EXIT_USER_ERROR, HostPlan, decode
@@ -188,10 +189,8 @@ def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
 
 
 def _component(ctx: ComponentContext) -> Actor:
-    if ctx.service.actor:
-        module, _, name = ctx.service.actor.partition(":")
-        component: Actor = getattr(importlib.import_module(module), name)(ctx)
-        return component
+    if ctx.service.component_kind:
+        return component_class(ctx.service.component_kind)(ctx)
     from .service_host import host_class
 
     return host_class(ctx)(ctx)

@@ -9,7 +9,7 @@ EXIT_USER_ERROR = 78
 
 
 class ServicePlan(msgspec.Struct, frozen=True):
-    """One service in a process. `actor`: `module:Class` of a component that is an actor, else `spec` is loaded.
+    """One service in a process. `component_kind`: its actor, as in `graph.ServiceSpec`; empty: `spec` is loaded.
 
     `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
     descriptors sent with the plan.
@@ -17,7 +17,7 @@ class ServicePlan(msgspec.Struct, frozen=True):
 
     name: str
     spec: dict[str, Any]
-    actor: str = ""
+    component_kind: str = ""
     sockets: dict[str, int] = {}
 
 

@@ -4,10 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.daemon.groups import groups
-from dynamod.graph.graph import EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.load import load_graph
-
-FRONTEND = "dynamod.runtime.components.frontend:FrontendComponent"
 
 
 def spec(name: str, **fields: object) -> ServiceSpec:
@@ -28,7 +26,7 @@ def test_the_shipped_graph_has_an_ingress_and_workers() -> None:
 
 
 def test_a_group_of_one_has_its_name() -> None:
-    (only,) = groups(graph(spec("Front", placement="ingress", actor=FRONTEND, config={"port": 1})))
+    (only,) = groups(graph(spec("Front", placement="ingress", component_kind=FRONTEND, config={"port": 1})))
     assert only.name == "Front"
     assert only.listener() == (only.services[0], "0.0.0.0", 1)
 
@@ -62,7 +60,7 @@ def test_each_enabled_service_is_in_exactly_one_group(drawn: list[tuple[str, int
             workers=workers,
             resources={"gpu": gpus} if placement == "own" else {},
             enabled=enabled,
-            actor=FRONTEND if listens else "m:Actor",
+            component_kind=FRONTEND if listens else "m:Actor",
             config={"port": number},
         )
         for number, (placement, workers, gpus, enabled, listens) in enumerate(drawn)
@@ -73,7 +71,7 @@ def test_each_enabled_service_is_in_exactly_one_group(drawn: list[tuple[str, int
     assert len({group.name for group in found}) == len(found), "process names are unique"
     for group in found:
         assert group.replicas >= 1
-        assert sum(one.actor == FRONTEND for one in group.services) <= 1, "one door per process"
+        assert sum(one.component_kind == FRONTEND for one in group.services) <= 1, "one door per process"
         if any(one.placement == "own" for one in group.services):
             (one,) = group.services
             assert (group.replicas, group.gpus) == (one.workers, one.gpus)
