@@ -35,13 +35,10 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     exact_continuation: bool = False
     kv_events: bool = False
     logprobs: bool = False
-    grammar: bool = False
     seed: bool = False
     deterministic: bool = False
-    embeddings: bool = False
     min_tokens: bool = False
     logit_bias: bool = False
-    n: bool = False
 
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):

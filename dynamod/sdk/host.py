@@ -8,8 +8,8 @@ from typing import Any
 from dynamod.actor import Actor, Reason, Ref, handle
 from dynamod.discovery.keys import static_key
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
+from dynamod.engine.python.writers import CallWriter
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
 from dynamod.message.worker import Call
@@ -69,7 +69,7 @@ class Desk:
         self._idle.clear()
         reply.on_end(lambda _cancelled: self._ended(reply))
         reply.accepted()
-        answer = CallAnswer(reply, self._handler.name)
+        answer = CallWriter(reply, self._handler.name)
         self.calls.begin(call.request_id, call.payload, reply, answer.take, answer.end)
 
     def _ended(self, reply: Reply) -> None:
@@ -142,7 +142,7 @@ class ModelHost(Worker):
         self._place, self._handler = place, handler
         engine = ServedTokens if card.kind == "tokens" else ServedText
 
-        def make(options: EngineOptions, spawn: Spawn) -> Engine:
+        def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
             return engine(options, spawn, handler, card, block_registry)
 
         super().__init__(make, EngineOptions(name=card.name), lambda _card: None, place.withdraw)

@@ -15,7 +15,7 @@ import msgspec
 
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
@@ -46,11 +46,11 @@ class _Stream:
         self.pending = 0  # tokens the engine's next step has to do for this stream
 
 
-class MistralRs(Engine):
+class MistralRs(Engine[Chat]):
     """Serves text; counts and stops as `preprocess.output` has them."""
 
     name = "mistralrs"
-    kind = "text"
+    serves = (Chat,)
     capabilities = Capabilities(logit_bias=True)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -71,7 +71,7 @@ class MistralRs(Engine):
         card = await card_of(
             options,
             kv_cache_block_size=options.kv_cache_block_size or 16,
-            kind=self.kind,
+            kind="text",
             engine=self.name,
             capabilities=self.capabilities,
             migration_limit=options.migration_limit,
@@ -89,9 +89,8 @@ class MistralRs(Engine):
         """See Engine."""
         return self._card
 
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+    def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""
-        assert isinstance(request, Chat)
         try:
             prepared = prepare(self._model, request)
         except RequestError as error:

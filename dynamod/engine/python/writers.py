@@ -19,14 +19,14 @@ AFTER_FINISH = 1.0
 """Seconds that a chunk with the usage may come behind the one with the finish reason."""
 
 
-class CallAnswer:
+class CallWriter:
     """Takes whatever an endpoint without a model yields."""
 
     def __init__(self, reply: Reply, name: str) -> None:
         self._reply, self._name = reply, name
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed for what is no JSON-like value."""
+        """Send one item. Raises EngineFailed for what is no JSON-like value."""
         self._reply.items((sendable(item, self._name),))
         return None
 
@@ -35,7 +35,7 @@ class CallAnswer:
         self._reply.items((), "stop")
 
 
-class TokenAnswer:
+class TokenWriter:
     """Takes LLMEngineOutput dicts of a Backend engine. `room`: tokens that may come at most, None without a limit."""
 
     def __init__(self, reply: Reply, name: str, room: int | None) -> None:
@@ -43,7 +43,7 @@ class TokenAnswer:
         self.count = 0
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        """Send what one item says; see `handler.Take`. Raises EngineFailed that names what is wrong."""
         if not isinstance(item, dict):
             given, item = item, sendable(item, self._name)
             if not isinstance(item, dict):
@@ -95,7 +95,7 @@ class TokenAnswer:
         return FINISH[text]
 
 
-class ChunkAnswer:
+class ChunkWriter:
     """Takes chat.completion.chunk dicts (or text_completion ones), or a whole answer in one dict."""
 
     def __init__(self, reply: Reply, name: str) -> None:
@@ -105,7 +105,7 @@ class ChunkAnswer:
         self.count = 0  # chunks with content: what stands for tokens as long as the engine counts none
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        """Send what one item says; see `handler.Take`. Raises EngineFailed that names what is wrong."""
         item = sendable(item, self._name)
         if not isinstance(item, dict):
             raise EngineFailed(f"{self._name} yielded {shown(item)}: an OpenAI chunk as a dict is needed")
