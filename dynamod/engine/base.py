@@ -68,7 +68,7 @@ class StepClock:
 class EngineOptions:
     """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
 
-    `kv_cache_block_size`: tokens; None: the user has not said, the engine's own.
+    `kv_cache_block_size`: tokens; None: the engine's own.
     """
 
     name: str = ""

@@ -43,11 +43,11 @@ def _pack(card: ModelCard) -> list[bytes]:
 
 
 async def _send(items: list[bytes], reply: Reply) -> None:
-    for place, item in enumerate(items, 1):
+    for number, item in enumerate(items, 1):
         async with asyncio.timeout(READ_TIMEOUT):
             while reply.backlog >= MOST_QUEUED and not reply.cancelled:  # noqa: ASYNC110 - a reply has no event for it
                 await asyncio.sleep(POLL_INTERVAL)
         if reply.cancelled:
             return
-        reply.items((item,), "stop" if place == len(items) else None)
+        reply.items((item,), "stop" if number == len(items) else None)
         await asyncio.sleep(0)  # the piece leaves in a frame of its own, with the tokens of others

@@ -43,7 +43,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Open:
-    """A request in the engine's hands, as events tell of it."""
+    """A request in the engine's hands, as events describe it."""
 
     started: RequestStarted
     prefilled: bool = False
@@ -102,7 +102,7 @@ class Worker(Actor):
 
     @handle
     async def job(self, message: Job) -> None:
-        """Hand a request to the engine, or answer what is asked of the worker itself."""
+        """Hand a request to the engine, or answer one to the worker itself."""
         engine, request, reply = self._engine, message.request, message.reply
         assert engine is not None
         if reply.cancelled:

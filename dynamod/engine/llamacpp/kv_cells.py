@@ -108,7 +108,7 @@ class Cells:
         sequence.computed = end
         if not self.caching:
             return
-        fresh: list[int] = []  # places of new blocks that follow each other
+        fresh: list[int] = []  # indices of new blocks that follow each other
         for index in range(first, end // size):
             name = sequence.name(index)
             if name in self._owner:  # computed by another at the same time: one copy is enough
@@ -128,12 +128,12 @@ class Cells:
         slot, size = sequence.slot, self.size
         del self._open[slot]
         self.pool.give_back(sequence.held)
-        places = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
-        if places:
-            self._kept[slot] = {name for name in places.values() if isinstance(name, int)}
-            for first, end in _runs(index for index in range(max(places)) if index not in places):
+        owned = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
+        if owned:
+            self._kept[slot] = {name for name in owned.values() if isinstance(name, int)}
+            for first, end in _runs(index for index in range(max(owned)) if index not in owned):
                 self._memory.remove(slot, first * size, end * size)
-            self._memory.remove(slot, (max(places) + 1) * size, -1)
+            self._memory.remove(slot, (max(owned) + 1) * size, -1)
         else:
             self._memory.remove(slot, 0, -1)
             self._free.append(slot)
@@ -147,7 +147,7 @@ class Cells:
         sequence.held[index] = name
 
     def _adopt(self, sequence: Sequence, first: int, end: int) -> None:
-        """Copy the cells of blocks in the places `first` to `end`; what an ended one kept is owned here now."""
+        """Copy the cells of blocks in the indices `first` to `end`; what an ended one kept is owned here now."""
         size, slot, owner, held = self.size, sequence.slot, self._owner, sequence.held
         while first < end:
             source, _ = owner[held[first]]  # type: ignore[index]  # these have names
@@ -194,33 +194,33 @@ class Cells:
 
     def _evicted(self, names: Seq[int]) -> None:
         """The pool needs the room of blocks that nobody uses: all of them kept by slots of ended sequences."""
-        places: dict[int, list[int]] = {}
+        by_slot: dict[int, list[int]] = {}
         for name in names:
             slot, index = self._owner.pop(name)
             self._kept[slot].discard(name)
-            places.setdefault(slot, []).append(index)
-        for slot, indices in places.items():
+            by_slot.setdefault(slot, []).append(index)
+        for slot, indices in by_slot.items():
             runs = list(_runs(sorted(indices)))
             for first, end in runs[:-1]:
                 self._memory.remove(slot, first * self.size, end * self.size)
             self._leave(slot, *runs[-1])
         self._publish(Removed(tuple(names)))
 
-    def _stored(self, sequence: Sequence, places: list[int]) -> None:
-        if places:
-            parent = sequence.name(places[0] - 1) if places[0] else None
-            names = tuple([sequence.name(index) for index in places])
-            self._publish(Stored(parent, names, tuple([sequence.local(index) for index in places])))
+    def _stored(self, sequence: Sequence, indices: list[int]) -> None:
+        if indices:
+            parent = sequence.name(indices[0] - 1) if indices[0] else None
+            names = tuple([sequence.name(index) for index in indices])
+            self._publish(Stored(parent, names, tuple([sequence.local(index) for index in indices])))
 
 
-def _runs(places: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ascending numbers as ranges: first, and one behind the last."""
     first = end = -1
-    for place in places:
-        if place != end:
+    for index in indices:
+        if index != end:
             if end > first:
                 yield first, end
-            first = place
-        end = place + 1
+            first = index
+        end = index + 1
     if end > first:
         yield first, end

@@ -17,7 +17,7 @@ class ParsedRequest:
     """`prompt`, `prior` (made elsewhere for the same answer): ids. `limit`: tokens that the answer may have in all.
 
     `ends`: ids that end it: what the request names, and the model's own unless they are to be ignored. `seed`: where
-    the frontend says none, the request's id stands for it, which another instance gets too.
+    the frontend sends none, the request's id stands for it, which another instance gets too.
     """
 
     prompt: Sequence[int]

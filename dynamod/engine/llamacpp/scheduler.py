@@ -1,8 +1,8 @@
 """Which tokens of which sequences the next step computes. Pure: no clock, no tasks, no llama.cpp.
 
 Running sequences come first, one token each; then prompts, oldest first, cut to what is left of the step. When cells
-run out the newest sequence gives way and is computed again later. The caller computes what `plan` says, tells by
-`commit` or `failed` how it went, and adds the next token to the `ids` of each sequence whose row was its `last`.
+run out the newest sequence gives way and is computed again later. The caller computes what `plan` returns, calls
+`commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Compute `count` tokens of a sequence from place `start` on. `last`: the next token is wanted then."""
+    """Compute `count` tokens of a sequence from position `start` on. `last`: the next token is wanted then."""
 
     sequence: Sequence
     start: int

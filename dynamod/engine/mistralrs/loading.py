@@ -1,4 +1,4 @@
-"""From our options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
+"""From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
 import difflib
 import inspect
@@ -21,7 +21,7 @@ MAX_SEQS = 32
 VERBATIM = Path(__file__).with_name("verbatim.jinja")
 """mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
 
-# Ours to say, or no value that a file or command line can hold.
+# Set by us, or no value that a file or command line can hold.
 _HIDDEN = frozenset(
     (
         "which",

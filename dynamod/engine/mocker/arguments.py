@@ -1,4 +1,4 @@
-"""What the mocker is told: engine arguments (`--extra-engine-args`, `engine_args` in YAML), checked."""
+"""The mocker's own arguments (`--extra-engine-args`, `engine_args` in YAML), checked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

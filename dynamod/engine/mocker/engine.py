@@ -27,7 +27,7 @@ def _unnamed(_index: int) -> None:
 
 
 class Mocker(BatchingEngine):
-    """Answers with made-up tokens, at the pace and with the KV blocks of a real engine. Needs a model's tokenizer."""
+    """Answers with made-up tokens, at the speed and with the KV blocks of a real engine. Needs a model's tokenizer."""
 
     name = "mocker"
     capabilities = Capabilities(exact_continuation=True, kv_events=True, seed=True, deterministic=True, min_tokens=True)
@@ -38,7 +38,7 @@ class Mocker(BatchingEngine):
         self.ranks: list[Rank] = []
 
     async def start(self) -> None:
-        """Read the card (weights are not needed), wait as long as told, begin to step."""
+        """Read the card (weights are not needed), wait for `startup_time`, begin to step."""
         arguments = self.arguments
         card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching

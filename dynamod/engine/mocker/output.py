@@ -55,7 +55,7 @@ class _Nested(_Config):
 
 
 def vocabulary_size(path: Path) -> int:
-    """Ids that a model has, from its config.json; from its tokenizer, which takes long, when that does not say."""
+    """Ids that a model has, from its config.json; from its tokenizer, which takes long, when that has no number."""
     try:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Nested)
     except (OSError, msgspec.MsgspecError):

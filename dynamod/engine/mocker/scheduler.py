@@ -184,7 +184,7 @@ class Scheduler(BatchScheduler[Sequence]):
         """Who gives way to `sequence`: the newest, perhaps itself; or the oldest other one.
 
         With the oldest, were it itself, two could give way to each other for ever. Who has had its last token in this
-        iteration is not asked: its blocks are free at the end.
+        iteration is left out: its blocks are free at the end.
         """
         if self._settings.preemption_mode == "lifo":
             return self.running[-1]

@@ -54,7 +54,7 @@ class TokenEngine(PythonEngine[Generate]):
     serves = (Generate,)
 
     def submit(self, request: Generate, reply: Reply) -> None:
-        """Call the handler with the request as the original words it."""
+        """Call the handler with the request in the original's form."""
         assert self.calls is not None
         writer = TokenWriter(reply, self.handler.name, room(request))
         if room(request) == 0:
