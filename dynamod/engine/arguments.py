@@ -1,6 +1,5 @@
 """An engine's own arguments (`--extra-engine-args`, `engine_args` in YAML) as a checked struct."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -8,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import names, near
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -40,15 +40,18 @@ class Arguments(Generic[Struct]):
 
     def wrong(self, key: str, problem: str) -> UserError:
         """The error for a key."""
-        known = ", ".join(sorted(self._kind.__struct_fields__))
-        return UserError(f"{self._engine} argument {key}: {problem}", f"known keys: {known}")
+        return self._error(key, problem, "")
+
+    def _error(self, key: str, problem: str, hint: str) -> UserError:
+        known = names(self._kind.__struct_fields__)
+        return UserError(f"{self._engine} argument {key}: {problem}", f"{hint}known keys: {known}")
 
     def _translated(self, problem: str, values: Mapping[str, Any]) -> UserError:
         """The error for a sentence of msgspec."""
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown[1], [*self._kind.__struct_fields__, *self._aliases], n=1)
-            return self.wrong(unknown[1], f"unknown key, did you mean {near[0]}?" if near else "unknown key")
+            known = [*self._kind.__struct_fields__, *self._aliases]
+            return self._error(unknown[1], "unknown key", near(unknown[1], known))
         what, _, path = problem.partition(" - at `$.")
         name = path.rstrip("`")
         value = values.get(name)

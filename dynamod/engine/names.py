@@ -1,12 +1,12 @@
 """The registry of engines: a line each, by the names people type, imported only when asked for."""
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import names, near
 
 if TYPE_CHECKING:
     from .base import Engine
@@ -70,9 +70,8 @@ def canonical(name: str) -> str:
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
     if name not in ENGINES:
-        near = difflib.get_close_matches(name, [*ENGINES, *ALIASES], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"unknown engine '{name}'", f"{hint}known engines: {', '.join(sorted(ENGINES))}")
+        hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
+        raise UserError(f"unknown engine '{name}'", hint)
     return name
 
 

@@ -24,8 +24,8 @@ from dynamod.graph.service_config import (
     merge_common,
 )
 from dynamod.graph.typed import validate
-from dynamod.graph.words import kind, known_hint, names
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind, known_hint, names
 
 __all__ = [
     "Document",

@@ -7,8 +7,8 @@ The wish is part of the class; what it becomes belongs to the graph. A class may
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 if TYPE_CHECKING:
     from dynamod.graph.service import Service

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dynamod.graph.words import kind
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind
 
 Path = tuple[str, ...]
 _VARIABLE = re.compile(r"\$?\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})?")

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from dynamod.graph.words import kind
 from dynamod.message.errors import BadRequest, UserError
+from dynamod.message.hints import kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__dynamo_endpoint__"

@@ -22,9 +22,9 @@ from dynamod.graph.importing import Importer, find_module, import_module, shippe
 from dynamod.graph.link import PROCESS_LINKS, LinkedServices, collecting
 from dynamod.graph.places import find_config, module_file, no_module, split_target
 from dynamod.graph.service import Service
-from dynamod.graph.words import known_hint, names
 from dynamod.graph.yamlgraph import Plan, plan
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint, names
 
 
 def load_graph(

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal, cast
 
-from dynamod.graph.words import kind, known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind, known_hint
 
 Placement = Literal["ingress", "own"]
 PLACEMENTS: tuple[Placement, ...] = ("ingress", "own")

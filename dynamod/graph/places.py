@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dynamod.graph.importing import shipped_root
-from dynamod.graph.words import known_hint, names, near
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint, names, near
 
 
 def split_target(target: str) -> tuple[str, str]:

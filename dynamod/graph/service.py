@@ -42,8 +42,8 @@ from dynamod.graph.options import (
     check_workers,
     default_placement,
 )
-from dynamod.graph.words import near
 from dynamod.message.errors import UserError
+from dynamod.message.hints import near
 
 __all__ = [
     "AbstractService",

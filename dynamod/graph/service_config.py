@@ -5,8 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 ENV = "DYNAMO_SERVICE_CONFIG"
 COMMON = "Common"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 Path = tuple[str, ...]
 Fail = Callable[[Path, str, str], UserError]

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from dynamod.graph.document import Document
 from dynamod.graph.options import check_envs, check_nodes, check_placement, check_resources, check_workers
-from dynamod.graph.words import kind, known_hint, names
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind, known_hint, names
 
 GRAPH_KEYS = ("services", "links", "root", "namespace")
 SERVICE_KEYS = ("class", "workers", "resources", "envs", "placement", "nodes", "component")

@@ -56,7 +56,7 @@ def test_a_slip_is_corrected(typed: str, meant: str) -> None:
         engine_class(typed)
     line = caught.value.line()
     assert f"unknown engine '{typed}'" in line
-    assert f"did you mean {meant}?" in line
+    assert f"did you mean '{meant}'?" in line
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -1,6 +1,5 @@
 """From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
-import difflib
 import inspect
 import logging
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 from ..base import EngineOptions
 
@@ -111,9 +111,7 @@ def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[s
         elif name in known_which:
             for_which[name] = value
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"mistralrs takes no argument '{key}'", f"{hint}known: {', '.join(known)}")
+            raise UserError(f"mistralrs takes no argument '{key}'", known_hint(name, known, "known"))
     return for_runner, for_which
 
 

@@ -25,7 +25,7 @@ def test_names_of_others_are_known() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"n_cxt": 1}, "n_cxt: unknown key, did you mean n_ctx?; known keys: block_size, cache_type_k"),
+        ({"n_cxt": 1}, "n_cxt: unknown key; did you mean 'n_ctx'? known keys: block_size, cache_type_k"),
         ({"n_ctx": 0}, "n_ctx: expected `int` >= 1, got 0".replace("`", "")),
         ({"n_threads": "many"}, "n_threads: expected"),
         ({"n_batch": 512, "max_num_batched_tokens": 512}, "given twice"),
