@@ -14,7 +14,7 @@ FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 
 @dataclass(frozen=True)
 class EndpointInfo:
-    """One endpoint. `streams`: many answers, not one. `http_method`: set when it is a route of the front door."""
+    """One endpoint. `streams`: many items, not one value. `http_method`: set when it is an HTTP route."""
 
     name: str
     function: str
@@ -105,7 +105,7 @@ class Graph:
     """Services that work together in one namespace.
 
     `root`: the service named in the target. `services`: by name, in the order they are met from the root. `edges`:
-    the links among them. `target` and `source`: what was asked for and the config file, for messages. `config`: the
+    the links among them. `target` and `source`: what was to be loaded and the config file, for messages. `config`: the
     whole merged configuration, what children get as DYNAMO_SERVICE_CONFIG.
     """
 
@@ -118,7 +118,7 @@ class Graph:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def start_order(self) -> list[ServiceSpec]:
-        """Services with those they depend on first, so the front door opens last. Cycles start in any order."""
+        """Services with those they depend on first, so the frontend starts last. Cycles start in any order."""
         order: dict[str, ServiceSpec] = {}
         seen: set[str] = set()
 
@@ -138,7 +138,7 @@ class Graph:
     def only(self, name: str) -> "Graph":
         """The graph reduced to one service. Its depends stay: they are found through discovery.
 
-        The front door brings the processor that it cannot do without.
+        The frontend brings the processor that it cannot do without.
         """
         kept = [name]
         if self.services[name].component_kind == FRONTEND:

@@ -1,4 +1,4 @@
-"""`ServiceConfig`: how a component reads the configuration at run time, in the words of the seed era."""
+"""`ServiceConfig`: how a component reads the configuration at run time, in the form of the seed era."""
 
 import json
 import os
