@@ -297,6 +297,7 @@ def test_path_that_a_graph_file_adds_reaches_the_child(write, tmp_path):
     )
     graph = load_graph("main:Frontend", None, working_dir=tmp_path)
     assert f"{tmp_path}/lib" in graph.services["Frontend"].sys_path
+    assert "parts" not in sys.modules
     assert load_service(graph.services["Backend"]).name == "Backend"
 
 
