@@ -3,7 +3,6 @@
 import inspect
 import logging
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint
+from dynamod.preprocess.gguf_file import shards
 
 from ..base import EngineOptions
 
@@ -46,7 +46,6 @@ _ENUMS = {
     "organization": "IsqOrganization",
     "pa_cache_type": "PagedCacheType",
 }
-_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 _HINTS = (
     ("missing field `rope_theta`", "write rope_theta at the top level of config.json"),
@@ -123,10 +122,11 @@ def _files(path: Path, config: Path | None) -> dict[str, Any]:
         if folder is not None and (folder / "tokenizer.json").is_file():
             found["tokenizer_json"] = str(folder / "tokenizer.json")
         return found
-    names: str | list[str] = path.name
-    if shard := _SHARD.search(path.name):
-        names = [f"{path.name[: shard.start()]}-{n:05}-of-{shard[1]}.gguf" for n in range(1, int(shard[1]) + 1)]
-    found = {"quantized_model_id": str(path.absolute().parent), "quantized_filename": names}
+    names = [file.name for file in shards(path)]
+    found = {
+        "quantized_model_id": str(path.absolute().parent),
+        "quantized_filename": names if len(names) > 1 else path.name,
+    }
     if folder is not None and (folder / "tokenizer.json").is_file():
         found["tok_model_id"] = str(folder)
     return found
