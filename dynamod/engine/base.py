@@ -6,6 +6,7 @@ reason, or `failed`. It watches `reply.cancelled` (or `on_cancel`) and frees the
 """
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -96,6 +97,7 @@ class Engine(ABC, Generic[RequestT]):
     name: ClassVar[str]
     serves: ClassVar[tuple[type[EngineRequest], ...]]
     capabilities: ClassVar[Capabilities] = Capabilities()
+    _card: ModelCard
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.options = options
@@ -105,11 +107,7 @@ class Engine(ABC, Generic[RequestT]):
 
     @abstractmethod
     async def start(self) -> None:
-        """Load. Raises UserError for what a user can mend, anything else is a crash."""
-
-    @abstractmethod
-    def card(self) -> ModelCard:
-        """The card to publish, valid after `start`."""
+        """Load, and set `_card`. Raises UserError for what a user can mend, anything else is a crash."""
 
     @abstractmethod
     def submit(self, request: RequestT, reply: Reply) -> None:
@@ -118,6 +116,10 @@ class Engine(ABC, Generic[RequestT]):
     @abstractmethod
     def statistics(self) -> EngineStatistics:
         """Load and totals, also before `start` has returned."""
+
+    def card(self) -> ModelCard:
+        """The card to publish, valid after `start`."""
+        return self._card
 
     def load(self) -> Load:
         """The engine's own count, for routers. Asked a few times a second while somebody subscribes."""
@@ -138,6 +140,36 @@ class Engine(ABC, Generic[RequestT]):
     async def close(self) -> None:
         """Free everything. Streams that are open have been cancelled or finished before."""
         return
+
+    async def _model_card(self, path: Path | None = None, **fields: Any) -> ModelCard:
+        """The card of a model with files, read in a thread. `path`: in place of the option. Raises UserError.
+
+        `fields`: further ones of `read_card`.
+        """
+        from dynamod.preprocess.card import read_card  # not needed by engines without a model
+
+        options, path = self.options, path or self.options.path
+        assert path is not None
+        known = {
+            "name": options.name,
+            "config": options.config_path,
+            "context_length": options.context_length,
+            "engine": self.name,
+            "capabilities": self.capabilities,
+            "migration_limit": options.migration_limit,
+        }
+        return await asyncio.to_thread(read_card, path, **{**known, **fields})
+
+    def _card_without_files(self, name: str, **fields: Any) -> ModelCard:
+        """The card of an engine that needs no model. `name`: when the user gave none."""
+        options = self.options
+        return ModelCard(
+            name=options.name or name,
+            engine=self.name,
+            created=int(time.time()),
+            context_length=options.context_length or 0,
+            **fields,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ tokens; 0 means as fast as the loop turns. Every step serves all running streams
 
 import asyncio
 import os
-import time
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,13 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
 from .base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn, StepClock
-from .cards import card_of
 
 DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
 
@@ -119,16 +117,8 @@ class EchoCore(_Echo[Generate]):
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""
-        options = self.options
-        card = await card_of(options, kv_cache_block_size=options.kv_cache_block_size or 16)
-        self._card = msgspec.structs.replace(
-            card, engine=self.name, capabilities=self.capabilities, migration_limit=options.migration_limit
-        )
+        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
         await super().start()
-
-    def card(self) -> ModelCard:
-        """The model's own card."""
-        return self._card
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Echo the prompt from where another instance stopped, up to max_tokens; over again for min_tokens."""
@@ -154,16 +144,9 @@ class EchoFull(_Echo[Chat]):
     name = "echo_full"
     serves = (Chat,)
 
-    def card(self) -> ModelCard:
-        """A card without files."""
-        return ModelCard(
-            name=self.options.name or self.name,
-            kind="text",
-            engine=self.name,
-            created=int(time.time()),
-            context_length=self.options.context_length or 0,
-            user_data=None,
-        )
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self._card = self._card_without_files(self.name, kind="text")
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Echo the last user message (chat) or the prompt (completion)."""

@@ -24,10 +24,6 @@ class Served(PythonEngine[RequestT]):
     async def start(self) -> None:
         """The user's file has loaded whatever there is to load."""
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return self._card
-
     def load(self) -> Load:
         """See Engine. What a WorkerMetricsPublisher said last, else what is seen from here."""
         return self._block_registry.load or super().load()

@@ -1,23 +1,22 @@
 """The engine `llamacpp`: steps that the scheduler decides on the event loop and one thread computes."""
 
 import asyncio
-import dataclasses
 import functools
 import logging
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
-from ..cards import card_of
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .kv_cells import Cells
@@ -82,16 +81,18 @@ class LlamaCpp(BatchingEngine):
     async def start(self) -> None:
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
-        arguments, options = self.arguments, dataclasses.replace(self.options, path=gguf_file(self.options.path))
-        card = await self._card_of(options)
-        log.info("llama.cpp loads %s", options.path)
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, options))
+        arguments, path = self.arguments, gguf_file(self.options.path)
+        card = await self._model_card(path, kv_cache_block_size=self.block_size)
+        log.info("llama.cpp loads %s", path)
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
         if not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
-            card = await self._card_of(dataclasses.replace(options, context_length=model.context_length))
+            card = await self._model_card(
+                path, kv_cache_block_size=self.block_size, context_length=model.context_length
+            )
         self._card = msgspec.structs.replace(
             card, capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching)
         )
@@ -114,25 +115,11 @@ class LlamaCpp(BatchingEngine):
         self._room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
 
-    async def _card_of(self, options: EngineOptions) -> ModelCard:
-        return await card_of(
-            options,
-            kv_cache_block_size=self.block_size,
-            engine=self.name,
-            migration_limit=self.options.migration_limit,
-        )
-
-    def _load(self, options: EngineOptions) -> float:
+    def _load(self, path: Path) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
-        assert options.path is not None
-        model = self._model = Model(
-            options.path, self.arguments, options.context_length, lambda: not self._stopped.is_set()
-        )
+        context = self.options.context_length
+        model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
         return model.warm()
-
-    def card(self) -> ModelCard:
-        """The model's own card; its context is cut to the KV cells that there are."""
-        return self._card
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the cells or context do."""

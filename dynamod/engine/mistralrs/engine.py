@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.worker import Chat
 from dynamod.preprocess.model import Model, Prepared
@@ -21,7 +21,6 @@ from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
-from ..cards import card_of
 from .loading import load, max_seqs
 from .lowering import LoweredRequest, PlainText, lower, prepare
 
@@ -68,14 +67,7 @@ class MistralRs(Engine[Chat]):
         options = self.options
         threads = max_seqs(options.arguments)
         self._loop = asyncio.get_running_loop()
-        card = await card_of(
-            options,
-            kv_cache_block_size=options.kv_cache_block_size or 16,
-            kind="text",
-            engine=self.name,
-            capabilities=self.capabilities,
-            migration_limit=options.migration_limit,
-        )
+        card = await self._model_card(kind="text", kv_cache_block_size=options.kv_cache_block_size or 16)
         self._model = await asyncio.to_thread(Model.load, card)
         self._runner = await asyncio.to_thread(load, options)
         limit = self._runner.max_sequence_length() or 0
@@ -84,10 +76,6 @@ class MistralRs(Engine[Chat]):
         self._card = self._model.card = card
         self._compare_tokenizers()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mistralrs")
-
-    def card(self) -> ModelCard:
-        """The model's own card, with the context that mistralrs allows."""
-        return self._card
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""

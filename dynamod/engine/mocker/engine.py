@@ -14,7 +14,6 @@ from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn
 from ..batching.engine import BatchingEngine, answer_limit
-from ..cards import card_of
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .rank import Rank, RankUnion
@@ -63,13 +62,9 @@ class Mocker(BatchingEngine):
     async def _read(self) -> tuple[ModelCard, int]:
         """The model's card and the size of its vocabulary."""
         options = self.options
-        card = await card_of(options)
+        card = await self._model_card()
         assert options.path is not None
         return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
-
-    def card(self) -> ModelCard:
-        """The model's own card, with the size of the mocker's blocks."""
-        return self._card
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the blocks would."""

@@ -9,12 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Chat, Generate
 
 from ..base import RequestT
-from ..cards import card_of
 from .engine import PythonEngine, TextEngine, TokenEngine
 from .handler import Handler
 
@@ -86,18 +84,10 @@ class PyStr(_FileEngine[Chat], TextEngine):
 
     name = "pystr"
 
-    def card(self) -> ModelCard:
-        """A card without files: the file's own name is the model's."""
-        options = self.options
-        return ModelCard(
-            name=options.name or Path(options.arguments["file"]).stem,
-            kind="text",
-            types=("chat",),
-            engine=self.name,
-            created=int(time.time()),
-            context_length=options.context_length or 0,
-            user_data=None,
-        )
+    async def start(self) -> None:
+        """Load the file; its own name is the model's."""
+        await super().start()
+        self._card = self._card_without_files(Path(self.options.arguments["file"]).stem, kind="text", types=("chat",))
 
 
 class PyTok(_FileEngine[Generate], TokenEngine):
@@ -107,11 +97,5 @@ class PyTok(_FileEngine[Generate], TokenEngine):
 
     async def start(self) -> None:
         """Read the model's card, then the file."""
-        options = self.options
-        size = options.kv_cache_block_size or 16
-        self._card = await card_of(options, engine=self.name, kv_cache_block_size=size, kind="tokens")
+        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
         await super().start()
-
-    def card(self) -> ModelCard:
-        """The model's own card."""
-        return self._card
