@@ -5,8 +5,12 @@ The dicts inside are not to be changed; two graphs may share them.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
@@ -82,22 +86,8 @@ class ServiceSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServiceSpec":
-        """Inverse of `to_dict`, also after a trip through JSON."""
-        return cls(
-            **{
-                **data,
-                "sys_path": tuple(data["sys_path"]),
-                "nodes": tuple(data.get("nodes", ())),
-                "endpoints": {
-                    name: EndpointInfo(**{**info, "transports": tuple(info["transports"])})
-                    for name, info in data["endpoints"].items()
-                },
-                "depends": {
-                    name: DependsInfo(**{**info, "endpoints": tuple(info["endpoints"])})
-                    for name, info in data["depends"].items()
-                },
-            }
-        )
+        """Inverse of `to_dict`, also after a trip through JSON. Raises ValueError for anything else."""
+        return _converted(data, cls)
 
 
 @dataclass(frozen=True)
@@ -154,11 +144,14 @@ class Graph:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Graph":
-        """Inverse of `to_dict`, also after a trip through JSON."""
-        return cls(
-            **{
-                **data,
-                "services": {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()},
-                "edges": tuple((a, b) for a, b in data["edges"]),
-            }
-        )
+        """Inverse of `to_dict`, also after a trip through JSON. Raises ValueError for anything else."""
+        graph = _converted(data, cls)
+        services = {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()}
+        return replace(graph, services=services)
+
+
+def _converted(data: Mapping[str, Any], kind: type[T]) -> T:
+    found = msgspec.convert(data, kind)
+    if unknown := data.keys() - vars(found).keys():  # of another version: it would mean something else here
+        raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
+    return found

@@ -100,6 +100,16 @@ def test_two_graphs_share_components_and_do_not_mix(project):
     assert load_service(small.services["Processor"]).endpoints.keys() == {"chat/completions"}
 
 
+@pytest.mark.parametrize("change", [{"roots": 1}, {"root": 1}, {"services": {"A": {"name": "A"}}}, {"services": []}])
+def test_what_is_no_graph_is_refused(project, change):
+    data = load_graph("graphs.small:Frontend", None, working_dir=project).to_dict()
+    with pytest.raises(ValueError, match=r"unknown keys: roots|Expected|missing"):
+        Graph.from_dict(data | change)
+    spec = data["services"]["Worker"]
+    with pytest.raises(ValueError, match="unknown keys: actor"):
+        Graph.from_dict(data | {"services": {"Worker": spec | {"actor": "m:Actor"}}})
+
+
 def test_edited_files_are_read_again(project, write):
     load_graph("graphs.small:Frontend", None, working_dir=project)
     file = project / "components/all.py"

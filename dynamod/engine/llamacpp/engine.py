@@ -19,8 +19,8 @@ from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
-from .kv_cells import Cells
-from .model import Model, Operation, StepFailed, Work
+from .kv_cells import Cells, Operation
+from .model import Model, StepFailed, Work
 from .request import parse
 from .sampling import Picked, Sampler
 from .scheduler import Row, Scheduler
@@ -40,26 +40,6 @@ class LlamaCppStatistics(BatchingStatistics, frozen=True):
     computed_total: int = 0
 
 
-class _Operations:
-    """What is to happen to the cells before the next step (`kv_cells.Memory`)."""
-
-    def __init__(self) -> None:
-        self._list: list[Operation] = []
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """To be done by the next step."""
-        self._list.append((source, target, start, end))
-
-    def remove(self, slot: int, start: int, end: int) -> None:
-        """To be done by the next step."""
-        self._list.append((-1, slot, start, end))
-
-    def take(self) -> list[Operation]:
-        """All that has gathered."""
-        taken, self._list = self._list, []
-        return taken
-
-
 class LlamaCpp(BatchingEngine):
     """GGUF models by llama.cpp, many sequences at a time in one context."""
 
@@ -74,7 +54,7 @@ class LlamaCpp(BatchingEngine):
         self._work = asyncio.Event()
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llamacpp")
-        self._operations = _Operations()
+        self._operations: list[Operation] = []  # for the next step
         self._computed = 0
         self._model: Model | None = None
 
@@ -97,7 +77,7 @@ class LlamaCpp(BatchingEngine):
             card, capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching)
         )
         self._cells = Cells(
-            self._operations,
+            self._operations.append,
             blocks=model.cells // self.block_size,
             size=self.block_size,
             slots=model.slots,
@@ -180,11 +160,12 @@ class LlamaCpp(BatchingEngine):
             if scheduler.idle:
                 continue
             rows = scheduler.plan(step_budget.chunk(scheduler.decoding))
-            work = [_work(row) for row in rows]
+            work, operations = [_work(row) for row in rows], self._operations.copy()
+            self._operations.clear()
             began, count = now(), sum([row.count for row in rows])
             clock.begin(count)
             try:
-                picked = await asyncio.wrap_future(self._thread.submit(model.step, self._operations.take(), work))
+                picked = await asyncio.wrap_future(self._thread.submit(model.step, operations, work))
             except Exception as error:
                 self._failed(rows, error)
                 continue

@@ -9,30 +9,28 @@ them from then on, so that slots of old turns of a conversation empty themselves
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from typing import Protocol
 
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.message.kv_events import Removed, Stored
 
 from .sequence import Sequence
 
+Operation = tuple[int, int, int, int]
+"""On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
 
-class Memory(Protocol):
-    """What happens to llama.cpp's cells, in order. Positions from `start` to before `end`; -1: all that follow."""
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """The cells of `source` belong to `target` too."""
-
-    def remove(self, slot: int, start: int, end: int) -> None:
-        """The cells belong to `slot` no more."""
+The cells of the source belong to the target too, or those of the target belong to it no more.
+"""
+_REMOVE = -1
 
 
 class Cells:
-    """`publish` gets the events of blocks that can be found from now on, and of those that cannot any more."""
+    """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: those that can be
+    found from now on, and those that cannot any more.
+    """
 
     def __init__(
         self,
-        memory: Memory,
+        operate: Callable[[Operation], None],
         *,
         blocks: int,
         size: int,
@@ -42,7 +40,7 @@ class Cells:
     ) -> None:
         self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
         self.size, self.caching = size, caching
-        self._memory, self._publish = memory, publish
+        self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
         self._kept: OrderedDict[int, set[int]] = OrderedDict()  # slots of ended sequences, and the blocks they own
@@ -113,7 +111,7 @@ class Cells:
             name = sequence.name(index)
             if name in self._owner:  # computed by another at the same time: one copy is enough
                 self._name(sequence, index, name)
-                self._memory.remove(sequence.slot, index * size, (index + 1) * size)
+                self._operate((_REMOVE, sequence.slot, index * size, (index + 1) * size))
                 self._adopt(sequence, index, index + 1)
                 self._stored(sequence, fresh)
                 fresh = []
@@ -132,10 +130,10 @@ class Cells:
         if owned:
             self._kept[slot] = {name for name in owned.values() if isinstance(name, int)}
             for first, end in _runs(index for index in range(max(owned)) if index not in owned):
-                self._memory.remove(slot, first * size, end * size)
-            self._memory.remove(slot, (max(owned) + 1) * size, -1)
+                self._operate((_REMOVE, slot, first * size, end * size))
+            self._operate((_REMOVE, slot, (max(owned) + 1) * size, -1))
         else:
-            self._memory.remove(slot, 0, -1)
+            self._operate((_REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
 
@@ -154,7 +152,7 @@ class Cells:
             after = first + 1
             while after < end and owner[held[after]][0] == source:  # type: ignore[index]
                 after += 1
-            self._memory.copy(source, slot, first * size, after * size)
+            self._operate((source, slot, first * size, after * size))
             kept = self._kept.get(source)
             if kept is not None:
                 for index in range(first, after):
@@ -167,7 +165,7 @@ class Cells:
 
     def _leave(self, slot: int, first: int, end: int) -> None:
         """An ended sequence's slot keeps some blocks no more; it is free when those were the last."""
-        self._memory.remove(slot, first * self.size, end * self.size)
+        self._operate((_REMOVE, slot, first * self.size, end * self.size))
         if not self._kept[slot]:
             del self._kept[slot]
             self._free.append(slot)
@@ -186,7 +184,7 @@ class Cells:
             else:
                 del self._owner[name]
                 dropped.append(name)
-        self._memory.remove(slot, 0, -1)
+        self._operate((_REMOVE, slot, 0, -1))
         self.pool.forget(dropped)
         if dropped:
             self._publish(Removed(tuple(dropped)))
@@ -202,7 +200,7 @@ class Cells:
         for slot, indices in by_slot.items():
             runs = list(_runs(sorted(indices)))
             for first, end in runs[:-1]:
-                self._memory.remove(slot, first * self.size, end * self.size)
+                self._operate((_REMOVE, slot, first * self.size, end * self.size))
             self._leave(slot, *runs[-1])
         self._publish(Removed(tuple(names)))
 

@@ -14,6 +14,7 @@ import numpy as np
 from dynamod.message.errors import UserError
 
 from .arguments import LlamaCppArguments
+from .kv_cells import Operation
 from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
 from .sizing import ModelSize, cells_for, threads
@@ -23,9 +24,6 @@ log = logging.getLogger("dynamod.engine")
 _FLASH = {"auto": -1, False: 0, True: 1}
 _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
-
-Operation = tuple[int, int, int, int]
-"""Of KV cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all)."""
 
 
 class StepFailed(Exception):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.engine.llamacpp.kv_cells import Cells
+from dynamod.engine.llamacpp.kv_cells import Cells, Operation
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
 from dynamod.engine.llamacpp.sequence import Sequence
 from dynamod.kvcache.hashes import block_hashes
@@ -29,6 +29,13 @@ class Remembering:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.cells: list[Cell] = []
+
+    def operate(self, operation: Operation) -> None:
+        source, target, start, end = operation
+        if source < 0:
+            self.remove(target, start, end)
+        else:
+            self.copy(source, target, start, end)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         assert source != target
@@ -59,7 +66,7 @@ class House:
         self.memory = Remembering(blocks * SIZE)
         self.told: set[int] = set()
         self.cells = Cells(
-            self.memory, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
+            self.memory.operate, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
         )
         self.scheduler = Scheduler(self.cells, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.steps: list[list[Row]] = []
