@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dynamod.engine.names import DEFAULT, typed_names
 from dynamod.graph.service import depends, endpoint, service
 
 
@@ -79,9 +80,7 @@ class ProcessorSettings(Settings):
 class WorkerSettings(Settings):
     """An engine with one model."""
 
-    engine: str = Field(
-        "mistralrs", description="echo_core, echo_full, llamacpp, mistralrs, mocker, pystr:FILE, pytok:FILE"
-    )
+    engine: str = Field(DEFAULT, description=", ".join(typed_names()))
     model: str | None = Field(None, description="folder, GGUF file, Hugging Face repository, or `sample`")
     model_config_path: str | None = Field(None, alias="model_config", description="tokenizer and template from here")
     served_model_name: str | None = Field(None, description="name that clients use; default: from the model's path")

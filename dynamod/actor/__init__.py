@@ -1,4 +1,4 @@
-"""The actor kernel. It knows nothing of LLMs, mail between processes, or anything else of dynamod."""
+"""The actor kernel. It knows nothing of LLMs, messages between processes, or anything else of dynamod."""
 
 from .actor import Actor, control, handle
 from .cell import ActorStatistics, Cell, Context, Drain, Stop, Terminated
@@ -8,7 +8,6 @@ from .errors import (
     AskCycle,
     Crashed,
     DeadlineExceeded,
-    LeaseLost,
     MailboxFull,
     Normal,
     Reason,
@@ -37,7 +36,6 @@ __all__ = [
     "Crashed",
     "DeadlineExceeded",
     "Drain",
-    "LeaseLost",
     "MailboxFull",
     "Normal",
     "Policy",

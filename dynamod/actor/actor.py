@@ -1,6 +1,5 @@
 """The base class of actors, and the decorators that make a method the receiver of a message type."""
 
-import asyncio
 import types
 import typing
 from collections.abc import Callable, Coroutine, Mapping
@@ -15,17 +14,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def handle(method: F) -> F:
-    """Mark a method `async def name(self, message: SomeType)` as the receiver of mail of that type (or union).
+    """Mark a method `async def name(self, message: SomeType)` as the receiver of messages of that type (or union).
 
     What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
     failure is answered. Raising crashes the actor.
     """
-    method.__actor_lane__ = "mail"  # type: ignore[attr-defined]
+    method.__actor_lane__ = "messages"  # type: ignore[attr-defined]
     return method
 
 
 def control(method: F) -> F:
-    """Like `handle`, for messages that travel in the control lane: read before all mail, never refused as full."""
+    """Like `handle`, for messages that travel in the control lane: read before all others, never refused as full."""
     method.__actor_lane__ = "control"  # type: ignore[attr-defined]
     return method
 
@@ -36,9 +35,11 @@ def _message_types(method: Callable[..., Any]) -> tuple[type, ...]:
     if not names:
         raise TypeError(f"{method.__qualname__}: annotate the message argument with its type")
     annotation = hints[names[0]]
-    if get_origin(annotation) in (Union, types.UnionType):
-        return tuple(get_origin(part) or part for part in get_args(annotation))
-    return (get_origin(annotation) or annotation,)
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    kinds = tuple(get_origin(part) or part for part in parts)
+    if wrong := [kind for kind in kinds if not isinstance(kind, type) or kind in (Any, object)]:
+        raise TypeError(f"{method.__qualname__}: {wrong[0]} is no message type, name the classes that it takes")
+    return kinds
 
 
 class Actor:
@@ -73,7 +74,7 @@ class Actor:
         """Runs before the first message; the actor is Ready when it returns. An exception counts as a crash."""
 
     async def drained(self) -> None:
-        """Runs when the actor drains, after its last mail: return when work that goes on beside the mailbox is done."""
+        """Runs when the actor drains, after its last message: return when work beside the mailbox is done."""
 
     async def stopping(self, reason: Reason) -> None:
         """Runs once at the end whatever the reason, within the shutdown timeout. Free what `started` took."""
@@ -81,6 +82,3 @@ class Actor:
     def inspection(self) -> dict[str, Any]:
         """What `inspect` shows beside the kernel's own facts. Must not block, must not contain payloads."""
         return {}
-
-
-Reply = asyncio.Future[Any]

@@ -1,4 +1,4 @@
-"""The cell: one incarnation of an actor while it runs. Mailbox, task, state, and the one way to die."""
+"""The cell: one incarnation of an actor while it runs. Mailbox, task, state, and its one end."""
 
 import asyncio
 import contextvars
@@ -39,7 +39,7 @@ deadline_now: contextvars.ContextVar[float | None] = contextvars.ContextVar("dea
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """A message on its way: who waits for the reply, until when, and the chain of waiting actors."""
+    """A message in transit: who waits for the reply, until when, and the chain of waiting actors."""
 
     message: Any
     reply: asyncio.Future[Any] | None = None
@@ -49,7 +49,7 @@ class Envelope:
     abandoned: bool = False
 
     def abandon(self) -> None:
-        """The asker no longer waits: skip the message, or interrupt the handler that works on it."""
+        """The asker waits no longer: skip the message, or interrupt the handler that works on it."""
         self.abandoned = True
         if self.scope is not None and not self.scope.expired():
             self.scope.reschedule(asyncio.get_running_loop().time())
@@ -71,7 +71,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Control: take no more mail, finish what is there, then end normally."""
+    """Control: take no more messages, finish what is there, then end normally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class ActorStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """What an actor may use of its surroundings: its own reference, the system, and helper tasks."""
+    """What an actor may use: its own reference, the system, and helper tasks."""
 
     ref: "Ref"
     system: "System"
@@ -129,7 +129,7 @@ class Context:
 
 
 class Cell:
-    """Runs one incarnation. `run` never raises: however the actor ends, `died` is told exactly once."""
+    """Runs one incarnation. `run` never raises: however the actor ends, `died` is called exactly once."""
 
     def __init__(
         self, system: "System", ref: "Ref", actor: Actor, died: Callable[["Cell", Reason], None], shutdown: float | None
@@ -140,7 +140,7 @@ class Cell:
         self.state: ActorState = "Starting"
         self.mailbox: Mailbox[Envelope, Envelope | Stop | Drain] = Mailbox(actor.mailbox_capacity)
         self.reason: Reason | None = None
-        self.ready = asyncio.Event()  # set when Ready, and when dead, so that nobody waits for a corpse
+        self.ready = asyncio.Event()  # set when Ready, and when dead, so that nobody waits for ever
         self.gone = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._died = died
@@ -151,7 +151,7 @@ class Cell:
         self._helper_error: BaseException | None = None
         self._current: Envelope | None = None
         self._current_since = 0.0
-        self._born = system.now()
+        self._created = system.now()
         self._handled = self._abandoned = 0
         actor.context = Context(ref, system, self)
 
@@ -166,7 +166,7 @@ class Cell:
         return kind in self.actor.control_types
 
     async def put(self, envelope: Envelope) -> None:
-        """Deliver, waiting for a place. Raises ActorUnreachable when the actor is draining or dead."""
+        """Deliver, waiting for room in the mailbox. Raises ActorUnreachable when the actor is draining or dead."""
         if self.check(envelope.message):
             self._refuse_dead()
             self.mailbox.put_control(envelope)
@@ -222,13 +222,13 @@ class Cell:
             if self._draining() and not len(self.mailbox):
                 await self.actor.drained()
                 return
-            mail, control = await self.mailbox.get()
+            message, control = await self.mailbox.get()
             if isinstance(control, Stop):
                 return
             if isinstance(control, Drain):
                 self.state = "Draining"
             else:
-                envelope = mail or control
+                envelope = message or control
                 assert envelope is not None
                 if type(envelope.message) in self.actor.receivers:  # a death notice may come to who has no receiver
                     await self._handle(envelope)
@@ -267,11 +267,11 @@ class Cell:
             self._handled += 1
 
     async def _close(self, reason: Reason) -> None:
-        """Refuse mail, run `stopping` within its bound, then end the helpers."""
+        """Refuse messages, run `stopping` within its bound, then end the helpers."""
         self.state = "Stopped"
         self.reason = reason
         for envelope in self.mailbox.close():
-            self.system.dead_letter(self.ref, envelope.message, "the actor ended")
+            self.system.undelivered(self.ref, envelope.message, "the actor ended")
             envelope.answer(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it read the message"))
         try:
             async with asyncio.timeout(self._shutdown):
@@ -285,7 +285,7 @@ class Cell:
             task.cancel()
 
     def _announce(self, reason: Reason) -> None:
-        """The only place where a death becomes known: watchers and the supervisor hear of it once."""
+        """The only function that reports a death: to watchers and the supervisor, once."""
         self.state, self.reason = "Stopped", reason
         self.ready.set()
         self.gone.set()
@@ -366,7 +366,7 @@ class Cell:
             current=type(current.message).__name__ if current else None,
             current_age=now - self._current_since if current else None,
             tasks=len(self._tasks),
-            age=now - self._born,
+            age=now - self._created,
         )
 
     def running_tasks(self) -> list[asyncio.Task[Any]]:

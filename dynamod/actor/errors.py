@@ -1,10 +1,10 @@
 """What can go wrong between actors, and the reasons for which one ends.
 
 ActorError
-  + MailboxFull        the bounded mailbox has no place (only `_nowait` sends raise it)
+  + MailboxFull        the bounded mailbox is full (only `send_nowait` raises it)
   + WrongMessage       the actor does not take messages of this type
   + ActorUnreachable   the actor is dead, restarting, draining, or another incarnation than the reference names
-  + DeadlineExceeded   an ask's deadline passed; the receiver has been told to stop working on it
+  + DeadlineExceeded   an ask's deadline passed; the receiver is interrupted
   + AskCycle           the ask would wait for an actor that already waits for this one
   + RestartLimit       a supervisor saw more crashes than its intensity allows
   + StreamGap          a stream lost items (an offset lies behind the end of what arrived)
@@ -19,7 +19,7 @@ class ActorError(Exception):
 
 
 class MailboxFull(ActorError):
-    """The mailbox has no place."""
+    """The mailbox is full."""
 
 
 class WrongMessage(ActorError, TypeError):
@@ -27,7 +27,7 @@ class WrongMessage(ActorError, TypeError):
 
 
 class ActorUnreachable(ActorError):
-    """Nobody answers under this reference."""
+    """No live actor takes messages under this reference."""
 
 
 class DeadlineExceeded(ActorError, TimeoutError):
@@ -35,7 +35,7 @@ class DeadlineExceeded(ActorError, TimeoutError):
 
 
 class AskCycle(ActorError):
-    """Waiting for an actor that waits for us would never end."""
+    """The actor waits for the asker, directly or through others: the answer would never come."""
 
 
 class RestartLimit(ActorError):
@@ -52,7 +52,7 @@ class StreamClosed(ActorError):
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """The actor ended because it was told to, or because its work was done."""
+    """The actor was stopped, or its work was done."""
 
     def __str__(self) -> str:
         return "normal"
@@ -70,14 +70,6 @@ class Crashed:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
-    """The lease that backs the actor's address is gone."""
-
-    def __str__(self) -> str:
-        return "lease lost"
-
-
-@dataclass(frozen=True, slots=True)
 class Unreachable:
     """The actor may live, but cannot be reached: its process stopped answering or its node is cut off."""
 
@@ -87,4 +79,4 @@ class Unreachable:
         return f"unreachable: {self.detail}" if self.detail else "unreachable"
 
 
-Reason = Normal | Crashed | LeaseLost | Unreachable
+Reason = Normal | Crashed | Unreachable

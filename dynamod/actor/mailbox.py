@@ -1,4 +1,4 @@
-"""The mailbox: a bounded lane for mail and an unbounded small lane for control, which is read first."""
+"""The mailbox: a bounded lane for messages and an unbounded small lane for control, which is read first."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ C = TypeVar("C")
 
 
 class MailboxStatistics(msgspec.Struct, frozen=True):
-    """Depths now, the bound, how many senders wait for a place, and how many items have been read."""
+    """Depths now, the bound, how many senders wait, and how many messages have been read."""
 
     depth: int
     control_depth: int
@@ -25,7 +25,7 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox(Generic[T, C]):
     """Two lanes with one reader.
 
-    `put` waits while the mail lane is full and is safe to cancel: a cancelled sender leaves nothing behind.
+    `put` waits while the message lane is full and is safe to cancel: a cancelled sender leaves nothing behind.
     `put_control` never waits: control (stop, drain, inspect, death notices) must pass a full mailbox.
     """
 
@@ -33,7 +33,7 @@ class Mailbox(Generic[T, C]):
         if capacity < 1:
             raise ValueError(f"mailbox capacity must be at least 1, not {capacity}")
         self.capacity = capacity
-        self._mail: deque[T] = deque()
+        self._messages: deque[T] = deque()
         self._control: deque[C] = deque()
         self._senders: deque[asyncio.Future[None]] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -41,29 +41,29 @@ class Mailbox(Generic[T, C]):
         self._taken = 0
 
     def __len__(self) -> int:
-        return len(self._mail)
+        return len(self._messages)
 
     async def put(self, item: T) -> None:
-        """Append mail, waiting for a place in order of arrival. Raises ActorUnreachable when the mailbox closes."""
-        while not self._closed and (len(self._mail) >= self.capacity or self._senders):
-            place = asyncio.get_running_loop().create_future()
-            self._senders.append(place)
+        """Append a message, waiting for room in order of arrival. Raises ActorUnreachable when the mailbox closes."""
+        while not self._closed and (len(self._messages) >= self.capacity or self._senders):
+            turn = asyncio.get_running_loop().create_future()
+            self._senders.append(turn)
             try:
-                await place
+                await turn
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._wake_sender()  # the place given to us goes to the next
+                if turn.done() and not turn.cancelled():
+                    self._wake_sender()  # our turn goes to the next
                 else:
-                    self._senders.remove(place)
+                    self._senders.remove(turn)
                 raise
-            if len(self._mail) < self.capacity:
+            if len(self._messages) < self.capacity:
                 break
         self._append(item)
 
     def put_nowait(self, item: T) -> None:
-        """Append mail or raise MailboxFull; never overtakes a sender that waits."""
-        if len(self._mail) >= self.capacity or self._senders:
-            raise MailboxFull(f"mailbox holds {len(self._mail)} of {self.capacity}")
+        """Append a message or raise MailboxFull; never overtakes a sender that waits."""
+        if len(self._messages) >= self.capacity or self._senders:
+            raise MailboxFull(f"mailbox holds {len(self._messages)} of {self.capacity}")
         self._append(item)
 
     def put_control(self, item: C) -> None:
@@ -77,8 +77,8 @@ class Mailbox(Generic[T, C]):
         while True:
             if self._control:
                 return None, self._control.popleft()
-            if self._mail:
-                item = self._mail.popleft()
+            if self._messages:
+                item = self._messages.popleft()
                 self._taken += 1
                 self._wake_sender()
                 return item, None
@@ -89,10 +89,10 @@ class Mailbox(Generic[T, C]):
                 self._reader = None
 
     def close(self) -> list[T]:
-        """Refuse further mail, wake all waiting senders, and return what nobody will read."""
+        """Refuse further messages, wake all waiting senders, and return what nobody will read."""
         self._closed = True
-        left = list(self._mail)
-        self._mail.clear()
+        left = list(self._messages)
+        self._messages.clear()
         self._control.clear()
         while self._senders:
             sender = self._senders.popleft()
@@ -102,12 +102,14 @@ class Mailbox(Generic[T, C]):
 
     def statistics(self) -> MailboxStatistics:
         """A snapshot of the mailbox."""
-        return MailboxStatistics(len(self._mail), len(self._control), self.capacity, len(self._senders), self._taken)
+        return MailboxStatistics(
+            len(self._messages), len(self._control), self.capacity, len(self._senders), self._taken
+        )
 
     def _append(self, item: T) -> None:
         if self._closed:
             raise ActorUnreachable("the mailbox is closed")
-        self._mail.append(item)
+        self._messages.append(item)
         self._wake_reader()
 
     def _wake_reader(self) -> None:
@@ -115,7 +117,7 @@ class Mailbox(Generic[T, C]):
             self._reader.set_result(None)
 
     def _wake_sender(self) -> None:
-        while self._senders and len(self._mail) < self.capacity:
+        while self._senders and len(self._messages) < self.capacity:
             sender = self._senders.popleft()
             if not sender.done():
                 sender.set_result(None)

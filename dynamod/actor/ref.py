@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Ref:
     """The address of an actor: its path, and the incarnation it means.
 
-    With an incarnation, mail to a later one is dropped and counted (its state is not what the sender knew). Without
-    (`current`), whoever lives under the path gets it.
+    With an incarnation, messages to a later one are dropped and counted (its state is not what the sender knew).
+    Without (`current`), the actor that has the path now gets them.
     """
 
     path: str
@@ -26,14 +26,14 @@ class Ref:
 
     @property
     def current(self) -> "Ref":
-        """The same path, whichever incarnation lives there."""
+        """The same path, whichever incarnation has it."""
         return replace(self, incarnation=None)
 
     async def send(self, message: Any, *, timeout: float | None = None) -> None:
         """Deliver without waiting for an answer, at most once; waits while the mailbox is full.
 
-        A message to nobody is counted as a dead letter, not raised: the sender of a tell never learns more than
-        that it was sent. Raises WrongMessage, and DeadlineExceeded when no place came free in time.
+        A message that no actor gets is counted, not raised: the sender never learns more than that it was sent. Raises
+        WrongMessage, and DeadlineExceeded when the mailbox stayed full.
         """
         cell = self._cell(message)
         if cell is None:
@@ -42,19 +42,19 @@ class Ref:
             async with asyncio.timeout(timeout):
                 await cell.put(Envelope(message))
         except TimeoutError:
-            raise DeadlineExceeded(f"{self.path} had no place for {type(message).__name__}") from None
+            raise DeadlineExceeded(f"{self.path} has had no room for {type(message).__name__}") from None
         except ActorUnreachable as error:
-            self.system.dead_letter(self, message, str(error))
+            self.system.undelivered(self, message, str(error))
 
     def send_nowait(self, message: Any) -> None:
-        """Deliver without waiting. Raises MailboxFull when there is no place, WrongMessage for a wrong type."""
+        """Deliver without waiting. Raises MailboxFull, or WrongMessage for a wrong type."""
         cell = self._cell(message)
         if cell is None:
             return
         try:
             cell.put_nowait(Envelope(message))
         except ActorUnreachable as error:
-            self.system.dead_letter(self, message, str(error))
+            self.system.undelivered(self, message, str(error))
         except MailboxFull:
             self.system.full += 1
             raise
@@ -62,7 +62,7 @@ class Ref:
     async def ask(self, message: Any, *, timeout: float) -> Any:
         """Deliver and wait for the reply, both within `timeout` seconds (and within the caller's own deadline).
 
-        Raises DeadlineExceeded (the receiver is told to stop working on it; so too when the caller is cancelled),
+        Raises DeadlineExceeded (the receiver is interrupted; so too when the caller is cancelled),
         AskCycle, WrongMessage, ActorUnreachable, or the exception that the receiver returned as its reply.
         """
         chain = asking.get()
@@ -75,7 +75,7 @@ class Ref:
             deadline = min(deadline, inherited)
         cell = self.system.cell(self)
         if cell is None:
-            raise ActorUnreachable(f"nobody lives at {self.path}" + (" now" if self.incarnation else ""))
+            raise ActorUnreachable(f"no actor at {self.path}")
         envelope = Envelope(message, loop.create_future(), deadline, chain)
         assert envelope.reply is not None
         try:
@@ -94,5 +94,5 @@ class Ref:
     def _cell(self, message: Any) -> "Cell | None":
         cell = self.system.cell(self)
         if cell is None:
-            self.system.dead_letter(self, message, "nobody lives there")
+            self.system.undelivered(self, message, "no actor there")
         return cell

@@ -1,18 +1,17 @@
-"""When to restart what: the supervisor's decision as a pure function of its state and one event.
+"""When to restart a child: the supervisor's decision as a pure function of its state and one event.
 
-`decide(policy, state, event, random) -> (state, effects)`. The supervisor performs the effects: stops in the order
-given, then starts in the order given after the delay. Terms are OTP's: strategy, intensity, period, permanent,
-transient, temporary.
+`decide(policy, state, event, random) -> (state, effect)`; the supervisor performs the effect. Each child is
+restarted by itself. Terms are OTP's: intensity, period, permanent, temporary.
 """
 
 import random as random_module
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from .errors import Crashed, Normal, Reason
+from .errors import Crashed, Reason
 
-Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
-Restart = Literal["permanent", "transient", "temporary"]
+Restart = Literal["permanent", "temporary"]
+"""Whether a child that ended, for whatever reason, is started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class Policy:
     limit is then counted for each child by itself.
     """
 
-    strategy: Strategy = "one_for_one"
     intensity: int = 3
     period: float = 5.0
     escalate: bool = True
@@ -50,12 +48,11 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What the decision knows of one child."""
+    """What the decision knows of one child. `since`: when it last started; `crashes`: times within the period."""
 
     name: str
     restart: Restart = "permanent"
     backoff: Backoff = Backoff()
-    up: bool = True
     fatal: bool = False
     since: float = 0.0
     in_a_row: int = 0
@@ -98,48 +95,32 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
-    """What to do, in this order. `give_up`: the limit is passed, the supervisor crashes."""
+class Effect:
+    """What follows for the child: `restart` after `delay` seconds; `escalate`: the supervisor crashes."""
 
-    stop: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
+    action: Literal["restart", "remove", "fatal", "escalate"]
     delay: float = 0.0
-    removed: tuple[str, ...] = field(default=())
-    fatal: str | None = None
-    give_up: bool = False
 
 
-def decide(policy: Policy, state: State, event: Died, random: random_module.Random) -> tuple[State, Effects]:
+def decide(policy: Policy, state: State, event: Died, random: random_module.Random) -> tuple[State, Effect]:
     """What follows from a child's death."""
     child = state.child(event.name)
-    state = state.with_child(replace(child, up=False))
-    if child.restart == "temporary" or (child.restart == "transient" and isinstance(event.reason, Normal)):
-        return state.without(child.name), Effects(removed=(child.name,))
-
+    if child.restart == "temporary":
+        return state.without(child.name), Effect("remove")
     horizon = event.now - policy.period
-    crashes = (*(t for t in child.crashes if t > horizon), event.now)
+    child = replace(child, crashes=(*(t for t in child.crashes if t > horizon), event.now))
     recent = (*(t for t in state.recent if t > horizon), event.now)
+    # the error says itself that another start cannot help
     hopeless = isinstance(event.reason, Crashed) and getattr(event.reason.error, "permanent", False)
-    if hopeless and not policy.escalate:  # the error says itself that another start cannot help
-        return state.with_child(replace(child, up=False, fatal=True, crashes=crashes)), Effects(fatal=child.name)
-    if len(recent if policy.escalate else crashes) > policy.intensity:
-        if policy.escalate:
-            return state, Effects(give_up=True)
-        return state.with_child(replace(child, up=False, fatal=True, crashes=crashes)), Effects(fatal=child.name)
-
+    if policy.escalate and len(recent) > policy.intensity:
+        return state, Effect("escalate")
+    if not policy.escalate and (hopeless or len(child.crashes) > policy.intensity):
+        return state.with_child(replace(child, fatal=True)), Effect("fatal")
     in_a_row = 1 if event.now - child.since >= child.backoff.reset_after else child.in_a_row + 1
-    names = [c.name for c in state.children if not c.fatal]
-    position = names.index(child.name)
-    group = {"one_for_one": [child.name], "one_for_all": names, "rest_for_one": names[position:]}[policy.strategy]
-    stop = tuple(name for name in reversed(group) if state.child(name).up)
-    for name in group:
-        member = state.child(name)
-        state = state.with_child(replace(member, up=False, restarts=member.restarts + 1))
-    state = state.with_child(replace(state.child(child.name), in_a_row=in_a_row, crashes=crashes))
-    delay = child.backoff.delay(in_a_row, random)
-    return replace(state, recent=recent), Effects(stop=stop, start=tuple(group), delay=delay)
+    child = replace(child, in_a_row=in_a_row, restarts=child.restarts + 1)
+    return replace(state.with_child(child), recent=recent), Effect("restart", child.backoff.delay(in_a_row, random))
 
 
 def started(state: State, name: str, now: float) -> State:
-    """The state after the child came up."""
-    return state.with_child(replace(state.child(name), up=True, since=now))
+    """The state after the child was started."""
+    return state.with_child(replace(state.child(name), since=now))

@@ -1,11 +1,11 @@
-"""Streams: ordered items with offsets, for what is too many and too small to be mail (tokens above all).
+"""Streams: ordered items with offsets, for what is too many and too small to be messages (tokens above all).
 
 A writer pushes runs of items with the offset of their first. What is already there is dropped, a hole is an error.
 A slow reader gets everything that piled up in one piece; nothing is lost and nobody else waits.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -41,9 +41,8 @@ class StreamStatistics(msgspec.Struct, frozen=True):
 class Stream(Generic[T]):
     """One writer, one reader. `limit` bounds the items of the whole stream (the response it carries)."""
 
-    def __init__(self, *, limit: int | None = None, on_cancel: Callable[[], None] | None = None) -> None:
+    def __init__(self, *, limit: int | None = None) -> None:
         self._limit = limit
-        self._on_cancel = on_cancel
         self._waiting: list[T] = []
         self._received = self._read = self._merged = self._duplicates = 0
         self._ended = False
@@ -80,17 +79,15 @@ class Stream(Generic[T]):
             self.end()
 
     def cancel(self) -> None:
-        """The reader leaves: the writer is told once, and further items are not kept."""
+        """The reader leaves: what waits is dropped, and a further push raises StreamClosed."""
         if not self._ended:
             self._ended = True
             self._waiting.clear()
             self._wake()
-            if self._on_cancel is not None:
-                self._on_cancel()
 
     @property
     def finish(self) -> Any:
-        """What the writer said at the end; None before."""
+        """What the writer gave to `end`; None before."""
         return self._finish
 
     @property
@@ -99,7 +96,7 @@ class Stream(Generic[T]):
         return self._ended
 
     async def read(self) -> list[T]:
-        """Everything that waits, at least one item; an empty list at the end. Raises what `fail` was given."""
+        """Everything that waits, at least one item; an empty list at the end. Raises the error given to `fail`."""
         while not self._waiting and not self._ended:
             self._reader = asyncio.get_running_loop().create_future()
             try:

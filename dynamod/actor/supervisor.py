@@ -1,4 +1,4 @@
-"""Supervisors: actors that start, watch, restart and stop other actors. OS processes are actors too (daemon/)."""
+"""Supervisors: actors that start, watch, restart and stop other actors. An OS process is an actor too (daemon/)."""
 
 import asyncio
 import logging
@@ -21,7 +21,7 @@ log = logging.getLogger("dynamod.actor")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """How to make a child and how to treat it. `shutdown`: seconds from being told to stop until it is killed."""
+    """How to make a child and how to treat it. `shutdown`: seconds from the request to stop until it is killed."""
 
     name: str
     factory: Callable[[], Actor]
@@ -47,13 +47,7 @@ class _ChildDied:
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class _StartDue:
-    names: tuple[str, ...]
-    round: int
-
-
-class _StillBorn(Actor):
+class _FailedToStart(Actor):
     def __init__(self, error: Exception) -> None:
         self._error = error
 
@@ -70,8 +64,7 @@ class Supervisor(Actor):
         self._cells: dict[str, Cell] = {}
         self._state = State()
         self._last_error: dict[str, str] = {}
-        self._rounds = 0
-        self._pending: dict[str, int] = {}  # child -> the round of restarts that will start it
+        self._pending: dict[str, Cell] = {}  # children that wait for their restart, and the incarnation that died
         self._stopping: set[str] = set()
 
     async def started(self) -> None:
@@ -102,7 +95,7 @@ class Supervisor(Actor):
         return self._cells[spec.name].ref
 
     async def stop_child(self, name: str, *, drain: bool = False, timeout: float | None = None) -> None:
-        """End a child for good: tell it, wait `shutdown` seconds (or `timeout`), then kill it. Unknown names pass."""
+        """End a child for good: ask it to, wait `shutdown` seconds (or `timeout`), then kill it. Unknown names pass."""
         spec = self._specs.pop(name, None)
         self._pending.pop(name, None)
         self._state = self._state.without(name)
@@ -141,7 +134,6 @@ class Supervisor(Actor):
         """Children and policy."""
         policy = self.policy
         return {
-            "strategy": policy.strategy,
             "intensity": policy.intensity,
             "period": policy.period,
             "children": [msgspec.to_builtins(child) for child in self.children()],
@@ -155,33 +147,26 @@ class Supervisor(Actor):
         if isinstance(message.reason, Crashed):
             self._last_error[name] = str(message.reason)
         event = Died(name, message.reason, self.context.now())
-        self._state, effects = decide(self.policy, self._state, event, self.context.random)
-        for removed in effects.removed:
-            self._specs.pop(removed, None)
-        if effects.give_up:
+        self._state, effect = decide(self.policy, self._state, event, self.context.random)
+        if effect.action == "escalate":
             raise RestartLimit(
                 f"{cell.ref.path} crashed more than {self.policy.intensity} times in {self.policy.period:g} s; "
                 f"last: {message.reason}"
             )
-        if effects.fatal:
+        if effect.action == "remove":
+            del self._specs[name]
+        elif effect.action == "fatal":
             log.error("%s is Fatal and stays down: %s", cell.ref.path, message.reason)
-        for other in effects.stop:
-            await self._stop(other, self._specs[other].shutdown, drain=False)
-        if effects.start:
-            log.warning("%s ended (%s); restart in %.2f s", cell.ref.path, message.reason, effects.delay)
-            self._rounds += 1
-            due = _StartDue(effects.start, self._rounds)
-            self._pending.update(dict.fromkeys(effects.start, self._rounds))
-            self.context.task(self._later(effects.delay, due), "restart")
+        else:
+            log.warning("%s ended (%s); restart in %.2f s", cell.ref.path, message.reason, effect.delay)
+            self._pending[name] = cell
+            self.context.task(self._restart_later(name, cell, effect.delay), "restart")
 
-    async def _later(self, delay: float, due: _StartDue) -> None:
+    async def _restart_later(self, name: str, dead: Cell, delay: float) -> None:
         await asyncio.sleep(delay)
-        for name in due.names:  # in order, each when the one before is Ready; a newer round takes over what it names
-            if self._pending.get(name) == due.round and name in self._specs:
-                self._pending.pop(name)
-                self._start(self._specs[name])
-                if len(due.names) > 1:
-                    await self._wait_ready(name)
+        if self._pending.get(name) is dead and name in self._specs:
+            del self._pending[name]
+            self._start(self._specs[name])
 
     def _start(self, spec: Spec) -> None:
         system = self.context.system
@@ -189,7 +174,7 @@ class Supervisor(Actor):
         try:
             actor = spec.factory()
         except Exception as error:  # a factory that fails is a child that crashes at once
-            actor = _StillBorn(error)
+            actor = _FailedToStart(error)
         shutdown = None if isinstance(actor, Supervisor) else spec.shutdown  # bounded by its children's
         cell = Cell(system, ref, actor, self._on_death, shutdown)
         self._cells[spec.name] = cell
@@ -222,7 +207,7 @@ class Supervisor(Actor):
         self._stopping.add(name)
         try:
             if cell.state == "Starting":
-                cell.task.cancel()  # it reads no mail yet
+                cell.task.cancel()  # it reads no messages yet
             cell.mailbox.put_control(Drain() if drain else Stop())
             try:
                 async with asyncio.timeout(timeout):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random as random_module
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -21,7 +21,7 @@ log = logging.getLogger("dynamod.actor")
 
 
 class SystemStatistics(msgspec.Struct, frozen=True):
-    """Counts over the life of the system."""
+    """Live actors; messages that no actor read, by type; sends refused by full mailboxes."""
 
     actors: int
     dead_letters: dict[str, int]
@@ -37,16 +37,15 @@ class System:
 
     def __init__(self, *, seed: int | None = None, policy: Policy = Policy()) -> None:
         self.random = random_module.Random(seed)
-        self.full = 0  # sends refused because a mailbox had no place
+        self.full = 0  # sends refused because a mailbox was full
         self._policy = policy
         self._cells: dict[str, Cell] = {}
         self._incarnations: Counter[str] = Counter()
-        self._dead: Counter[str] = Counter()
+        self._undelivered: Counter[str] = Counter()
         self._reasons: dict[tuple[str, int | None], Reason] = {}
-        self._recent_dead: deque[tuple[str, str, str]] = deque(maxlen=64)
         self._group: asyncio.TaskGroup | None = None
         self._root: Cell | None = None
-        self.failure: Reason | None = None  # why the root ended, when it was not told to
+        self.failure: Reason | None = None  # why the root ended, unless it was stopped
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -82,12 +81,6 @@ class System:
         assert isinstance(actor, Supervisor)
         return actor
 
-    async def wait(self) -> Reason | None:
-        """Wait until the root supervisor has ended (it gave up, or somebody stopped it); returns why."""
-        assert self._root is not None
-        await self._root.gone.wait()
-        return self.failure
-
     def start(
         self,
         name: str,
@@ -112,7 +105,7 @@ class System:
         """Wait until the actor is Ready. Raises ActorUnreachable when it is dead, TimeoutError after `timeout`."""
         cell = self.cell(ref)
         if cell is None:
-            raise ActorUnreachable(f"nobody lives at {ref.path}")
+            raise ActorUnreachable(f"no actor at {ref.path}")
         async with asyncio.timeout(timeout):
             await cell.ready.wait()
         if cell.state == "Stopped":
@@ -130,11 +123,11 @@ class System:
         """Wait until the incarnation behind `ref` has ended."""
         done: asyncio.Future[Reason] = self._loop.create_future()
 
-        def tell(notice: Terminated) -> None:
+        def resolve(notice: Terminated) -> None:
             if not done.done():
                 done.set_result(notice.reason)
 
-        self.watch(ref, tell)
+        self.watch(ref, resolve)
         return await done
 
     def reason_of(self, ref: Ref) -> Reason | None:
@@ -142,7 +135,7 @@ class System:
         return self._reasons.get((ref.path, ref.incarnation))
 
     def ref(self, path: str) -> Ref:
-        """A reference to whoever lives at `path`, now or later."""
+        """A reference to whichever actor has `path`, now or later."""
         return Ref(path, None, self)
 
     def watch(self, ref: Ref, watcher: Callable[[Terminated], None]) -> None:
@@ -180,29 +173,23 @@ class System:
         if self._cells.get(cell.ref.path) is cell:
             del self._cells[cell.ref.path]
 
-    def dead_letter(self, ref: Ref, message: Any, why: str) -> None:
-        """Count mail that nobody reads. Payloads are not kept.
+    def undelivered(self, ref: Ref, message: Any, why: str) -> None:
+        """Count a message that no actor reads, by its type.
 
-        A message that has a method `undeliverable(why)` is told, so that whoever waits for its effect hears of it.
+        Its method `undeliverable(why)`, if it has one, is called, so that whoever waits for its effect is informed.
         """
-        kind = type(message).__name__
-        self._dead[kind] += 1
-        self._recent_dead.append((ref.path, kind, why))
-        tell = getattr(message, "undeliverable", None)
-        if tell is not None:
-            tell(f"{ref.path}: {why}")
+        self._undelivered[type(message).__name__] += 1
+        inform = getattr(message, "undeliverable", None)
+        if inform is not None:
+            inform(f"{ref.path}: {why}")
 
     def statistics(self) -> SystemStatistics:
         """A snapshot of the whole system."""
-        return SystemStatistics(len(self._cells), dict(self._dead), self.full)
+        return SystemStatistics(len(self._cells), dict(self._undelivered), self.full)
 
     def cells(self) -> list[Cell]:
         """All live actors, by path."""
         return [self._cells[path] for path in sorted(self._cells)]
-
-    def recent_dead_letters(self) -> list[tuple[str, str, str]]:
-        """The last dead letters: path, type, reason."""
-        return list(self._recent_dead)
 
     def _root_died(self, cell: Cell, reason: Reason) -> None:
         self.unregister(cell)

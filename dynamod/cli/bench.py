@@ -37,9 +37,10 @@ def replay(
     output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
 ) -> None:
     """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
+    from dynamod.engine.mocker.arguments import SchedulerSettings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
     from dynamod.replay.report import HEAD, numbers, row, write_picture
-    from dynamod.replay.simulate import Machine, Replay
+    from dynamod.replay.simulate import Replay
     from dynamod.replay.trace import faster
 
     from .tables import table
@@ -51,7 +52,7 @@ def replay(
     if not 0 < arrival_speedup < float("inf"):
         raise UserError(f"--arrival-speedup is {arrival_speedup:g}", "give a number above 0")
     arrivals = faster(_arrivals(trace, block_size, seed), arrival_speedup)
-    machine = Machine(
+    machine = SchedulerSettings(
         block_size=block_size,
         num_gpu_blocks=blocks,
         max_num_seqs=max_num_seqs,

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dynamod.engine.names import ENGINES, arguments_with, canonical, check_arguments, engine_class
+from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical, check_arguments, require_installed
 from dynamod.graph.graph import PROCESSOR, WORKER, Graph
 from dynamod.message.errors import UserError
 
@@ -17,9 +17,9 @@ def check(graph: Graph) -> None:
         if spec.component_kind != WORKER:
             continue
         config = {key.replace("-", "_"): value for key, value in spec.config.items()}
-        typed = str(config.get("engine") or "mistralrs")
+        typed = str(config.get("engine") or DEFAULT)
         name = canonical(typed)
-        engine_class_missing(name)
+        require_installed(name)
         arguments = arguments_with(typed, config.get("engine_args") or {})
         check_arguments(name, arguments, config.get("kv_cache_block_size"))
         model = str(config.get("model") or config.get("model_path") or "")
@@ -33,12 +33,3 @@ def check(graph: Graph) -> None:
 
         if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
             locate(model, download=False)
-
-
-def engine_class_missing(name: str) -> None:
-    """Raise UserError when the package behind an engine is not installed, without importing the engine."""
-    import importlib.util
-
-    known = ENGINES[name]
-    if known.needs and importlib.util.find_spec(known.needs) is None:
-        engine_class(name)  # raises the error that names the extra

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod import __version__
 from dynamod.discovery.keys import Address
+from dynamod.engine.names import DEFAULT, ENGINES
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
@@ -21,17 +22,18 @@ INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDP
 _BOOLS = {"true": True, "false": False}
 MIGRATIONS = 1023
 """The largest --migration-limit, as in the original."""
-HELP = """\
+_PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
+HELP = f"""\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
 Runs one engine. Words and flags may come in any order.
 
   in=text                       a chat in the terminal (default there)
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
-  in=batch:FILE                 asks each line {"text": "..."} of FILE, writes output.jsonl beside it
+  in=batch:FILE                 asks each line {{"text": "..."}} of FILE, writes output.jsonl beside it
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that front doors find, here and on other nodes
-  out=ENGINE                    echo_core, echo_full, llamacpp, mistralrs or mocker (default mistralrs)
+  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)
@@ -205,7 +207,7 @@ def run(argv: Sequence[str]) -> int:
     check(graph)
     from .serve import foreground
 
-    title = f"dynamo-run in={arguments.input} out={arguments.output or 'mistralrs'}"
+    title = f"dynamo-run in={arguments.input} out={arguments.output or DEFAULT}"
     flags = arguments.flags
     talk = make() if make is not None else None
     return foreground(graph, title=title, name="", socket=flags.socket, verbose=flags.verbose, talk=talk)
@@ -310,7 +312,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     from dynamod.engine.names import canonical, file_of
 
     flags = arguments.flags
-    engine = canonical(arguments.output or "mistralrs")
+    engine = canonical(arguments.output or DEFAULT)
     if flags.num_nodes != 1 or flags.node_rank != 0 or flags.leader_addr:
         raise UserError(
             f"--num-nodes, --node-rank and --leader-addr: {engine} runs on one node", "start a worker on each node"

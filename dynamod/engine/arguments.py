@@ -1,6 +1,5 @@
 """An engine's own arguments (`--extra-engine-args`, `engine_args` in YAML) as a checked struct."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
@@ -8,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import names, near
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -30,9 +30,9 @@ class Arguments(Generic[Struct]):
             if name in values:
                 raise self.wrong(key, f"given twice, once as {name}" if key != name else "given twice")
             values[name] = value
-        said = values.setdefault("block_size", block_size) if block_size is not None else None
-        if said != block_size:
-            raise self.wrong("block_size", f"{said}, but kv_cache_block_size is {block_size}: give one of them")
+        own = values.setdefault("block_size", block_size) if block_size is not None else None
+        if own != block_size:
+            raise self.wrong("block_size", f"{own}, but kv_cache_block_size is {block_size}: give one of them")
         try:
             return msgspec.convert(values, self._kind)
         except msgspec.ValidationError as error:
@@ -40,17 +40,20 @@ class Arguments(Generic[Struct]):
 
     def wrong(self, key: str, problem: str) -> UserError:
         """The error for a key."""
-        known = ", ".join(sorted(self._kind.__struct_fields__))
-        return UserError(f"{self._engine} argument {key}: {problem}", f"known keys: {known}")
+        return self._error(key, problem, "")
+
+    def _error(self, key: str, problem: str, hint: str) -> UserError:
+        known = names(self._kind.__struct_fields__)
+        return UserError(f"{self._engine} argument {key}: {problem}", f"{hint}known keys: {known}")
 
     def _translated(self, problem: str, values: Mapping[str, Any]) -> UserError:
-        """Msgspec's sentence as ours."""
+        """The error for a sentence of msgspec."""
         unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown[1], [*self._kind.__struct_fields__, *self._aliases], n=1)
-            return self.wrong(unknown[1], f"unknown key, did you mean {near[0]}?" if near else "unknown key")
-        what, _, place = problem.partition(" - at `$.")
-        name = place.rstrip("`")
+            known = [*self._kind.__struct_fields__, *self._aliases]
+            return self._error(unknown[1], "unknown key", near(unknown[1], known))
+        what, _, path = problem.partition(" - at `$.")
+        name = path.rstrip("`")
         value = values.get(name)
         got = f", got {value!r}" if not isinstance(value, dict | list) and "got" not in what else ""
         return self.wrong(

@@ -1,25 +1,31 @@
 """What every engine implements.
 
-Token engines take `Generate` (ids in, ids out); text engines take `Chat` (the client's request in, text out). An engine
-answers through the `Reply` it is given: `tokens`, `text` or `items` once per step, the last with a finish reason, or
-`failed`. It watches `reply.cancelled` (or `on_cancel`) and frees the slot then.
+An engine declares in `serves` which requests it takes: `Generate` (ids in, ids out), `Chat` (the client's request in,
+text out). It answers through the `Reply` it is given: `tokens`, `text` or `items` once per step, the last with a finish
+reason, or `failed`. It watches `reply.cancelled` (or `on_cancel`) and frees the slot then.
 """
 
+import asyncio
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from dynamod.message.discovery import Capabilities, EngineKind, ModelCard
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to the worker actor (its exception crashes the worker)."""
+
+EngineRequest = Generate | Chat
+"""The requests that some engine takes; the worker answers all others itself."""
+RequestT = TypeVar("RequestT", bound=EngineRequest)
 
 
 class EngineStatistics(msgspec.Struct, frozen=True):
@@ -36,11 +42,34 @@ class EngineStatistics(msgspec.Struct, frozen=True):
     step_tokens: int = 0
 
 
+class StepClock:
+    """Counts the steps of an engine, and knows since when the current one runs."""
+
+    def __init__(self) -> None:
+        self._now = asyncio.get_running_loop().time
+        self._since: float | None = None
+        self._tokens = self.steps = 0
+
+    def begin(self, tokens: int) -> None:
+        """A step that computes so many tokens begins."""
+        self._since, self._tokens = self._now(), tokens
+        self.steps += 1
+
+    def end(self) -> None:
+        """The step is over."""
+        self._since = None
+
+    @property
+    def current(self) -> tuple[float, int] | None:
+        """Seconds since the step began and the tokens that it computes; None between steps."""
+        return None if self._since is None else (self._now() - self._since, self._tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
 
-    `kv_cache_block_size`: tokens; None: the user has not said, the engine's own.
+    `kv_cache_block_size`: tokens; None: the engine's own.
     """
 
     name: str = ""
@@ -51,59 +80,57 @@ class EngineOptions:
     migration_limit: int = 3
     tensor_parallel_size: int = 1
     base_gpu_id: int = 0
-    num_nodes: int = 1
-    node_rank: int = 0
-    leader_addr: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def _nobody(_what: object) -> None:
-    """Nobody wants to know."""
+def _ignore(_what: object) -> None:
+    """Nobody has subscribed."""
 
 
-class Engine(ABC):
+class Engine(ABC, Generic[RequestT]):
     """One loaded model. Made in its own process; `start` may take long and must not block the event loop.
 
-    The worker sets, before `start`: `tell(item)`, for what happens in the KV cache (with `capabilities.kv_events`), and
-    `computed(reply)`, to be called once when a request's first token is there. Both are cheap and never raise.
+    The worker sets, before `start`: `publish(event)`, for changes of the KV cache (with `capabilities.kv_events`), and
+    `prefill_completed(reply)`, to be called once when a request has its first token. Both are cheap and never raise.
     """
 
     name: ClassVar[str]
-    kind: ClassVar[EngineKind]
+    serves: ClassVar[tuple[type[EngineRequest], ...]]
     capabilities: ClassVar[Capabilities] = Capabilities()
+    _card: ModelCard
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.options = options
         self.spawn = spawn
-        self.tell: Callable[[WorkerEvent], None] = _nobody
-        self.computed: Callable[[Reply], None] = _nobody
+        self.publish: Callable[[WorkerEvent], None] = _ignore
+        self.prefill_completed: Callable[[Reply], None] = _ignore
 
     @abstractmethod
     async def start(self) -> None:
-        """Load. Raises UserError for what a user can mend, anything else is a crash."""
+        """Load, and set `_card`. Raises UserError for what a user can mend, anything else is a crash."""
 
     @abstractmethod
-    def card(self) -> ModelCard:
-        """The card to publish, valid after `start`."""
-
-    @abstractmethod
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
-        """Begin to work on a request. Must not block; what goes wrong later is told by `reply.failed`."""
+    def submit(self, request: RequestT, reply: Reply) -> None:
+        """Begin to work on a request of a type in `serves`. Must not block; later errors go to `reply.failed`."""
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:
-        """Load and totals."""
+        """Load and totals, also before `start` has returned."""
+
+    def card(self) -> ModelCard:
+        """The card to publish, valid after `start`."""
+        return self._card
 
     def load(self) -> Load:
-        """The engine's own count, for routers. Asked a few times a second while somebody reads the feed."""
+        """The engine's own count, for routers. Asked a few times a second while somebody subscribes."""
         now = self.statistics()
         return Load(now.running, now.waiting, 0, 0, 0.0)
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
-        """All that a new reader of the feed must know: what is in the KV cache, and the load."""
+        """All that a new subscriber must know: what is in the KV cache, and the load."""
         return (self.load(),)
 
-    def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
+    def footprint(self, request: RequestT) -> tuple[tuple[int, ...], int] | None:
         """What a request costs this engine: sequence hashes of its prompt's full blocks, prompt tokens not cached now.
 
         None: the engine cannot tell. Called just before `submit` of the same request.
@@ -114,10 +141,40 @@ class Engine(ABC):
         """Free everything. Streams that are open have been cancelled or finished before."""
         return
 
+    async def _model_card(self, path: Path | None = None, **fields: Any) -> ModelCard:
+        """The card of a model with files, read in a thread. `path`: in place of the option. Raises UserError.
+
+        `fields`: further ones of `read_card`.
+        """
+        from dynamod.preprocess.card import read_card  # not needed by engines without a model
+
+        options, path = self.options, path or self.options.path
+        assert path is not None
+        known = {
+            "name": options.name,
+            "config": options.config_path,
+            "context_length": options.context_length,
+            "engine": self.name,
+            "capabilities": self.capabilities,
+            "migration_limit": options.migration_limit,
+        }
+        return await asyncio.to_thread(read_card, path, **{**known, **fields})
+
+    def _card_without_files(self, name: str, **fields: Any) -> ModelCard:
+        """The card of an engine that needs no model. `name`: when the user gave none."""
+        options = self.options
+        return ModelCard(
+            name=options.name or name,
+            engine=self.name,
+            created=int(time.time()),
+            context_length=options.context_length or 0,
+            **fields,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A worker's mail: a request and where its answer goes."""
+    """The message of a worker's mailbox: a request and where its answer goes."""
 
     request: Request
     reply: Reply

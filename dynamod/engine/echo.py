@@ -1,4 +1,4 @@
-"""The echo engines: they answer with the prompt, at a set pace. For tests, benchmarks and a first look.
+"""The echo engines: they answer with the prompt, at a set speed. For tests, benchmarks and a first look.
 
 `echo_core` sits behind the preprocessor and returns the prompt's token ids; `echo_full` takes the request as it came
 and returns the last user message character by character. `DYN_TOKEN_ECHO_DELAY_MS` (default 10) is the time between
@@ -7,64 +7,60 @@ tokens; 0 means as fast as the loop turns. Every step serves all running streams
 
 import asyncio
 import os
-import time
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import UserError
 from dynamod.message.openai import Message
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
-from .base import Engine, EngineOptions, EngineStatistics, Spawn
-from .cards import card_of
+from .base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn, StepClock
 
 DELAY = "DYN_TOKEN_ECHO_DELAY_MS"
 
 
 @dataclass(slots=True)
 class _Stream:
+    """`pieces`: what an answer is made of, packed token ids or characters; `position` to before `end` are to come."""
+
     reply: Reply
-    pieces: Any  # packed token ids, or characters
+    pieces: Any
     position: int
     end: int
     finish: str
     prompt: int
 
 
-class _Echo(Engine):
+class _Echo(Engine[RequestT]):
+    """Steps through the pieces of all running streams; a subclass says how to send one."""
+
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
         self._streams: list[_Stream] = []
         self._work = asyncio.Event()
-        self._tokens = self._steps = 0
-        self._since: float | None = None
-        self._now = asyncio.get_running_loop().time
+        self._clock = StepClock()
+        self._tokens = 0
 
     async def start(self) -> None:
-        """Read the pace and begin to step."""
-        text = os.environ.get(DELAY, "10")
-        try:
-            self._delay = float(text) / 1000
-        except ValueError:
-            raise UserError(f"{DELAY}={text} is no number", "give milliseconds, for example 1") from None
-        if not 0 <= self._delay < 1e6:
-            raise UserError(f"{DELAY}={text} is out of range", "give milliseconds from 0 upwards")
+        """Read the delay and begin to step. Raises UserError."""
+        self._delay = _delay()
         self.spawn(self._run(), "steps")
 
     def statistics(self) -> EngineStatistics:
-        """See Engine."""
-        since = self._since
+        """Each stream is one token of a step."""
+        since, step_tokens = self._clock.current or (None, 0)
         return EngineStatistics(
             running=len(self._streams),
             tokens=self._tokens,
-            steps=self._steps,
-            in_step_for=self._now() - since if since is not None else None,
-            step_tokens=len(self._streams) if since is not None else 0,
+            steps=self._clock.steps,
+            in_step_for=since,
+            step_tokens=step_tokens,
         )
 
     def _add(self, stream: _Stream) -> None:
@@ -72,56 +68,60 @@ class _Echo(Engine):
         self._work.set()
 
     async def _run(self) -> None:
-        due = self._now()
+        now = asyncio.get_running_loop().time
+        due = now()
         while True:
             if not self._streams:
                 self._work.clear()
                 await self._work.wait()
-                due = self._now()
+                due = now()
             due += self._delay
-            await asyncio.sleep(max(0.0, due - self._now()))
-            self._since = self._now()
-            self._steps += 1
+            await asyncio.sleep(max(0.0, due - now()))
+            self._clock.begin(len(self._streams))
             self._streams = [stream for stream in self._streams if self._step(stream)]
-            self._since = None
+            self._clock.end()
 
     def _step(self, stream: _Stream) -> bool:
+        """Send the next piece; False when there are no more."""
         if stream.reply.cancelled:
             return False
         position = stream.position
         stream.position += 1
         finish = stream.finish if stream.position >= stream.end else None
-        self._emit(stream, position, finish)
+        self._send(stream, position, finish)
         self._tokens += 1
         return finish is None
 
-    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _send(self, stream: _Stream, position: int, finish: str | None) -> None: ...
 
 
-class EchoCore(_Echo):
+def _delay() -> float:
+    """Seconds between tokens, from the environment. Raises UserError."""
+    text = os.environ.get(DELAY, "10")
+    try:
+        delay = float(text) / 1000
+    except ValueError:
+        raise UserError(f"{DELAY}={text} is no number", "give milliseconds, for example 1") from None
+    if not 0 <= delay < 1e6:
+        raise UserError(f"{DELAY}={text} is out of range", "give milliseconds from 0 upwards")
+    return delay
+
+
+class EchoCore(_Echo[Generate]):
     """Echoes token ids."""
 
     name = "echo_core"
-    kind = "tokens"
+    serves = (Generate,)
     capabilities = Capabilities(exact_continuation=True, seed=True, deterministic=True, min_tokens=True)
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""
-        options = self.options
-        card = await card_of(options, kv_cache_block_size=options.kv_cache_block_size or 16)
-        self._card = msgspec.structs.replace(
-            card, engine=self.name, capabilities=self.capabilities, migration_limit=options.migration_limit
-        )
+        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
         await super().start()
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return self._card
-
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+    def submit(self, request: Generate, reply: Reply) -> None:
         """Echo the prompt from where another instance stopped, up to max_tokens; over again for min_tokens."""
-        assert isinstance(request, Generate)
         prompt = tokens.count(request.token_ids)
         limit = request.stops.max_tokens
         whole = max(prompt, request.stops.min_tokens or 0) if prompt else 0
@@ -133,31 +133,23 @@ class EchoCore(_Echo):
         else:
             self._add(_Stream(reply, request.token_ids, done, end, finish, prompt))
 
-    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
-        place = position % stream.prompt * 4  # packed int32
-        stream.reply.tokens(stream.pieces[place : place + 4], 1, finish)
+    def _send(self, stream: _Stream, position: int, finish: str | None) -> None:
+        start = position % stream.prompt * 4  # packed int32
+        stream.reply.tokens(stream.pieces[start : start + 4], 1, finish)
 
 
-class EchoFull(_Echo):
+class EchoFull(_Echo[Chat]):
     """Echoes text, one character per token; needs no model."""
 
     name = "echo_full"
-    kind = "text"
+    serves = (Chat,)
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return ModelCard(
-            name=self.options.name or self.name,
-            kind="text",
-            engine=self.name,
-            created=int(time.time()),
-            context_length=self.options.context_length or 0,
-            user_data=None,
-        )
+    def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
+        super().__init__(options, spawn)
+        self._card = self._card_without_files(self.name, kind="text")
 
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+    def submit(self, request: Chat, reply: Reply) -> None:
         """Echo the last user message (chat) or the prompt (completion)."""
-        assert isinstance(request, Chat)
         try:
             text = _last_user_text(request)
         except msgspec.MsgspecError as error:
@@ -173,7 +165,7 @@ class EchoFull(_Echo):
         else:
             self._add(_Stream(reply, text, 0, end, finish, len(text)))
 
-    def _emit(self, stream: _Stream, position: int, finish: str | None) -> None:
+    def _send(self, stream: _Stream, position: int, finish: str | None) -> None:
         prompt = stream.prompt if finish else None
         stream.reply.text(stream.pieces[position], 1, finish, prompt)
 

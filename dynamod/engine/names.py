@@ -1,50 +1,59 @@
-"""The engines by the names people type, imported only when asked for."""
+"""The registry of engines: a line each, by the names people type, imported only when asked for."""
 
-import difflib
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import names, near
 
-from .base import Engine
+if TYPE_CHECKING:
+    from .base import Engine
+
+DEFAULT = "mistralrs"
+"""The engine of who names none."""
 
 
-class Known(NamedTuple):
+class EngineEntry(NamedTuple):
     """Where an engine's class is, and which extra of this package brings what it imports.
 
-    `check`: a function that takes the engine's arguments and `kv_cache_block_size` and raises UserError; it imports
-    nothing heavy, so that mistakes are told before anything starts. `file`: the engine is a file of the user's, named
-    behind a colon.
+    `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
+    `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
+    starts. `model`: it needs one. `file`: the engine is a file of the user's, named behind a colon.
     """
 
     target: str
     extra: str = ""
     needs: str = ""
     check: str = ""
-    model: bool = True  # whether it needs one
+    model: bool = True
     file: bool = False
 
 
 _FILE = "dynamod.engine.python.file:check"
 
-ENGINES: dict[str, Known] = {
-    "echo_core": Known("dynamod.engine.echo:EchoCore"),
-    "echo_full": Known("dynamod.engine.echo:EchoFull", model=False),
-    "llamacpp": Known(
+ENGINES: dict[str, EngineEntry] = {
+    "echo_core": EngineEntry("dynamod.engine.echo:EchoCore"),
+    "echo_full": EngineEntry("dynamod.engine.echo:EchoFull", model=False),
+    "llamacpp": EngineEntry(
         "dynamod.engine.llamacpp.engine:LlamaCpp",
         "llama_cpp",
         "llama_cpp",
         check="dynamod.engine.llamacpp.arguments:arguments_of",
     ),
-    "mistralrs": Known("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
-    "mocker": Known("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
-    "pystr": Known("dynamod.engine.python.file:PyStr", check=_FILE, model=False, file=True),
-    "pytok": Known("dynamod.engine.python.file:PyTok", check=_FILE, file=True),
+    "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
+    "mocker": EngineEntry("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
+    "pystr": EngineEntry("dynamod.engine.python.file:PyStr", check=_FILE, model=False, file=True),
+    "pytok": EngineEntry("dynamod.engine.python.file:PyTok", check=_FILE, file=True),
 }
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
+
+
+def typed_names() -> list[str]:
+    """The known engines as people type them: `pystr:FILE` for one that is a file."""
+    return [f"{name}:FILE" if entry.file else name for name, entry in ENGINES.items()]
 
 
 def canonical(name: str) -> str:
@@ -61,9 +70,8 @@ def canonical(name: str) -> str:
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
     if name not in ENGINES:
-        near = difflib.get_close_matches(name, [*ENGINES, *ALIASES], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise UserError(f"unknown engine '{name}'", f"{hint}known engines: {', '.join(sorted(ENGINES))}")
+        hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
+        raise UserError(f"unknown engine '{name}'", hint)
     return name
 
 
@@ -77,14 +85,19 @@ def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "file": file_of(name)} if file_of(name) else dict(arguments)
 
 
-def engine_class(name: str) -> type[Engine]:
-    """The class behind a name. Raises UserError for an unknown name or a missing extra."""
-    known = ENGINES[_own_name(name)]
-    if known.needs and importlib.util.find_spec(known.needs) is None:
+def require_installed(name: str) -> None:
+    """Raise UserError for an unknown name or a missing extra, without importing the engine."""
+    entry = ENGINES[_own_name(name)]
+    if entry.needs and importlib.util.find_spec(entry.needs) is None:
         raise UserError(
-            f"engine '{name}' needs the package '{known.needs}'", f"install dynamod[{known.extra}]", exit_code=3
+            f"engine '{name}' needs the package '{entry.needs}'", f"install dynamod[{entry.extra}]", exit_code=3
         )
-    found: type[Engine] = _load(known.target)
+
+
+def engine_class(name: str) -> "type[Engine[Any]]":
+    """The class behind a name. Raises UserError for an unknown name or a missing extra."""
+    require_installed(name)
+    found: type[Engine[Any]] = _load(ENGINES[_own_name(name)].target)
     return found
 
 

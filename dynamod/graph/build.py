@@ -17,7 +17,7 @@ Resolve = Callable[[Dependency], "Service[Any] | type | None"]
 
 @dataclass(eq=False)
 class Node:
-    """A service under its name in the graph. `settings`: what a YAML graph says, above the decorator's word."""
+    """A service under its name in the graph. `settings`: those of a YAML graph, above the decorator's."""
 
     name: str
     service: Service[Any]
@@ -34,7 +34,10 @@ class Node:
 
 @dataclass
 class Topology:
-    """`nodes` in walking order from the root; `depends` by node name and attribute; `known`: every service in sight."""
+    """`nodes` in walking order from the root; `depends` by node name and attribute.
+
+    `known`: names of all services that are linked, or that one of those depends on.
+    """
 
     root: str
     nodes: dict[str, Node]
@@ -68,7 +71,9 @@ def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Nod
 
     def walk(node: Node) -> Iterator[Node]:
         depends[node.name] = {
-            name: other for name, wish in node.service.dependencies.items() if (other := target(node, wish)) is not None
+            name: other
+            for name, wanted in node.service.dependencies.items()
+            if (other := target(node, wanted)) is not None
         }
         yield from (b for a, b in edges if a is node)
         yield from depends[node.name].values()

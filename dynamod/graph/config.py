@@ -6,57 +6,22 @@ Later wins: the YAML file, then overrides of the command line; env DYN_DEPLOYMEN
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from dynamod.graph.document import Document, Path, read_document
 from dynamod.graph.graph import Graph
-from dynamod.graph.options import Placement, check_envs, check_nodes, check_placement, check_resources, check_workers
-from dynamod.graph.overrides import deep_merge, parse_overrides, parse_value
-from dynamod.graph.service_config import (
-    COMMON,
-    COMMON_CONFIGS,
-    ENV,
-    SERVICE_ARGS,
-    MissingConfig,
-    ServiceConfig,
-    find_key,
-    merge_common,
-)
+from dynamod.graph.options import PROCESS_CHECKS, check_envs
+from dynamod.graph.overrides import deep_merge, parse_overrides
+from dynamod.graph.service_config import COMMON, COMMON_CONFIGS, ENV, SERVICE_ARGS, find_key, merge_common
 from dynamod.graph.typed import validate
-from dynamod.graph.words import kind, known_hint, names
 from dynamod.message.errors import UserError
-
-__all__ = [
-    "Document",
-    "MissingConfig",
-    "ServiceArgs",
-    "ServiceConfig",
-    "component_config",
-    "dry_run_text",
-    "parse_overrides",
-    "parse_value",
-    "read_config",
-    "read_document",
-    "service_args",
-]
+from dynamod.message.hints import kind, known_hint, names
 
 DEPLOYMENT_ENV = "DYN_DEPLOYMENT_CONFIG"
 GRAPH = "graph"
-ARGS_KEYS = ("workers", "resources", "envs", "placement", "nodes")
 
 log = logging.getLogger("dynamod.graph")
-
-
-@dataclass(frozen=True)
-class ServiceArgs:
-    """What `ServiceArgs` says about the process. None: not said; the decorator's word holds."""
-
-    workers: int | None = None
-    resources: dict[str, str | int] | None = None
-    envs: dict[str, str] | None = None
-    placement: Placement | None = None
-    nodes: tuple[str, ...] | None = None
 
 
 def read_config(text: str, source: str, overrides: Sequence[str], environ: Mapping[str, str]) -> Document:
@@ -97,36 +62,34 @@ def check_sections(document: Document, known: Collection[str]) -> None:
             raise document.error((name,), f"expected a mapping, got {kind(section)}")
 
 
-def service_args(document: Document, name: str) -> ServiceArgs:
-    """The checked `ServiceArgs` of one service."""
-    section = _section(document, name)
-    raw: object = section.get(SERVICE_ARGS) or {}
+def service_args(document: Document, name: str) -> dict[str, Any]:
+    """The `ServiceArgs` of one service, checked. Raises UserError."""
+    raw: object = _section(document, name).get(SERVICE_ARGS) or {}
     path = (name, SERVICE_ARGS)
     if not isinstance(raw, dict):
-        raise document.error(path, f"expected a mapping, got {kind(raw)}", f"known keys: {names(ARGS_KEYS)}")
-    args = cast("dict[str, Any]", raw)
-    for key in args:
-        if key not in ARGS_KEYS:
-            raise document.error((*path, key), "unknown key", known_hint(key, ARGS_KEYS))
-    checks = {
-        "workers": check_workers,
-        "resources": check_resources,
-        "envs": check_envs,
-        "placement": check_placement,
-        "nodes": check_nodes,
-    }
-    given: dict[str, Any] = {}
-    for key, check in checks.items():
-        if args.get(key) is None:
+        raise document.error(path, f"expected a mapping, got {kind(raw)}", f"known keys: {names(PROCESS_CHECKS)}")
+    for key in cast("dict[str, Any]", raw):
+        if key not in PROCESS_CHECKS:
+            raise document.error((*path, key), "unknown key", known_hint(key, PROCESS_CHECKS))
+    return process_settings(document, path, cast("dict[str, Any]", raw))
+
+
+def process_settings(document: Document, path: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of PROCESS_CHECKS that `raw`, found at `path`, has; checked. Raises UserError."""
+    settings: dict[str, Any] = {}
+    for key, check in PROCESS_CHECKS.items():
+        if raw.get(key) is None:
             continue
         try:
-            given[key] = check(args[key])
+            settings[key] = check(raw[key])
         except UserError as error:
             head, _, problem = str(error).partition(": ")  # "resources.gpu: ...": its key becomes part of the path
-            inner = tuple(head.split(".")) if head.split(".")[0] == key else (key,)
-            problem = problem if head.split(".")[0] == key else str(error)
-            raise document.error((*path, *inner), problem, error.hint or f"known keys: {names(ARGS_KEYS)}") from None
-    return ServiceArgs(**given)
+            inner = tuple(head.split("."))
+            if inner[0] != key:
+                inner, problem = (key,), str(error)
+            hint = error.hint or f"known keys: {names(PROCESS_CHECKS)}"
+            raise document.error((*path, *inner), problem, hint) from None
+    return settings
 
 
 def component_config(document: Document, name: str, model: type | None) -> dict[str, Any]:

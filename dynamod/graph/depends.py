@@ -1,14 +1,14 @@
-"""`depends(Other)`: a service's wish for a client of another.
+"""`depends(Other)`: a service needs a client of another.
 
-The wish is part of the class; what it becomes belongs to the graph. A class may wish for more than a graph links
-("maximal" depends): what is not linked is pruned, and touching it then says how to link it.
+The dependency is part of the class, the client belongs to the graph. A class may depend on more than a graph links
+("maximal" depends): what is not linked is pruned, and using it then raises an error with the link to write.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 if TYPE_CHECKING:
     from dynamod.graph.service import Service
@@ -65,7 +65,7 @@ def depends(on: "Service[Any] | type | str") -> Any:
 
 
 def dependencies(owner: type) -> dict[str, Dependency]:
-    """All wishes of a class by attribute, base classes first; an override of a subclass replaces or removes one."""
+    """Dependencies of a class by attribute, base classes first; an override of a subclass replaces or removes one."""
     found: dict[str, Dependency] = {}
     for base in reversed(owner.__mro__):
         for name, value in vars(base).items():

@@ -6,7 +6,6 @@ What holds, weakest first: the decorator, the service's entry in a YAML graph, `
 import hashlib
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +19,28 @@ from dynamod.message.errors import UserError
 
 
 def describe(
-    shape: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...], target: str
+    found: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...], target: str
 ) -> Graph:
     """Apply a configuration to a topology."""
-    check_sections(document, shape.known)
-    specs = {node.name: _spec(node, shape, document, namespace, sys_path) for node in shape.nodes.values()}
+    check_sections(document, found.known)
+    specs = {node.name: _spec(node, found, document, namespace, sys_path) for node in found.nodes.values()}
     spaces = {spec.namespace: spec.name for spec in specs.values()}
     if len(spaces) > 1:
-        found = ", ".join(f"{name} in '{space}'" for space, name in sorted(spaces.items()))
+        listed = ", ".join(f"{name} in '{space}'" for space, name in sorted(spaces.items()))
         raise UserError(
-            f"all services of a graph must be in one namespace: {found}", 'use one dynamo={"namespace": ...}'
+            f"all services of a graph must be in one namespace: {listed}", 'use one dynamo={"namespace": ...}'
         )
     config = {name: part for name, part in document.data.items() if name != "graph" and not name.startswith("x-")}
-    return Graph(shape.root, specs, next(iter(spaces)), shape.edges, target, document.source, config)
+    return Graph(found.root, specs, next(iter(spaces)), found.edges, target, document.source, config)
 
 
 def _spec(
-    node: Node, shape: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...]
+    node: Node, found: Topology, document: Document, namespace: str | None, sys_path: tuple[str, ...]
 ) -> ServiceSpec:
-    service, said = node.service, node.settings
-    args = service_args(document, node.name)
-    resources = {**service.resources, **said.get("resources", {}), **(args.resources or {})}
-    chosen = args.placement or said.get("placement")
-    if chosen is None and resources == service.resources:
-        chosen = service.placement
+    service, args = node.service, service_args(document, node.name)
+    chosen = {**node.settings, **args}
+    resources = {**service.resources, **node.settings.get("resources", {}), **args.get("resources", {})}
+    placement = chosen.get("placement") or (service.placement if resources == service.resources else None)
     path, file, code = _origin(service)
     lease = service.dynamo.custom_lease
     return ServiceSpec(
@@ -58,26 +55,24 @@ def _spec(
         enabled=service.dynamo.enabled,
         lease_ttl=lease.ttl if lease else None,
         endpoints={
-            name: EndpointInfo(
-                name, info.function, tuple(str(way) for way in info.transports), info.http_method, info.streams
-            )
+            name: EndpointInfo(name, info.function, tuple(map(str, info.transports)), info.http_method, info.streams)
             for name, info in service.endpoints.items()
         },
         depends={
             attribute: DependsInfo(
                 other.name, namespace or other.service.namespace, _component(other), tuple(other.service.endpoints)
             )
-            for attribute, other in shape.depends[node.name].items()
+            for attribute, other in found.depends[node.name].items()
         },
-        workers=args.workers if args.workers is not None else said.get("workers", service.workers),
+        workers=chosen.get("workers", service.workers),
         resources=resources,
-        envs={**service.envs, **said.get("envs", {}), **(args.envs or {})},
-        placement=chosen or default_placement(resources, service.dynamo.component_type),
-        nodes=args.nodes or said.get("nodes", ()),
+        envs={**service.envs, **node.settings.get("envs", {}), **args.get("envs", {})},
+        placement=placement or default_placement(resources, service.dynamo.component_type),
+        nodes=chosen.get("nodes", ()),
         image=service.image,
         component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
-        service_args={key: value for key, value in asdict(args).items() if value is not None},
+        service_args=args,
     )
 
 

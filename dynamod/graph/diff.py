@@ -10,7 +10,7 @@ _CODE = ("path", "file", "sys_path", "code")  # four views of one thing: other c
 
 @dataclass(frozen=True)
 class Changes:
-    """Service names. `changed` says which fields of the spec differ, `code` standing for its source."""
+    """Service names. `changed`: the fields of the spec that differ, `code` standing for its source."""
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
@@ -52,15 +52,15 @@ def lines(old: Graph, new: Graph) -> list[str]:
 _SECRET = ("key", "token", "password", "secret")
 
 
-def _values(place: str, old: Any, new: Any) -> list[str]:
+def _values(path: str, old: Any, new: Any) -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted({*old, *new}, key=str)
-        return [line for key in keys for line in _values(f"{place}.{key}", old.get(key), new.get(key))]
+        return [line for key in keys for line in _values(f"{path}.{key}", old.get(key), new.get(key))]
     if old == new:
         return []
-    if place.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in place:
-        return [f"{place}: another value"]
-    return [f"{place}: {_text(old)} -> {_text(new)}"]
+    if path.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in path:
+        return [f"{path}: another value"]
+    return [f"{path}: {_text(old)} -> {_text(new)}"]
 
 
 def _text(value: Any) -> str:
@@ -69,6 +69,6 @@ def _text(value: Any) -> str:
 
 def _differing(old: ServiceSpec, new: ServiceSpec) -> tuple[str, ...]:
     names = [field.name for field in fields(ServiceSpec) if getattr(old, field.name) != getattr(new, field.name)]
-    # service_args is the raw form of what the other fields already say
+    # service_args is the raw form of what the other fields hold
     names = ["code" if name in _CODE else name for name in names if name != "service_args"]
     return tuple(dict.fromkeys(names))

@@ -1,17 +1,18 @@
 """A YAML file as data that still knows the line of every value, with `${ENV}` filled in.
 
 Differences from plain `yaml.safe_load`: a key written twice is an error; dates stay strings and `1e-3` is a number
-(a config must survive JSON on its way to a child); `${NAME}` and `${NAME:-default}` in strings are replaced, `$${`
+(a config travels to a child as JSON); `${NAME}` and `${NAME:-default}` in strings are replaced, `$${`
 writes a literal `${`. An unquoted scalar is typed after replacement, so `port: ${PORT:-8000}` is an integer.
 """
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from dynamod.graph.words import kind
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind
 
 Path = tuple[str, ...]
 _VARIABLE = re.compile(r"\$?\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})?")
@@ -34,8 +35,7 @@ class Document:
 
     def error(self, path: Path, problem: str, hint: str = "") -> UserError:
         """The one error of a wrong config: file and line, YAML path, problem."""
-        place = f"{self.where(path)}: {'.'.join(path)}: " if path else f"{self.where(path)}: "
-        return UserError(place + problem, hint)
+        return UserError(": ".join(filter(None, [self.where(path), ".".join(path), problem])), hint)
 
 
 def read_document(text: str, source: str, environ: Mapping[str, str]) -> Document:
@@ -72,13 +72,13 @@ def _walk(
     environ: Mapping[str, str],
     inside: set[int],
 ) -> None:
-    """Note lines, refuse doubled keys, fill in variables; an alias is visited once per place it is used."""
+    """Note lines, refuse doubled keys, fill in variables; an alias is visited once per use."""
     import yaml
 
     origins.setdefault(path, f"{source}:{node.start_mark.line + 1}")
     if id(node) in inside:
         raise UserError(f"{origins[path]}: {'.'.join(path)}: an alias contains itself")
-    first_visit = not getattr(node, "visited", False)  # an aliased node is one object in several places
+    first_visit = not getattr(node, "visited", False)  # an aliased node is one object with several parents
     node.visited = True
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
@@ -134,24 +134,17 @@ def _fill(text: str, environ: Mapping[str, str], origin: str, path: Path) -> str
     return _VARIABLE.sub(one, text)
 
 
-_class: Any = None
-
-
+@functools.cache
 def _loader_class() -> Any:
     """The safe loader with our scalar types, built on first use because importing yaml takes a while."""
-    global _class
-    if _class is None:
-        import yaml
+    import yaml
 
-        class Loader(yaml.SafeLoader):
-            pass
+    class Loader(yaml.SafeLoader):
+        pass
 
-        Loader.yaml_implicit_resolvers = {
-            first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
-            for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
-        }
-        Loader.add_implicit_resolver(
-            "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789")
-        )
-        _class = Loader
-    return _class
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if tag != "tag:yaml.org,2002:timestamp"]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[-+]?\d+[eE][-+]?\d+$"), list("-+0123456789"))
+    return Loader

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from dynamod.graph.words import kind
 from dynamod.message.errors import BadRequest, UserError
+from dynamod.message.hints import kind
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__dynamo_endpoint__"
@@ -18,7 +18,7 @@ _ABSTRACT = "__dynamo_abstract_endpoint__"
 
 
 class DynamoTransport(enum.StrEnum):
-    """How an endpoint is reached: by the mail between services, or as a route of the front door."""
+    """How an endpoint is reached: by messages between services, or as an HTTP route."""
 
     DEFAULT = "default"
     HTTP = "http"
@@ -54,7 +54,7 @@ class EndpointSpec:
             try:
                 self._type = typing.get_type_hints(plain).get(self.parameter)
             except (NameError, TypeError):
-                # another annotation may be broken (a name only imported for type checking); ours may still be fine
+                # another annotation may be broken (a name only imported for type checking) and this one fine
                 self._type = None if isinstance(raw, str) else raw
         self._resolved = True
         return self._type
@@ -104,10 +104,10 @@ def endpoint(
     """
     if callable(name):
         raise UserError("@endpoint needs parentheses", "write @endpoint()")
-    ways = tuple(DynamoTransport(way) for way in (transports or (DynamoTransport.DEFAULT,)))
-    if http_method is not None and DynamoTransport.HTTP not in ways:
+    kinds = tuple(DynamoTransport(one) for one in (transports or (DynamoTransport.DEFAULT,)))
+    if http_method is not None and DynamoTransport.HTTP not in kinds:
         raise ValueError("http_method needs the HTTP transport: transports=[DynamoTransport.HTTP]")
-    method = (http_method or "POST").upper() if DynamoTransport.HTTP in ways else None
+    method = (http_method or "POST").upper() if DynamoTransport.HTTP in kinds else None
 
     def mark(function: F) -> F:
         plain = inspect.unwrap(function)
@@ -118,7 +118,7 @@ def endpoint(
         wire = name or function.__name__
         if not re.fullmatch(r"[^\s.]+", wire):
             raise UserError(f"endpoint name '{wire}' may not hold '.' or spaces")
-        setattr(function, _MARK, EndpointSpec(function, wire, ways, method))
+        setattr(function, _MARK, EndpointSpec(function, wire, kinds, method))
         return function
 
     return mark
@@ -198,10 +198,10 @@ def _msgspec(wanted: Any, payload: Any) -> Any:
     try:
         return msgspec.convert(payload, wanted)
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at `$")
+        text, _, path = str(error).partition(" - at `$")
         # a missing field is named in the text, a wrong one in the path
         missing = re.search(r"missing required field `([^`]+)`", text)
-        field = ".".join(part for part in (place.strip("`").lstrip("."), missing and missing[1]) if part)
+        field = ".".join(part for part in (path.strip("`").lstrip("."), missing and missing[1]) if part)
         raise BadRequest(f"{field or 'request'}: {text}", param=field or None) from None
     except TypeError:
         raise BadRequest(f"request: expected a mapping, got {kind(cast('object', payload))}") from None

@@ -5,8 +5,15 @@ The dicts inside are not to be changed; two graphs may share them.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
+"""Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
@@ -14,7 +21,7 @@ FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 
 @dataclass(frozen=True)
 class EndpointInfo:
-    """One endpoint. `streams`: many answers, not one. `http_method`: set when it is a route of the front door."""
+    """One endpoint. `streams`: many items, not one value. `http_method`: set when it is an HTTP route."""
 
     name: str
     function: str
@@ -82,22 +89,8 @@ class ServiceSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "ServiceSpec":
-        """Inverse of `to_dict`, also after a trip through JSON."""
-        return cls(
-            **{
-                **data,
-                "sys_path": tuple(data["sys_path"]),
-                "nodes": tuple(data.get("nodes", ())),
-                "endpoints": {
-                    name: EndpointInfo(**{**info, "transports": tuple(info["transports"])})
-                    for name, info in data["endpoints"].items()
-                },
-                "depends": {
-                    name: DependsInfo(**{**info, "endpoints": tuple(info["endpoints"])})
-                    for name, info in data["depends"].items()
-                },
-            }
-        )
+        """Inverse of `to_dict`, also after a trip through JSON. Raises ValueError for anything else."""
+        return _converted(data, cls)
 
 
 @dataclass(frozen=True)
@@ -105,7 +98,7 @@ class Graph:
     """Services that work together in one namespace.
 
     `root`: the service named in the target. `services`: by name, in the order they are met from the root. `edges`:
-    the links among them. `target` and `source`: what was asked for and the config file, for messages. `config`: the
+    the links among them. `target` and `source`: what was to be loaded and the config file, for messages. `config`: the
     whole merged configuration, what children get as DYNAMO_SERVICE_CONFIG.
     """
 
@@ -118,7 +111,7 @@ class Graph:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def start_order(self) -> list[ServiceSpec]:
-        """Services with those they depend on first, so the front door opens last. Cycles start in any order."""
+        """Services with those they depend on first, so the frontend starts last. Cycles start in any order."""
         order: dict[str, ServiceSpec] = {}
         seen: set[str] = set()
 
@@ -138,7 +131,7 @@ class Graph:
     def only(self, name: str) -> "Graph":
         """The graph reduced to one service. Its depends stay: they are found through discovery.
 
-        The front door brings the processor that it cannot do without.
+        The frontend brings the processor that it cannot do without.
         """
         kept = [name]
         if self.services[name].component_kind == FRONTEND:
@@ -154,11 +147,14 @@ class Graph:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Graph":
-        """Inverse of `to_dict`, also after a trip through JSON."""
-        return cls(
-            **{
-                **data,
-                "services": {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()},
-                "edges": tuple((a, b) for a, b in data["edges"]),
-            }
-        )
+        """Inverse of `to_dict`, also after a trip through JSON. Raises ValueError for anything else."""
+        graph = _converted(data, cls)
+        services = {name: ServiceSpec.from_dict(spec) for name, spec in data["services"].items()}
+        return replace(graph, services=services)
+
+
+def _converted(data: Mapping[str, Any], kind: type[T]) -> T:
+    found = msgspec.convert(data, kind)
+    if unknown := data.keys() - vars(found).keys():  # of another version: it would mean something else here
+        raise ValueError(f"unknown keys: {', '.join(sorted(unknown))}")
+    return found

@@ -1,9 +1,9 @@
 """Importing a user's graph files without a trace in this process, and its services for good in a child.
 
-A graph is looked for in places: the current folder, the config file's folder, the files shipped with dynamod. Two
-places may both have a package `graphs`, and a user edits files and reloads; so `Importer` sets aside what it finds
-loaded from its places, imports afresh, and on leaving puts `sys.modules` and `sys.path` back. Packages outside the
-places (installed ones, dynamod itself) stay cached.
+A graph is looked for in the current folder, the config file's folder and the files shipped with dynamod. Two folders
+may both have a package `graphs`, and a user edits files and reloads. So `Importer` removes what it finds loaded from
+its folders, imports it again, and on leaving puts `sys.modules` and `sys.path` back. Packages outside the folders
+(installed ones, dynamod itself) stay cached.
 """
 
 import importlib
@@ -12,11 +12,11 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 from dynamod.message.errors import UserError
 
@@ -51,115 +51,121 @@ def import_module(name: str, front: Sequence[str], file: str = "") -> ModuleType
     `file`: where to load it from when no folder has it by that name (`my-graph.py`). Raises whatever the module does.
     """
     roots = list(dict.fromkeys([*front, str(shipped_root())]))
-    for entry in reversed(front):
-        if entry not in sys.path:
-            sys.path.insert(0, entry)
+    sys.path[:] = [*(entry for entry in front if entry not in sys.path), *sys.path]
     if roots[-1] not in sys.path:
         sys.path.append(roots[-1])
     found = next(((root, path) for root in roots if (path := find_module(root, name))), None)
     if found is None:
         if file and importlib.util.find_spec(name.partition(".")[0]) is None:
-            return _load(importlib.util.spec_from_file_location(name, file), name)
+            return _run(importlib.util.spec_from_file_location(name, file))
         return importlib.import_module(name)
     root, path = found
-    parents = name.split(".")[:-1]
-    for depth in range(1, len(parents) + 1):
-        _package(".".join(parents[:depth]), [root, *(other for other in roots if other != root)])
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        _package(".".join(parts[:depth]), [root, *(other for other in roots if other != root)])
     module = importlib.import_module(name)
     if not module.__file__ or Path(module.__file__).resolve() != path.resolve():
         raise UserError(f"{path} cannot be imported: module '{name}' is already {module.__file__}", "rename the file")
     return module
 
 
-def file_module_name(file: Path) -> str:
-    """A module name for a file whose own name is none."""
-    return re.sub(r"\W", "_", file.stem)
+def _package(name: str, roots: Sequence[str]) -> None:
+    """Make the parent package of a module span all roots, nearest first: a user's `graphs` and the shipped are one."""
+    folders = [folder for root in roots if os.path.isdir(folder := os.path.join(root, *name.split(".")))]
+    if package := sys.modules.get(name):
+        known = getattr(package, "__path__", None)
+        if isinstance(known, list) and any(folder in folders for folder in known):
+            known[:] = dict.fromkeys([*known, *folders])
+        return
+    init = os.path.join(folders[0], "__init__.py")
+    if os.path.isfile(init):
+        _run(importlib.util.spec_from_file_location(name, init, submodule_search_locations=folders))
+    else:
+        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = folders
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+
+
+def _run(spec: importlib.machinery.ModuleSpec | None) -> ModuleType:
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
+    return module
 
 
 class Importer:
-    """Context manager: modules of `places` imported inside live only inside.
+    """Context manager: modules of `folders` imported inside live only inside.
 
     Not for two threads at once. `front` is what a child must put in front of `sys.path` to import the same.
     """
 
-    def __init__(self, places: Iterable[Path]) -> None:
-        self.places = list(dict.fromkeys(place.resolve() for place in places))
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self.folders = list(dict.fromkeys(folder.resolve() for folder in folders))
         self.front: list[str] = []
 
     def __enter__(self) -> Self:
         self._path, self._before = list(sys.path), dict(sys.modules)
+        self._roots = list(self.folders)
+        self._files: list[str] = []  # modules that were loaded by the path of their file
         importlib.invalidate_caches()
-        self._roots: list[Path] = []
-        self._again: list[str] = []
-        for place in self.places:
-            self._set_aside(place)
+        _remove(self._roots, self._before)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        for name, module in list(sys.modules.items()):
-            if self._before.get(name) is not module and any(_below(module, name, root) for root in self._roots):
-                del sys.modules[name]
-        for name in self._again:
+        added = (Path(entry) for entry in sys.path if entry not in self._path)
+        new = {name: module for name, module in sys.modules.items() if self._before.get(name) is not module}
+        _remove([*self._roots, *added], new)
+        for name in self._files:
             sys.modules.pop(name, None)
-        for name, module in self._before.items():
-            sys.modules.setdefault(name, module)
+        sys.modules.update(self._before)
         sys.path[:] = self._path
 
-    def module(self, name: str, root: Path) -> ModuleType:
-        """Import `name`, known to lie below `root`."""
-        self.use(root)
-        top = name.partition(".")[0]
-        loaded = sys.modules.get(top)
-        if loaded is not None and not _installed(loaded, top) and not any(_below(loaded, top, r) for r in self._roots):
-            _drop(top)  # a namesake from a folder that is no place of this load
+    def module(self, name: str, *, afresh: bool) -> ModuleType | None:
+        """A module of the folders, else one that Python itself finds, else None.
+
+        `afresh`: run the code of an installed one again, because its links are wanted.
+        """
+        own = name.partition(".")[0] == "dynamod"  # also in a checkout: dynamod is never imported twice
+        root = next((folder for folder in self.folders if find_module(folder, name)), None)
+        if root is not None and not own:
+            self._use(root)
+        elif not _exists(name):
+            return None
+        elif afresh and not own:
+            sys.modules.pop(name, None)
         with self._blame(name):
             return import_module(name, self.front)
 
     def module_at(self, file: Path) -> ModuleType:
         """Import the file at a path: as part of its package if it is in one."""
-        known = module_of_file(file)
-        self.use(known[0] if known else file.parent)
-        for place in self.places:  # what it imports may be written relative to the folder one works in
-            self.use(place)
-        if known is not None:
-            return self.module(known[1], known[0])
-        name = file_module_name(file)
+        root, name = module_of_file(file) or (file.parent, "")
+        for folder in (root, *self.folders):  # what it imports may be relative to the current folder
+            self._use(folder)
+        if not name:
+            name = re.sub(r"\W", "_", file.stem)
+            self._files.append(name)
         with self._blame(name):
             return import_module(name, self.front, str(file))
 
-    def installed(self, name: str, *, afresh: bool) -> ModuleType | None:
-        """A module that Python itself finds, or None. `afresh`: execute it again, because its links are wanted."""
-        try:
-            if importlib.util.find_spec(name) is None:
-                return None
-        except (ImportError, ValueError, AttributeError):
-            return None
-        if afresh and name in sys.modules:
-            self._again.append(name)
-            del sys.modules[name]
-        with self._blame(name):
-            return importlib.import_module(name)
-
-    def use(self, root: Path) -> None:
-        """Put a folder in front of `sys.path`."""
-        root = root.resolve()
-        self._set_aside(root)
-        if root != shipped_root().resolve() and str(root) not in self.front:
-            self.front.append(str(root))
-
     def sys_path(self) -> tuple[str, ...]:
-        """What a child needs in front: our folders, then those a graph file added itself."""
+        """What a child needs in front: the folders that were used, then those that a graph file added itself."""
         known = {*self._path, str(shipped_root())}
         added = [os.path.abspath(entry) for entry in sys.path if entry not in known]
         return tuple(dict.fromkeys([*self.front, *added]))
 
-    def _set_aside(self, root: Path) -> None:
-        if root in self._roots:
-            return
-        self._roots.append(root)
-        for name, module in list(sys.modules.items()):
-            if _below(module, name, root):
-                del sys.modules[name]
+    def _use(self, root: Path) -> None:
+        """Import from a folder before all others but those that are used already."""
+        root = root.resolve()
+        if root not in self._roots:
+            self._roots.append(root)
+            _remove([root], dict(sys.modules))
+        if root != shipped_root().resolve() and str(root) not in self.front:
+            self.front.append(str(root))
 
     @contextmanager
     def _blame(self, name: str) -> Iterator[None]:
@@ -169,95 +175,48 @@ class Importer:
         except SyntaxError as error:
             raise UserError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
         except (Exception, SystemExit) as error:
-            place = _user_frame(error.__traceback__) or name
+            frame = _user_frame(error.__traceback__) or name
             if isinstance(error, UserError):
-                raise UserError(f"{place}: {error}" if place != name else str(error), error.hint) from error
+                raise UserError(f"{frame}: {error}" if frame != name else str(error), error.hint) from error
             text = " ".join(str(error).split())
-            raise UserError(f"{place}: {type(error).__name__}: {text}") from error
+            raise UserError(f"{frame}: {type(error).__name__}: {text}") from error
 
 
-def _load(spec: Any, name: str) -> ModuleType:
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+def _exists(name: str) -> bool:
+    """Whether Python itself finds a module."""
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _package(name: str, roots: Sequence[str]) -> None:
-    """Make the parent package of a module.
-
-    Without an `__init__.py` it spans all roots, nearest first, so that a user's folder `graphs` and the shipped one
-    are one package to both.
-    """
-    folders = [folder for root in roots if os.path.isdir(folder := os.path.join(root, *name.split(".")))]
-    if loaded := sys.modules.get(name):
-        known = getattr(loaded, "__path__", None)
-        if isinstance(known, list) and folders[0] not in known and not _installed(loaded, name):
-            known.append(folders[0])  # its namesake came first; what it lacks is found here
-        return
-    init = os.path.join(folders[0], "__init__.py")
-    if os.path.isfile(init):
-        _load(importlib.util.spec_from_file_location(name, init, submodule_search_locations=[folders[0]]), name)
-    else:
-        spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
-        spec.submodule_search_locations = folders
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-
-
-def _drop(top: str) -> None:
-    for name in list(sys.modules):
-        if name == top or name.startswith(f"{top}."):
-            del sys.modules[name]
-
-
-def _sources(module: ModuleType) -> list[str]:
-    file = getattr(module, "__file__", None)
-    if file:
-        return [os.path.abspath(file)]
-    try:
-        return [os.path.abspath(entry) for entry in getattr(module, "__path__", ())]
-    except (KeyError, TypeError, AttributeError):  # a namespace package whose parent is gone
-        return []
-
-
-def _installed(module: ModuleType, name: str) -> bool:
-    """It belongs to Python, an installed package or us, and is never imported twice."""
-    if name.partition(".")[0] in ("dynamod", "dynamo", "__main__") or name in sys.builtin_module_names:
-        return True
-    return any(
-        source.startswith(_STDLIB) or "site-packages" in source or "dist-packages" in source
-        for source in _sources(module)
-    )
-
-
-def _below(module: ModuleType, name: str, root: Path) -> bool:
-    """It was imported under this name from folder `root`."""
-    sources = _sources(module)
-    if not any(source.startswith(str(root)) for source in sources):
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):
         return False
-    if _installed(module, name) or (root == shipped_root().resolve() and name.partition(".")[0] != "graphs"):
-        return (
-            False  # of the shipped root, which may be the checkout with its tests, only the graphs are ours to reload
-        )
-    base = os.path.join(root, *name.split("."))
-    expected = (base + ".py", os.path.join(base, "__init__.py"), base)
-    own_file = "." not in name and any(
-        os.path.dirname(s) == str(root) and file_module_name(Path(s)) == name for s in sources
-    )
-    return own_file or any(source in expected for source in sources)
+
+
+def _remove(roots: Iterable[Path], modules: Mapping[str, ModuleType]) -> None:
+    """Remove those of `modules` from `sys.modules` that were imported from one of the folders."""
+    folders = [str(root) for root in roots]
+    for name, module in modules.items():
+        if name.partition(".")[0] not in ("dynamod", "dynamo", "__main__") and _imported_from(folders, name, module):
+            sys.modules.pop(name, None)
+
+
+def _imported_from(roots: Sequence[str], name: str, module: ModuleType) -> bool:
+    """Whether its source is where a module of this name would be below one of the folders."""
+    file = getattr(module, "__file__", None)
+    try:
+        sources = [os.path.abspath(source) for source in ([file] if file else getattr(module, "__path__", ()))]
+    except (KeyError, TypeError, AttributeError):  # a namespace package whose parent is gone
+        return False
+    bases = [os.path.join(root, *name.split(".")) for root in roots]
+    candidates = {form for base in bases for form in (base, base + ".py", os.path.join(base, "__init__.py"))}
+    return any(source in candidates and "-packages" not in source for source in sources)
 
 
 def _user_frame(trace: TracebackType | None) -> str | None:
-    """`file:line` of the innermost frame that is neither Python's import machinery, an installed package nor ours."""
-    place = None
+    """`file:line` of the innermost frame that is not of Python's import machinery, an installed package or dynamod."""
+    found = None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         outside = file.startswith(("<", _STDLIB, str(_OURS) + os.sep)) or "site-packages" in file
         if not outside:
-            place = f"{file}:{trace.tb_lineno}"
+            found = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return found

@@ -1,8 +1,8 @@
-"""Where `A.link(B)` is written down.
+"""Where `A.link(B)` is recorded.
 
 A link belongs to the load in progress, not to the classes: the same component classes serve many graphs, and two
-graphs loaded by one process must not see each other's links. `collecting()` opens a fresh book for the block;
-outside one, links go to a book of the process, which `build_graph` reads for services made by hand.
+graphs loaded by one process must not see each other's links. Outside a load a link has no effect: a child process
+imports the graph file for its classes alone.
 """
 
 from collections.abc import Iterator
@@ -13,41 +13,25 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamod.graph.service import Service
 
+Links = list[tuple["Service[Any]", "Service[Any]"]]
+"""Edges in the order in which they were made, each once."""
 
-class LinkedServices:
-    """Edges in the order they were made, each once."""
-
-    def __init__(self) -> None:
-        self.edges: list[tuple[Service[Any], Service[Any]]] = []
-
-    def add(self, source: "Service[Any]", target: "Service[Any]") -> None:
-        """Record `source.link(target)`."""
-        if not any(edge[0] is source and edge[1] is target for edge in self.edges):
-            self.edges.append((source, target))
-
-    def clear(self) -> None:
-        """Forget all edges."""
-        self.edges.clear()
+_current: ContextVar[Links | None] = ContextVar("dynamod_links", default=None)
 
 
-PROCESS_LINKS = LinkedServices()
-"""Links made outside any load."""
-
-_current: ContextVar[LinkedServices | None] = ContextVar("dynamod_links", default=None)
-
-
-def current_links() -> LinkedServices:
-    """The book in which a link made now is written."""
-    book = _current.get()
-    return PROCESS_LINKS if book is None else book
+def add_link(source: "Service[Any]", target: "Service[Any]") -> None:
+    """Record `source.link(target)` in the load in progress."""
+    links = _current.get()
+    if links is not None and not any(a is source and b is target for a, b in links):
+        links.append((source, target))
 
 
 @contextmanager
-def collecting() -> Iterator[LinkedServices]:
-    """Links made inside the block go to the book it yields, and nowhere else."""
-    book = LinkedServices()
-    token = _current.set(book)
+def collecting() -> Iterator[Links]:
+    """Links made inside the block go to the list that it yields, and nowhere else."""
+    links: Links = []
+    token = _current.set(links)
     try:
-        yield book
+        yield links
     finally:
         _current.reset(token)

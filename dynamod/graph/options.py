@@ -1,16 +1,16 @@
-"""Checks of what `@service(...)` and `ServiceArgs` say about a process: resources, environment, placement.
+"""Checks of the settings of a process in `@service(...)` and `ServiceArgs`: resources, environment, placement.
 
 Each function takes a value as a user wrote it and returns it in one normal form, or raises `UserError`; the caller
 puts file and path in front.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Literal, cast
 
-from dynamod.graph.words import kind, known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import kind, known_hint
 
 Placement = Literal["ingress", "own"]
 PLACEMENTS: tuple[Placement, ...] = ("ingress", "own")
@@ -151,6 +151,16 @@ def check_placement(value: object) -> Placement | None:
     return value
 
 
+PROCESS_CHECKS: dict[str, Callable[[object], Any]] = {
+    "workers": check_workers,
+    "resources": check_resources,
+    "envs": check_envs,
+    "placement": check_placement,
+    "nodes": check_nodes,
+}
+"""Settings of a service's processes in a config, and the check of each."""
+
+
 def default_placement(resources: Mapping[str, str | int], component_type: str | None) -> Placement:
-    """Who holds an accelerator or runs an engine lives alone; the others share the ingress process of their graph."""
+    """A service with an accelerator or an engine has its own process; the others share the ingress process."""
     return "own" if resources.get("gpu") or component_type in ENGINE_TYPES else "ingress"

@@ -4,10 +4,11 @@ Values are read as JSON, then integer, float, boolean, text. `ServiceArgs.envs.*
 `-` is refused, because it is nearly always a forgotten value followed by the next option; numbers such as `-1` are not.
 """
 
+import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from dynamod.message.errors import UserError
 
@@ -56,31 +57,22 @@ def parse_value(text: str) -> Any:
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `over` laid on top: mappings are merged, everything else is replaced. Neither is changed."""
-    merged: dict[str, Any] = {key: _copy(value) for key, value in base.items()}
+    merged: dict[str, Any] = copy.deepcopy(dict(base))
     for key, value in over.items():
         below = merged.get(key)
-        if isinstance(below, dict) and isinstance(value, Mapping):
-            merged[key] = deep_merge(cast("dict[str, Any]", below), cast("Mapping[str, Any]", value))
-        else:
-            merged[key] = _copy(value)
+        merged[key] = (
+            deep_merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else copy.deepcopy(value)
+        )
     return merged
 
 
-def _copy(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copy(item) for key, item in cast("Mapping[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_copy(item) for item in value]
-    return value
-
-
 def _put(result: dict[str, Any], path: Sequence[str], value: Any, argument: str) -> None:
-    place = result
+    inner = result
     for key in path[:-1]:
-        place = place.setdefault(key, {})
-        if not isinstance(place, dict):
+        inner = inner.setdefault(key, {})
+        if not isinstance(inner, dict):
             raise UserError(f"'{argument}' contradicts an earlier value of '{key}'")
-    place[path[-1]] = value
+    inner[path[-1]] = value
 
 
 def _not_json(_: str) -> NoReturn:

@@ -104,8 +104,8 @@ def _section_keys() -> dict[str, Any]:
 
 def _models(graph: Graph) -> dict[str, Any]:
     """The config model per service, None for a service without one."""
-    places = {shipped_root(), *(Path(entry) for spec in graph.services.values() for entry in spec.sys_path)}
-    with Importer(places):
+    folders = {shipped_root(), *(Path(entry) for spec in graph.services.values() for entry in spec.sys_path)}
+    with Importer(folders):
         return {name: load_service(spec).config_model for name, spec in graph.services.items()}
 
 

@@ -1,4 +1,4 @@
-"""`@service`: a class that a graph can start, with all it says about itself. The one module a graph file imports.
+"""`@service`: a class that a graph can start, with its options. The one module that a graph file imports.
 
     @service(dynamo={"namespace": "dynamo"}, resources={"gpu": 1}, workers=2)
     class Worker:
@@ -15,7 +15,8 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, cast, overload
 
 from dynamod.graph.depends import Dependency, NotLinked, bind_dependencies, dependencies, depends
@@ -30,7 +31,7 @@ from dynamod.graph.endpoint import (
     unmarked_endpoints,
 )
 from dynamod.graph.hooks import Hooks, async_on_start, hooks, liveness, on_shutdown, readiness
-from dynamod.graph.link import current_links
+from dynamod.graph.link import add_link
 from dynamod.graph.options import (
     DynamoOptions,
     LeaseConfig,
@@ -42,8 +43,8 @@ from dynamod.graph.options import (
     check_workers,
     default_placement,
 )
-from dynamod.graph.words import near
 from dynamod.message.errors import UserError
+from dynamod.message.hints import near
 
 __all__ = [
     "AbstractService",
@@ -103,9 +104,9 @@ class Service(Generic[T]):
         functools.update_wrapper(self, inner, updated=())
         self.inner = inner
         self.name = inner.__name__
-        with _named(self.name):
+        with _errors_of(self.name):
             for key in options:
-                if hint := near(key, _KNOWN):  # other options are kept for whoever reads them; a slip of the pen is not
+                if hint := near(key, _KNOWN):  # other options are kept for whoever reads them, a misspelled one is not
                     raise UserError(f"unknown option '{key}'", hint.strip())
             self.dynamo = check_dynamo(dynamo)
             self.resources = check_resources(resources)
@@ -130,7 +131,7 @@ class Service(Generic[T]):
 
     @property
     def component(self) -> str:
-        """Second part of the address: the class name unless `dynamo={"name": ...}` says otherwise."""
+        """Second part of the address: the class name unless `dynamo={"name": ...}` names it."""
         return self.dynamo.name or self.name
 
     @property
@@ -146,7 +147,7 @@ class Service(Generic[T]):
         """Add the edge self -> other to the graph being loaded; returns `other`, so that chains read left to right."""
         if not isinstance(other, Service):
             raise UserError(f"{self.name}.link({other!r}): expected a service", "decorate the class with @service")
-        current_links().add(self, other)
+        add_link(self, other)
         return other
 
     def create(self, clients: Mapping[str, object] | None = None, config: Mapping[str, Any] | None = None) -> T:
@@ -222,17 +223,13 @@ def service(inner: type[Any] | None = None, /, **kwargs: Any) -> Any:
     return lambda cls: Service(cls, **kwargs)
 
 
-class _named:
-    """Puts the service's name in front of a UserError of the block."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, UserError):
-            raise UserError(f"service {self.name}: {error}", error.hint) from None
+@contextmanager
+def _errors_of(name: str) -> Iterator[None]:
+    """Put the service's name in front of a UserError of the block."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"service {name}: {error}", error.hint) from None
 
 
 def _config_model(inner: type, given: type | None) -> type | None:

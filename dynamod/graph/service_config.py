@@ -1,12 +1,12 @@
-"""`ServiceConfig`: how a component reads the configuration at run time, in the words of the seed era."""
+"""`ServiceConfig`: how a component reads the configuration at run time, in the form of the seed era."""
 
 import json
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 ENV = "DYNAMO_SERVICE_CONFIG"
 COMMON = "Common"

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from dynamod.graph.words import known_hint
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
 
 Path = tuple[str, ...]
 Fail = Callable[[Path, str, str], UserError]
@@ -13,7 +13,7 @@ Fail = Callable[[Path, str, str], UserError]
 def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail | None = None) -> Any:
     """An instance of `model`, or the one UserError of the first thing wrong.
 
-    Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it says `extra="allow"`.
+    Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it has `extra="allow"`.
     `failing(path, problem, hint)` makes the error, so that the caller can add file and line.
     """
     from pydantic import ValidationError

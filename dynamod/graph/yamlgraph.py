@@ -2,33 +2,24 @@
 
 graph:
   services:
-    Frontend: dynamod.frontend.service:Frontend      # name: class path
+    Frontend: my.components:Frontend      # name: class path
     Prefill: {class: my.workers:Worker, workers: 2, resources: {gpu: 1}}
   links: [Frontend -> Prefill]                       # or [[Frontend, Prefill]]
   root: Frontend                                     # default: the one service nobody links to
-  namespace: dynamo                                  # default: what the classes say
+  namespace: dynamo                                  # default: that of the classes
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
+from dynamod.graph.config import process_settings
 from dynamod.graph.document import Document
-from dynamod.graph.options import check_envs, check_nodes, check_placement, check_resources, check_workers
-from dynamod.graph.words import kind, known_hint, names
-from dynamod.message.errors import UserError
+from dynamod.graph.options import PROCESS_CHECKS
+from dynamod.message.hints import kind, known_hint, names
 
 GRAPH_KEYS = ("services", "links", "root", "namespace")
-SERVICE_KEYS = ("class", "workers", "resources", "envs", "placement", "nodes", "component")
-
-_CHECKS: dict[str, Callable[[object], Any]] = {
-    "workers": check_workers,
-    "resources": check_resources,
-    "envs": check_envs,
-    "placement": check_placement,
-    "nodes": check_nodes,
-}
+SERVICE_KEYS = ("class", *PROCESS_CHECKS, "component")
 
 
 @dataclass(frozen=True)
@@ -72,18 +63,11 @@ def _service(document: Document, name: str, entry: Any) -> tuple[str, dict[str, 
     target = settings.get("class")
     if not isinstance(target, str) or not all(target.rpartition(":")[::2]):
         raise document.error(path, "needs a class path 'module:Class'", f"known keys: {names(SERVICE_KEYS)}")
-    checked: dict[str, Any] = {}
-    for key, value in settings.items():
-        if key in _CHECKS and value is not None:
-            try:
-                checked[key] = _CHECKS[key](value)
-            except UserError as error:
-                raise document.error((*path, key), str(error).removeprefix(f"{key}: "), error.hint) from None
-        elif key == "component":
-            if not isinstance(value, str):
-                raise document.error((*path, key), f"expected a string, got {kind(value)}")
-            checked[key] = value
-    return target, checked
+    checked = process_settings(document, path, settings)
+    component = settings.get("component", "")
+    if not isinstance(component, str):
+        raise document.error((*path, "component"), f"expected a string, got {kind(component)}")
+    return target, {**checked, "component": component}
 
 
 def _links(document: Document, raw: Any, known: dict[str, str]) -> tuple[tuple[str, str], ...]:

@@ -1,1 +1,1 @@
-"""KV cache: how blocks are named, what is told of them, and a pool that keeps them."""
+"""KV cache: names of blocks, a pool of them, and the registry of an engine's own names."""

@@ -1,4 +1,4 @@
-"""What an engine in Python says of its KV cache and its load: a ledger per component, read by its endpoints' feeds."""
+"""The KV cache of an engine that names its blocks itself: its events in the form that routers take."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,72 +8,73 @@ from dynamod.message import tokens
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
 
-log = logging.getLogger("dynamod.python")
+log = logging.getLogger("dynamod.kvcache")
 
-Tell = Callable[[WorkerEvent], None]
+Publish = Callable[[WorkerEvent], None]
 
 
 class BlockRegistry:
-    """Lives in the loop of the connection. Without a publisher it is empty, and routers guess.
+    """One per component. Engines report blocks, endpoints publish the events. Without a report routers guess.
 
-    Blocks have the engine's own names (unsigned 64 bits); what they hold is told by the hashes of their tokens.
+    Blocks have the engine's own names (unsigned 64 bits); their content is given by the hashes of their tokens. `load`:
+    what the engine last reported. Not for two threads.
     """
 
     def __init__(self, component: str) -> None:
         self.component = component
         self.load: Load | None = None
-        self._block_size = 0  # tokens; 0: nobody publishes
+        self._block_size = 0  # tokens; 0: nobody reports blocks
         self._names: dict[int, int] = {}  # name -> sequence hash
         self._held: dict[int, int] = {}  # sequence hash -> how many names it has
-        self._readers: dict[Tell, tuple[str, int]] = {}  # with the endpoint's model and its block size
+        self._endpoints: dict[Publish, tuple[str, int]] = {}  # with the endpoint's model and its block size
 
     @property
     def publishes(self) -> bool:
-        """Whether somebody tells of the cache."""
+        """Whether an engine reports its blocks."""
         return self._block_size > 0
 
-    def serve(self, model: str, block_size: int, tell: Tell) -> None:
+    def serve(self, model: str, block_size: int, publish: Publish) -> None:
         """An endpoint serves a model by this cache. Raises UserError when blocks have another size."""
         self._agree(self._block_size, model, block_size)
-        self._readers[tell] = model, block_size
+        self._endpoints[publish] = model, block_size
 
-    def leave(self, tell: Tell) -> None:
+    def leave(self, publish: Publish) -> None:
         """The endpoint ends. An unknown one passes."""
-        self._readers.pop(tell, None)
+        self._endpoints.pop(publish, None)
 
     def publish(self, block_size: int) -> None:
-        """Somebody begins to tell of the cache. Raises UserError when blocks have another size."""
+        """An engine begins to report its blocks. Raises UserError when blocks have another size."""
         if self._block_size not in (0, block_size):
             raise UserError(
                 f"component {self.component} publishes blocks of {self._block_size} tokens already, not {block_size}",
                 "give all publishers of a component the same kv_block_size",
             )
-        for model, size in self._readers.values():
+        for model, size in self._endpoints.values():
             self._agree(block_size, model, size)
         self._block_size = block_size
-        self._tell(Snapshot((), ()))  # routers need not guess any more
+        self._publish(Snapshot((), ()))  # routers need not guess any more
 
     def stored(self, parent: int | None, names: Sequence[int], local: Sequence[int]) -> None:
-        """Blocks are there: local hashes, behind block `parent`. Without a known parent their place is not known."""
+        """New blocks with their local hashes, behind block `parent`. Without the parent their prefix is unknown."""
         before = None
         if parent is not None and (before := self._names.get(parent)) is None:
-            log.warning("%d blocks are not told of: their parent block %d is not known", len(names), parent)
+            log.warning("%d blocks are not published: their parent block %d is not known", len(names), parent)
             return
         for name, block in zip(names, chain(local, before), strict=True):
             if self._names.get(name) != block:
                 self._forget(name)
                 self._names[name] = block
                 self._held[block] = self._held.get(block, 0) + 1
-        self._tell(Stored(parent, tuple(names), tuple(local)))
+        self._publish(Stored(parent, tuple(names), tuple(local)))
 
     def removed(self, names: Sequence[int]) -> None:
-        """Blocks are there no more; unknown ones pass."""
+        """Blocks left the cache; unknown ones are ignored."""
         gone = tuple(name for name in names if self._forget(name))
         if gone:
-            self._tell(Removed(gone))
+            self._publish(Removed(gone))
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
-        """What a new reader of a feed must know of the cache; nothing when nobody publishes."""
+        """The blocks of the cache, for a new subscriber; nothing when no engine reports them."""
         if not self.publishes:
             return ()
         return (Snapshot(tuple(self._names), tuple(self._names.values())),)
@@ -95,9 +96,9 @@ class BlockRegistry:
             del self._held[block]
         return True
 
-    def _tell(self, item: WorkerEvent) -> None:
-        for tell in self._readers:
-            tell(item)
+    def _publish(self, event: WorkerEvent) -> None:
+        for publish in self._endpoints:
+            publish(event)
 
     def _agree(self, published: int, model: str, block_size: int) -> None:
         if published and published != block_size:

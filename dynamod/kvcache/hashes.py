@@ -34,3 +34,21 @@ def chain(local: Iterable[int], parent: int | None = None) -> list[int]:
 def block_hashes(ids: bytes, block_size: int) -> list[int]:
     """Sequence hashes of the full blocks of packed token ids."""
     return chain(local_hashes(ids, block_size))
+
+
+class PrefixHashes:
+    """Hashes of the full blocks of one sequence, which may grow. `local`, `blocks`: local and sequence hashes."""
+
+    __slots__ = ("_size", "blocks", "local")
+
+    def __init__(self, block_size: int, ids: bytes = b"") -> None:
+        self._size = block_size
+        self.local: list[int] = []
+        self.blocks: list[int] = []
+        self.extend(ids)
+
+    def extend(self, ids: bytes) -> None:
+        """Further tokens, packed, from the end of the last full block on. A partial tail is not remembered."""
+        local = local_hashes(ids, self._size)
+        self.blocks += chain(local, self.blocks[-1] if self.blocks else None)
+        self.local += local

@@ -5,30 +5,23 @@ until room is needed; the least recently freed goes first, and of one sequence t
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-
-import msgspec
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 Block = Hashable
-"""A full block's sequence hash, or any unique object for a block that is not full yet."""
+"""A full block's sequence hash, or a `PartialBlock`."""
 
 
-class PoolStatistics(msgspec.Struct, frozen=True):
-    """Blocks: all, used by sequences, cached and free to go; totals of blocks found cached, newly made and evicted."""
+class PartialBlock:
+    """A block that is not full yet, or whose content nobody else can have."""
 
-    capacity: int
-    active: int
-    cached: int
-    hits: int
-    made: int
-    evicted: int
+    __slots__ = ()
 
 
 class BlockPool:
-    """`stored(parent, blocks)` is told of full blocks that are new, `removed(blocks)` of cached ones that go.
+    """`stored(parent, blocks)` is called for full blocks that are new, `removed(blocks)` for cached ones that go.
 
     `parent` is the block before the first one, None at the start of a prompt. With `caching` off nothing is kept for
-    later, and nobody is told.
+    later, and nothing is reported.
     """
 
     def __init__(
@@ -42,14 +35,18 @@ class BlockPool:
         self.capacity = capacity
         self._caching = caching
         self._stored, self._removed = stored, removed
-        self._active: dict[Block, int] = {}
+        self._active: dict[Block, int] = {}  # sequences that use it
         self._cached: OrderedDict[Block, None] = OrderedDict()
-        self._hits = self._made = self._evicted = 0
 
     @property
     def active(self) -> int:
         """Blocks that sequences use."""
         return len(self._active)
+
+    @property
+    def cached(self) -> int:
+        """Blocks that no sequence uses, kept for later."""
+        return len(self._cached)
 
     @property
     def free(self) -> int:
@@ -71,45 +68,33 @@ class BlockPool:
         active = self._active
         return sum(block not in active for block in blocks)
 
-    def take(self, blocks: Sequence[Block], parent: int | None = None, full: int | None = None) -> bool:
-        """Use `blocks`, in their order behind block `parent`; False, with nothing changed, when they do not fit.
+    def take(self, blocks: Sequence[Block], full: int | None = None) -> bool:
+        """Use `blocks`, the first ones of a sequence or its last; False, with nothing changed, when they do not fit.
 
-        The first `full` of them (all by default) are full, so they can be shared and told of.
+        The first `full` of them (all by default) are full, so they can be shared and are reported.
         """
         if self.needed(blocks) > self.free:
             return False
         full = len(blocks) if full is None else full
         active, cached = self._active, self._cached
-        fresh: list[int] = []
-        behind = parent  # the block before the first of `fresh`
-        before = parent
+        fresh: list[int] = []  # new blocks that follow each other, behind `parent`
+        parent = before = None
         for index, block in enumerate(blocks):
-            count = active.get(block)
-            if count is not None:
-                active[block] = count + 1
-                self._hits += 1
-                new = False
-            elif block in cached:
-                del cached[block]
-                active[block] = 1
-                self._hits += 1
-                new = False
-            else:
-                active[block] = 1
-                self._made += 1
-                new = True
-            if index < full and isinstance(block, int):
-                if new:
-                    if not fresh:
-                        behind = before
-                    fresh.append(block)
-                elif fresh:
-                    self._tell(behind, fresh)
-                    fresh = []
-                before = block
+            new = block not in active and block not in cached
+            cached.pop(block, None)
+            active[block] = active.get(block, 0) + 1
+            if index >= full or not isinstance(block, int):
+                continue
+            if new:
+                parent = parent if fresh else before
+                fresh.append(block)
+            elif fresh:
+                self._report(parent, fresh)
+                fresh = []
+            before = block
         self._evict()
         if fresh:
-            self._tell(behind, fresh)
+            self._report(parent, fresh)
         return True
 
     def fill(self, partial: Block, block: int, parent: int | None) -> None:
@@ -123,7 +108,7 @@ class BlockPool:
             del self._cached[block]
         self._active[block] = count
         if not known:
-            self._tell(parent, [block])
+            self._report(parent, [block])
 
     def give_back(self, blocks: Sequence[Block]) -> None:
         """A sequence does not use `blocks` (in their order) any more. What is full stays cached while there is room."""
@@ -143,20 +128,12 @@ class BlockPool:
             return []
         return [block for blocks in (self._active, self._cached) for block in blocks if isinstance(block, int)]
 
-    def clear(self) -> None:
-        """Forget all cached blocks that nobody uses."""
-        gone = [block for block in self._cached if isinstance(block, int)]
-        self._cached.clear()
-        if gone:
-            self._removed(gone)
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Cached blocks are lost. Reports nothing."""
+        for block in blocks:
+            del self._cached[block]
 
-    def statistics(self) -> PoolStatistics:
-        """A snapshot."""
-        return PoolStatistics(
-            self.capacity, len(self._active), len(self._cached), self._hits, self._made, self._evicted
-        )
-
-    def _tell(self, parent: int | None, blocks: Sequence[int]) -> None:
+    def _report(self, parent: int | None, blocks: Sequence[int]) -> None:
         if self._caching:
             self._stored(parent, blocks)
 
@@ -170,6 +147,5 @@ class BlockPool:
             block, _none = pop(last=False)
             if isinstance(block, int):
                 gone.append(block)
-        self._evicted += surplus
         if gone:
             self._removed(gone)

@@ -37,10 +37,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: bool = False
     seed: bool = False
     deterministic: bool = False
-    embeddings: bool = False
     min_tokens: bool = False
     logit_bias: bool = False
-    n: bool = False
     grammars: bool = False
 
 

@@ -1,11 +1,11 @@
-"""What a worker tells routers about its KV cache and its load: the feed.
+"""The events that a worker publishes about its KV cache, its requests and its load.
 
 A router subscribes by a stream of its own (`message.worker.Subscribe`). Each item of that stream is one `pack`ed tuple
-of the words below; the first says how things stand, the later ones what has changed. The stream's offsets show what is
-lost; then the router subscribes again.
+of the events below; the first is the state at that moment, the later ones are changes. The stream's offsets show what
+is lost; then the router subscribes again.
 
-Load is told by the worker, not by the routers to each other: every request ends up at its worker, so that is where all
-of it is known, however many ingress processes there are.
+The worker publishes its load, not the routers to each other: all requests of a worker are known there, however many
+ingress processes there are.
 """
 
 import msgspec
@@ -44,7 +44,7 @@ CacheEvent = Stored | Removed | Cleared | Snapshot
 
 
 class RequestStarted(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False):
-    """A request has come (to other readers of the feed than the one that sent it).
+    """A request has come (not published to the process that sent it).
 
     `request`: a number of the worker's own. `blocks`: sequence hashes of its prompt's full blocks. `prefill`: prompt
     tokens that were not in the worker's cache when it came.
@@ -84,10 +84,10 @@ _decoder = msgspec.msgpack.Decoder(tuple[WorkerEvent, ...])
 
 
 def pack(items: tuple[WorkerEvent, ...]) -> bytes:
-    """One item of a feed's stream."""
+    """One item of a subscription's stream."""
     return _encoder.encode(items)
 
 
 def unpack(data: bytes) -> tuple[WorkerEvent, ...]:
-    """The words of one item. Raises msgspec.ValidationError or DecodeError."""
+    """The events of one item. Raises msgspec.ValidationError or DecodeError."""
     return _decoder.decode(data)

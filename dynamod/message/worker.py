@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
-    """Send the worker's feed (`message.cache`) as the items of this stream, until it is cancelled."""
+    """Send the worker's events (`message.kv_events`) as the items of this stream, until it is cancelled."""
 
     request_id: str
     seconds_left: float | None = None
@@ -102,7 +102,7 @@ class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
     """Send the files that an ingress needs to serve your model: tokenizer, configuration and templates, no weights.
 
     Answered by byte strings, one per item: a list of the files, then their content in pieces, in order
-    (`preprocess.ship`).
+    (`preprocess.model_files`).
     """
 
     request_id: str

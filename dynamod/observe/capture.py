@@ -27,7 +27,7 @@ _BETWEEN = ("During handling of", "The above exception", _TRACEBACK)
 
 
 def reemit(record: logging.LogRecord) -> None:
-    """Hand a record to this process's handlers. The child has filtered it already, so levels are not asked again."""
+    """Hand a record to this process's handlers. The child has filtered it already: levels have no effect here."""
     logging.getLogger().handle(record)
 
 
@@ -40,7 +40,7 @@ class LineReader:
         self._in_traceback = False
 
     def feed(self, stream: str, line: bytes) -> None:
-        """One line of "out" or "err"; the newline may be there or not. Never raises for what the line holds."""
+        """One line of "out" or "err"; the newline may be there or not. Never raises, whatever the line holds."""
         before, mark, after = line.partition(_MARK)
         if mark:
             record = self._marked(b"{" + after)

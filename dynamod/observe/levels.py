@@ -37,7 +37,7 @@ QUIET = {
     "numba": logging.WARNING,
     "urllib3": logging.WARNING,
 }
-"""Libraries that would drown ours at debug. Naming one in the filter, or TRACE as the level of all, undoes it."""
+"""Libraries that log too much at debug. Naming one in the filter, or TRACE as the level of all, undoes it."""
 
 _TARGET = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 

@@ -123,7 +123,7 @@ class JsonLines(Lines):
         return self._encode(self.facts(record))
 
     def facts(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What the line says."""
+        """The content of the line."""
         facts: dict[str, Any] = {
             "time": self.when(record),
             "level": level_name(record.levelno),

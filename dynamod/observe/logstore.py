@@ -1,17 +1,13 @@
-"""The log files of a node's components: bounded, rotated, read by `tail` and `follow`."""
+"""The log files of a node's components: bounded, rotated, read by `tail`."""
 
-import asyncio
 import heapq
 import logging
 import os
 import re
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from weakref import WeakSet
-
-from .lines import HumanLines
 
 log = logging.getLogger("dynamod.observe")
 
@@ -20,66 +16,10 @@ _ODD = re.compile(r"[^\w.+@-]")
 _BLOCK = 64 * 1024
 
 
-class Follower(AsyncIterator[str]):
-    """Lines from now on. A slow reader loses the oldest ones and is told how many. Ends when the book closes."""
-
-    def __init__(self, component: str | None, limit: int) -> None:
-        self._component = component
-        self._limit = limit
-        self._lines: deque[str] = deque()
-        self._dropped = 0
-        self._closed = False
-        self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._lock = threading.Lock()
-
-    def __aiter__(self) -> "Follower":
-        return self
-
-    async def __anext__(self) -> str:
-        """The next line. Cancellation loses nothing."""
-        while True:
-            with self._lock:
-                if self._dropped:
-                    note, self._dropped = f"... {self._dropped} lines dropped, the reader was slow", 0
-                    return note
-                if self._lines:
-                    return self._lines.popleft()
-                if self._closed:
-                    raise StopAsyncIteration
-                self._event.clear()
-            await self._event.wait()
-
-    def put(self, component: str, line: str) -> None:
-        """Called by the book for each line, in any thread."""
-        if not _covers(self._component, component):
-            return
-        with self._lock:
-            if len(self._lines) >= self._limit:
-                self._lines.popleft()
-                self._dropped += 1
-            self._lines.append(line)
-            wake = len(self._lines) == 1
-        if wake:
-            self._wake()
-
-    def close(self) -> None:
-        """No further lines; what has come is still read."""
-        with self._lock:
-            self._closed = True
-        self._wake()
-
-    def _wake(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._event.set)
-        except RuntimeError:  # the loop is closed, nobody reads
-            pass
-
-
 class LogStore:
     """One file per component in `folder`, at most `keep` files (the current and `.1`, ...) of `limit_bytes` each.
 
-    A component `agg/Worker.0` has `agg/Worker.0.log`; asking for `agg` or `agg/Worker` means all below it. Writing
+    A component `agg/Worker.0` has `agg/Worker.0.log`; `agg` or `agg/Worker` name all below it. Writing
     is synchronous and may happen in any thread. A disk that is full costs lines, is logged once, and raises nothing.
     """
 
@@ -88,7 +28,6 @@ class LogStore:
         self._limit = limit_bytes
         self._keep = max(1, keep)
         self._files: dict[str, _File] = {}
-        self._followers: WeakSet[Follower] = WeakSet()
         self._lock = threading.Lock()
         self._failing = False
 
@@ -101,11 +40,8 @@ class LogStore:
                 self._file(component).append(line, self._limit, self._keep)
             except OSError as caught:
                 error = caught
-            news, self._failing = error is not None and not self._failing, error is not None
-            followers = list(self._followers)
-        for follower in followers:
-            follower.put(component, line)
-        if news:
+            began, self._failing = error is not None and not self._failing, error is not None
+        if began:
             log.error("log files in %s cannot be written, lines are lost: %s", self._folder, error)
 
     def components(self) -> list[str]:
@@ -126,40 +62,18 @@ class LogStore:
         merged = heapq.merge(*(_timed(part) for part in parts), key=lambda pair: pair[0])
         return [line for _, line in deque(merged, maxlen=lines)]
 
-    def follow(self, component: str | None = None, limit: int = 1000) -> Follower:
-        """Lines written from now on (`async for`). `limit`: how many wait for a slow reader."""
-        follower = Follower(component, limit)
-        self._followers.add(follower)
-        return follower
-
     def close(self) -> None:
-        """Close the files and end the followers. A later write opens its file again."""
+        """Close the files. A later write opens its file again."""
         with self._lock:
             for file in self._files.values():
                 file.close()
             self._files.clear()
-            followers = list(self._followers)
-        for follower in followers:
-            follower.close()
 
     def _file(self, component: str) -> "_File":
         file = self._files.get(component)
         if file is None:
             file = self._files[component] = _File(self._folder / f"{_safe(component)}.log")
         return file
-
-
-class BookHandler(logging.Handler):
-    """Writes every record of this process to the book: under its `component` field, or under `own`."""
-
-    def __init__(self, log_store: LogStore, own: str = "dynamod") -> None:
-        super().__init__()
-        self.setFormatter(HumanLines())
-        self._log_store, self._own = log_store, own
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See logging.Handler."""
-        self._log_store.write(str(getattr(record, "component", "") or self._own), self.format(record))
 
 
 class _File:
@@ -234,13 +148,13 @@ def _last(path: Path, lines: int, keep: int) -> list[str]:
 def _end(path: Path, lines: int) -> bytes:
     """The file's end, which holds at least so many lines if the file does."""
     with path.open("rb") as file:
-        place = file.seek(0, os.SEEK_END)
+        position = file.seek(0, os.SEEK_END)
         blocks: deque[bytes] = deque()
         newlines = 0
-        while place > 0 and newlines <= lines:
-            size = min(_BLOCK, place)
-            place -= size
-            file.seek(place)
+        while position > 0 and newlines <= lines:
+            size = min(_BLOCK, position)
+            position -= size
+            file.seek(position)
             block = file.read(size)
             newlines += block.count(b"\n")
             blocks.appendleft(block)

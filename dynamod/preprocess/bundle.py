@@ -1,6 +1,6 @@
 """What travels when a worker sends an ingress the files of a model: a list of the files, then their content in pieces.
 
-Names on the way are keys, and only known ones are taken: none of them is a path. Nothing that is received is executed:
+Names that travel are keys, and only known ones are taken: none of them is a path. Nothing that is received is executed:
 it is JSON, numbers, and chat templates for the sandbox.
 """
 
@@ -34,7 +34,7 @@ _TEMPLATE = re.compile(f"{TEMPLATE}[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,63}}")
 
 
 class BundleError(ValueError):
-    """What came, or what lies in a folder, is not what makes the model. The text says why."""
+    """What was received, or what lies in a folder, is not what makes the model."""
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
@@ -97,7 +97,7 @@ class ModelBundle:
         self.received = 0
 
     def add(self, item: Any) -> None:
-        """Take the next item. Raises BundleError; the parcel is of no use then."""
+        """Take the next item. Raises BundleError; the bundle is of no use then."""
         if not isinstance(item, bytes) or not 0 < len(item) <= CHUNK:
             raise BundleError("an item is no piece of a file")
         if self.size is None:

@@ -146,15 +146,15 @@ class StreamDecoder:
 
     def push(self, ids: Iterable[int]) -> str:
         """Return the characters that `ids` complete."""
-        shown: list[str] = []
+        texts: list[str] = []
         for index in ids:
             text = self._stream.step(self._reference, index)
             if text is None:
                 self._pending.append(index)
             else:
                 self._pending.clear()
-                shown.append(text)
-        return "".join(shown)
+                texts.append(text)
+        return "".join(texts)
 
     def token(self, index: int) -> str:
         """`push` of one id."""

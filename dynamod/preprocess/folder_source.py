@@ -12,7 +12,7 @@ from .source import Source
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-_UNSET_LENGTH = 10**9  # transformers writes 1e30 into model_max_length when nobody said
+_UNSET_LENGTH = 10**9  # transformers writes 1e30 into model_max_length when it is not set
 
 Json = dict[str, Any]
 

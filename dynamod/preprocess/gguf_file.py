@@ -7,6 +7,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
 import mmap
+import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,18 @@ _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 
+_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
+
 Metadata = dict[str, Any]
+
+
+def shards(path: Path) -> list[Path]:
+    """All files of a model that is split as `NAME-00001-of-00003.gguf`; else `path` alone."""
+    found = _SHARD.search(path.name)
+    if found is None:
+        return [path]
+    name, count = path.name[: found.start()], found[1]
+    return [path.with_name(f"{name}-{number:05}-of-{count}.gguf") for number in range(1, int(count) + 1)]
 
 
 def is_gguf(path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from dynamod.message.errors import UserError
 
 from .gguf_file import Metadata
-from .pretokenize import WAYS, Way, pre_tokenizer
+from .pretokenize import PRE_TOKENIZERS, Split, pre_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ def build_tokenizer(metadata: Metadata) -> Any:
     return tokenizer
 
 
-def way_of(metadata: Metadata) -> Way:
+def _split_of(metadata: Metadata) -> Split:
     """The pre-tokenizer's description; GPT-2's, with a warning, for a name that is not known."""
     name = metadata.get("tokenizer.ggml.pre", "default")
-    if name not in WAYS:
+    if name not in PRE_TOKENIZERS:
         log.warning("GGUF pre-tokenizer %r is not known, using gpt-2: token ids may differ from training", name)
-    return WAYS.get(name, Way())
+    return PRE_TOKENIZERS.get(name, Split())
 
 
 def _vocabulary(metadata: Metadata) -> dict[str, int]:
@@ -54,25 +54,25 @@ def _vocabulary(metadata: Metadata) -> dict[str, int]:
 def _byte_level(metadata: Metadata) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    vocabulary, way = _vocabulary(metadata), way_of(metadata)
+    vocabulary, split = _vocabulary(metadata), _split_of(metadata)
     merges: list[tuple[str, str]] = []
     for line in metadata["tokenizer.ggml.merges"]:
         left, _, right = line.partition(" ")
         if left in vocabulary and right in vocabulary and left + right in vocabulary:
             merges.append((left, right))
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=way.whole))
-    if way.nfc:
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split.whole))
+    if split.nfc:
         tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizer(way)
+    tokenizer.pre_tokenizer = pre_tokenizer(split)
     tokenizer.decoder = decoders.ByteLevel()
-    _begin_and_end(tokenizer, metadata, bos=way.bos)
+    _begin_and_end(tokenizer, metadata, bos=split.bos)
     return tokenizer
 
 
 def merges_by_score(vocabulary: dict[str, int], scores: list[float], mergeable: list[bool]) -> list[tuple[str, str]]:
-    """Merges of a SentencePiece BPE: each way to cut a token into two tokens, best scored token first.
+    """Merges of a SentencePiece BPE: each cut of a token into two tokens, best scored token first.
 
-    SentencePiece joins the pair whose union scores highest; ranks of merges say the same. Cuts of one token are
+    SentencePiece joins the pair whose union scores highest; ranks of merges mean the same. Cuts of one token are
     ordered by the ids of their halves, so that the result does not depend on the dictionary's order.
     """
     found: list[tuple[float, int, int, int, str, str]] = []
@@ -131,7 +131,7 @@ def _unknown(metadata: Metadata) -> str | None:
 
 
 def _spaces(tokenizer: Any, metadata: Metadata) -> None:
-    """SentencePiece's spaces: written as ▁, with one put before the text unless the file says no."""
+    """SentencePiece's spaces: written as ▁, with one put before the text unless `add_space_prefix` is false."""
     from tokenizers import decoders, normalizers
 
     prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)

@@ -1,12 +1,12 @@
 """From the name a user types to a path on this machine, and to the name the model is served under."""
 
-import difflib
 import importlib
 import re
 from pathlib import Path
 from typing import Any
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import closest
 
 _SHIPPED = ("sample", "sample.gguf")
 _PREFIX = "hf://"
@@ -72,12 +72,11 @@ def _split(name: str) -> tuple[str, str, str]:
 def _hint(name: str) -> str:
     """What the user may have meant: a shipped model or a neighbour of the path."""
     path = Path(name).expanduser()
-    near = difflib.get_close_matches(name, _SHIPPED, n=1, cutoff=0.7)
-    if not near and path.parent.is_dir():
-        neighbours = [item.name for item in path.parent.iterdir()]
-        near = [str(path.parent / found) for found in difflib.get_close_matches(path.name, neighbours, n=1, cutoff=0.7)]
-    if near:
-        return f"did you mean {near[0]}?"
+    if shipped := closest(name, _SHIPPED):
+        return f"did you mean '{shipped}'?"
+    neighbours = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    if found := closest(path.name, neighbours):
+        return f"did you mean '{path.parent / found}'?"
     return "give a folder, a .gguf file, org/name, or `sample`"
 
 

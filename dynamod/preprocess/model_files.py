@@ -12,7 +12,7 @@ from pathlib import Path
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 
-from . import bundle as bundle
+from . import bundle
 from .bundle import FOLDER, GGUF, LIMIT, TEMPLATE, BundleError, read_list, write_list
 from .card import checksum
 from .source import open_source
@@ -52,7 +52,7 @@ def is_here(card: ModelCard) -> bool:
 
 
 def pack(card: ModelCard) -> list[bytes]:
-    """The items that carry the model's files (see `parcel`). Reads them all: for a thread. Raises UserError."""
+    """The items that carry the model's files (see `bundle`). Reads them all: for a thread. Raises UserError."""
     return bundle.pack(collect(card))
 
 
@@ -74,14 +74,14 @@ def collect(card: ModelCard) -> dict[str, bytes]:
 
 
 def _collect_folder(folder: Path) -> dict[str, bytes]:
-    places = {name: folder / name for name in FOLDER}
-    for place in sorted(folder.glob(f"{_TEMPLATES}/*.jinja")):
-        if not bundle.known(TEMPLATE + place.stem):
-            raise UserError(f"the chat template {place} cannot be sent", "rename it: letters, digits, '_', '-', '.'")
-        places[TEMPLATE + place.stem] = place
-    places = {name: place for name, place in places.items() if place.is_file()}
-    _fits(folder, sum(place.stat().st_size for place in places.values()))
-    return {name: place.read_bytes() for name, place in places.items()}
+    paths = {name: folder / name for name in FOLDER}
+    for path in sorted(folder.glob(f"{_TEMPLATES}/*.jinja")):
+        if not bundle.known(TEMPLATE + path.stem):
+            raise UserError(f"the chat template {path} cannot be sent", "rename it: letters, digits, '_', '-', '.'")
+        paths[TEMPLATE + path.stem] = path
+    paths = {name: path for name, path in paths.items() if path.is_file()}
+    _fits(folder, sum(path.stat().st_size for path in paths.values()))
+    return {name: path.read_bytes() for name, path in paths.items()}
 
 
 def _fits(path: Path, size: int) -> None:
@@ -96,13 +96,11 @@ def _fits(path: Path, size: int) -> None:
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write the files of a parcel and their list into an empty folder. Raises OSError."""
-    for place, data in [
-        *((_place(folder, name), data) for name, data in files.items()),
-        (folder / LIST, write_list(files)),
-    ]:
-        place.parent.mkdir(exist_ok=True)
-        with place.open("xb") as file:
+    """Write the files of a bundle and their list into an empty folder. Raises OSError."""
+    content = {_path(folder, name): data for name, data in files.items()}
+    for path, data in {**content, folder / LIST: write_list(files)}.items():
+        path.parent.mkdir(exist_ok=True)
+        with path.open("xb") as file:
             file.write(data)
 
 
@@ -113,12 +111,12 @@ def check(folder: Path, card: ModelCard) -> Path:
     """
     files = read_list((folder / LIST).read_bytes())
     for file in files:
-        place = _place(folder, file.name)
-        if place.is_symlink() or place.stat().st_size != file.size:
+        path = _path(folder, file.name)
+        if path.is_symlink() or path.stat().st_size != file.size:
             raise BundleError(f"{file.name} is damaged")
-        file.check(place.read_bytes())
-    listed = {folder / LIST, *(_place(folder, file.name) for file in files)}
-    if more := [place.name for place in folder.rglob("*") if not place.is_dir() and place not in listed]:
+        file.check(path.read_bytes())
+    listed = {folder / LIST, *(_path(folder, file.name) for file in files)}
+    if more := [path.name for path in folder.rglob("*") if not path.is_dir() and path not in listed]:
         raise BundleError(f"{more[0]} does not belong there")
     path = folder / GGUF if files[0].name == GGUF else folder
     try:
@@ -130,7 +128,7 @@ def check(folder: Path, card: ModelCard) -> Path:
     return path
 
 
-def _place(folder: Path, name: str) -> Path:
+def _path(folder: Path, name: str) -> Path:
     """Where a file lies; `name` is a key that has been checked."""
     if name.startswith(TEMPLATE):
         return folder / _TEMPLATES / f"{name.removeprefix(TEMPLATE)}.jinja"

@@ -3,8 +3,8 @@
 `Output` is for token engines, `TextOutput` for text engines. One object serves one answer, called by the stream's sink:
 
     text = output.push(ids)          # what to send now, perhaps ""
-    if output.finish: ...            # "stop" or "length": over; tell the engine if it did not say so itself
-    text = output.end("stop")        # the engine says it is over: what was held back
+    if output.finish: ...            # "stop" or "length": over; cancel the engine if it goes on
+    text = output.end("stop")        # the engine has ended: what was held back
 """
 
 import sys
@@ -16,29 +16,42 @@ from .stops import StopMatcher
 from .tokenizer import Tokenizer
 
 
-class Output:
+class _BaseOutput:
+    """What both kinds keep of one answer: its limits and why it is over."""
+
+    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish", "prompt_tokens")
+
+    def __init__(self, stops: Stops, prompt_tokens: int, include_stop: bool) -> None:
+        self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
+        self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
+        self._min = stops.min_tokens or 0
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.finish: str | None = None
+
+    def end(self, finish: str) -> str:
+        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
+        if self.finish is not None:
+            return ""
+        self.finish = finish
+        return self._rest()
+
+    def _rest(self) -> str:
+        """What no later token can complete: the start of a stop string."""
+        return self._matcher.flush() if self._matcher is not None else ""
+
+
+class Output(_BaseOutput):
     """What the ingress applies to one answer's tokens.
 
     Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
     model's EOS, unless `ignore_eos`) or a stop string ends it with "stop", `max_tokens` with "length". Stop tokens and
     stop strings are not shown (`include_stop` shows the string). The token that ends the answer counts in
-    `completion_tokens`, as in vLLM; tokens behind it do not. When the engine says itself why it ended with the token
-    that reaches `max_tokens`, its reason stays: it may stop at tokens that only it knows.
+    `completion_tokens`, as in vLLM; tokens behind it do not. When the engine gives a reason with the token that reaches
+    `max_tokens`, its reason stays: it may stop at tokens that only it knows.
     """
 
-    __slots__ = (
-        "_decoder",
-        "_limit",
-        "_matcher",
-        "_min",
-        "_push",
-        "_simple",
-        "_stop_ids",
-        "_token",
-        "completion_tokens",
-        "finish",
-        "prompt_tokens",
-    )
+    __slots__ = ("_decoder", "_push", "_simple", "_stop_ids", "_token")
 
     def __init__(
         self,
@@ -51,18 +64,13 @@ class Output:
         continuing: bool = False,
         include_stop: bool = False,
     ) -> None:
+        super().__init__(stops, prompt_tokens, include_stop)
         self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
         self._push = self._decoder.push
         self._token = self._decoder.token
         eos = () if stops.ignore_eos else tuple(eos_token_ids)
         self._stop_ids = frozenset((*stops.stop_token_ids_hidden, *eos))
-        self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
-        self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
-        self._min = stops.min_tokens or 0
         self._simple = self._limit if self._matcher is None else 0  # fewer tokens than this end only by a stop token
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = 0
-        self.finish: str | None = None
 
     def token(self, index: int) -> str:
         """`push` of one id behind which the engine goes on: the hot path."""
@@ -93,13 +101,6 @@ class Output:
             self.finish = engine_finish
         return text
 
-    def end(self, finish: str) -> str:
-        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
-        if self.finish is not None:
-            return ""
-        self.finish = finish
-        return self._rest()
-
     def _one(self, index: int) -> str:
         """One token with every check, in the order of the rules."""
         self.completion_tokens += 1
@@ -119,26 +120,21 @@ class Output:
         return text
 
     def _rest(self) -> str:
-        """What no later token can complete: the rest of a character, the start of a stop string."""
+        """Also the rest of a character."""
         text = self._decoder.flush()
         if self._matcher is None:
             return text
-        shown, found = self._matcher.push(text)
-        return shown if found else shown + self._matcher.flush()
+        visible, found = self._matcher.push(text)
+        return visible if found else visible + self._matcher.flush()
 
 
-class TextOutput:
+class TextOutput(_BaseOutput):
     """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
 
-    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish", "prompt_tokens")
+    __slots__ = ()
 
     def __init__(self, stops: Stops, prompt_tokens: int = 0, *, include_stop: bool = False) -> None:
-        self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
-        self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
-        self._min = stops.min_tokens or 0
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = 0
-        self.finish: str | None = None
+        super().__init__(stops, prompt_tokens, include_stop)
 
     def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
         """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over.
@@ -158,10 +154,3 @@ class TextOutput:
         if self.completion_tokens >= self._limit:
             return text + self.end("length")
         return text
-
-    def end(self, finish: str) -> str:
-        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
-        if self.finish is not None:
-            return ""
-        self.finish = finish
-        return self._matcher.flush() if self._matcher is not None else ""

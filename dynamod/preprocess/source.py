@@ -1,4 +1,4 @@
-"""What a model says about itself, whichever form it has: one `Source` from a Hugging Face folder or a GGUF file.
+"""The description of a model in whichever form: one `Source` from a Hugging Face folder or a GGUF file.
 
 `card`, `tokenizer` and `template` read only from here. To add a form (another file format), add a module that builds
 a `Source` and name it in `open_source`.

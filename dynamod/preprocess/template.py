@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 Render = Callable[..., str]
 
-# transformers marks the assistant's words for training with {% generation %}; for a prompt the tags mean nothing. They
+# transformers marks the assistant's text for training with {% generation %}; for a prompt the tags mean nothing. They
 # become an `if`, not nothing, so that trim_blocks and `-` work on the white space around them as before.
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
 
@@ -64,7 +64,7 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         **kwargs: Any,
     ) -> str:
-        """Return the prompt. Raises BadRequest (param "messages") with the template's own words when it refuses."""
+        """Return the prompt. Raises BadRequest (param "messages") with the template's own message when it refuses."""
         context = {
             **self._context,
             **kwargs,

@@ -1,20 +1,18 @@
 """The tokenizer of a served model: text to ids by the fastest library that agrees, ids to text by table.
 
 `fastokens` encodes some 40 times faster than `tokenizers`, and is used when it loads the model and gives the same ids
-for a probe text; `tokenizers` is the reference otherwise. `Tokenizer.backend` says which one it is.
+for a probe text; `tokenizers` is the reference otherwise. `Tokenizer.backend` is the one in use.
 """
 
 import logging
 from array import array
-from pathlib import Path
 from typing import Any, Literal
 
-from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.tokens import pack, unpack
 
 from .decoder import Decoder, make_decoder
-from .source import Source, open_card, open_source
+from .source import Source
 from .table import build_table
 
 Backend = Literal["fastokens", "tokenizers"]
@@ -38,7 +36,7 @@ _LITERAL = "x <0x41><0xe6> <0x4"
 class Tokenizer:
     """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
 
-    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: as the model says. `backend`: who encodes; it is
+    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: the model's. `backend`: the library that encodes,
     `tokenizers` until `use_fast_backend` has been called.
     """
 
@@ -74,23 +72,8 @@ class Tokenizer:
             self._reference = None  # nothing needs it any more, and it holds tens of MB
 
     @classmethod
-    def from_card(cls, card: ModelCard) -> "Tokenizer":
-        """Load what the card's model (or its `config_path`) describes. Raises UserError."""
-        return cls.from_source(open_card(card))
-
-    @classmethod
-    def from_folder(cls, path: Path) -> "Tokenizer":
-        """Load from a Hugging Face folder. Raises UserError."""
-        return cls.from_source(open_source(path))
-
-    @classmethod
-    def from_gguf(cls, path: Path) -> "Tokenizer":
-        """Load from a GGUF file's metadata. Raises UserError."""
-        return cls.from_source(open_source(path))
-
-    @classmethod
     def from_source(cls, source: Source, *, use_fast_backend: bool = True) -> "Tokenizer":
-        """Load what has been opened already; without `use_fast_backend` the caller does so later. Raises UserError."""
+        """Load what has been opened already; without the fast backend the caller enables it later. Raises UserError."""
         made = cls(source.build(), source)
         if use_fast_backend:
             made.use_fast_backend()
@@ -102,7 +85,7 @@ class Tokenizer:
         `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
         with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
         """
-        reference = self._reference  # read before `_fast`, which `use_fast_backend` sets before it drops the reference
+        reference = self._reference  # read before `_fast`, which is set before the reference is dropped
         try:
             if reference is None or self.backend_for(text) == "fastokens":
                 ids: list[int] = self._fast.encode(text, add_special).ids

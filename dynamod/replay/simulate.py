@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Scheduler, Step
 from dynamod.engine.mocker.scheduler import Sequence as Job
 from dynamod.engine.mocker.timing import Timing
@@ -23,20 +24,6 @@ from .trace import Arrival
 
 _OUTPUT_NAMES = 1 << 63
 """Blocks that answers fill have names that no prompt of the trace has."""
-
-
-@dataclass(slots=True)
-class Machine:
-    """What each simulated worker is (fields as MockerArguments)."""
-
-    block_size: int = 512
-    num_gpu_blocks: int = 2000
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 8192
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    watermark: float = 0.01
-    preemption_mode: str = "lifo"
 
 
 @dataclass(slots=True)
@@ -69,7 +56,7 @@ class _Request:
 
 
 class _Worker:
-    def __init__(self, number: int, machine: Machine, timing: Timing, router: Router) -> None:
+    def __init__(self, number: int, machine: SchedulerSettings, timing: Timing, router: Router) -> None:
         self.number, self._router = number, router
         self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed)
         self.busy = False
@@ -87,7 +74,9 @@ class _Worker:
 class Replay:
     """One run."""
 
-    def __init__(self, workers: int, machine: Machine, timing: Timing, settings: RouterSettings, seed: int = 0) -> None:
+    def __init__(
+        self, workers: int, machine: SchedulerSettings, timing: Timing, settings: RouterSettings, seed: int = 0
+    ) -> None:
         self._machine = machine
         self._now = 0.0
         self.router = Router(

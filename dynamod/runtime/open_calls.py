@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
+from dynamod.engine.python.writers import CallWriter
 from dynamod.message.worker import Call
 from dynamod.transport.base import Reply
 
@@ -37,7 +37,7 @@ class OpenCalls:
         self._idle.clear()
         reply.on_end(lambda _cancelled: self._ended(reply))
         reply.accepted()
-        answer = CallAnswer(reply, self._handler.name)
+        answer = CallWriter(reply, self._handler.name)
         self._calls.begin(call.request_id, call.payload, reply, answer.take, answer.end)
 
     def _ended(self, reply: Reply) -> None:

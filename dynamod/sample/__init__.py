@@ -1,9 +1,4 @@
-"""The sample model: a toy Llama in both file formats that engines load (see README.md in this folder).
-
-Nothing heavy is imported here; `train.py`, which makes the files, has its own needs.
-"""
-
-from __future__ import annotations
+"""The sample model: a toy Llama in both file formats that engines load (see README.md in this folder)."""
 
 from pathlib import Path
 

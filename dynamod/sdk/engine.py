@@ -1,6 +1,6 @@
 """A handler that a user's process serves, as an engine of the worker actor (`engine.worker`)."""
 
-from dynamod.engine.base import EngineOptions, Spawn
+from dynamod.engine.base import EngineOptions, RequestT, Spawn
 from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
 from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
@@ -9,7 +9,7 @@ from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate
 
 
-class Served(PythonEngine):
+class Served(PythonEngine[RequestT]):
     """What both kinds share: a card that the user has registered, and a ledger of what the user has published."""
 
     name = "python"
@@ -24,36 +24,31 @@ class Served(PythonEngine):
     async def start(self) -> None:
         """The user's file has loaded whatever there is to load."""
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return self._card
-
     def load(self) -> Load:
         """See Engine. What a WorkerMetricsPublisher said last, else what is seen from here."""
         return self._block_registry.load or super().load()
 
 
-class ServedTokens(Served, TokenEngine):
+class ServedTokens(Served[Generate], TokenEngine):
     """ModelType.Backend."""
 
     async def start(self) -> None:
         """See Engine. Raises UserError when what is published has blocks of another size than the card."""
-        self._block_registry.serve(self._card.name, self._card.kv_cache_block_size, self.tell)
+        self._block_registry.serve(self._card.name, self._card.kv_cache_block_size, self.publish)
 
     async def close(self) -> None:
         """See Engine."""
-        self._block_registry.leave(self.tell)
+        self._block_registry.leave(self.publish)
         await super().close()
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
         """See Engine."""
         return (*self._block_registry.snapshot(), self.load())
 
-    def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
+    def footprint(self, request: Generate) -> tuple[tuple[int, ...], int] | None:
         """See Engine."""
-        assert isinstance(request, Generate)
         return self._block_registry.footprint(request.token_ids + request.prior_output)
 
 
-class ServedText(Served, TextEngine):
+class ServedText(Served[Chat], TextEngine):
     """ModelType.Chat and ModelType.Completion."""

@@ -98,7 +98,7 @@ class ModelHost(Worker):
         self._place, self._handler = place, handler
         engine = ServedTokens if card.kind == "tokens" else ServedText
 
-        def make(options: EngineOptions, spawn: Spawn) -> Engine:
+        def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
             return engine(options, spawn, handler, card, block_registry)
 
         super().__init__(make, EngineOptions(name=card.name), lambda _card: None, place.withdraw)

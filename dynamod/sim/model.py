@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
-from dynamod.engine.mocker.output import Answer, table
+from dynamod.engine.mocker.output import OutputIds, table
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.preprocess.decoder import TableDecoder
@@ -55,7 +55,7 @@ def model_of(card: ModelCard) -> Model:
 
 def reference(prompt: list[int], seed: int, max_tokens: int) -> str:
     """The whole text of an answer, whoever gives it and however often it moves."""
-    answer = Answer(tokens.pack(prompt), seed, _TABLE)
+    answer = OutputIds(tokens.pack(prompt), seed, _TABLE)
     answer.reach(max_tokens)
     decoder = TableDecoder(_PIECES, _TEXTS, "replace")
     ids = [index for packed in answer.ids[:max_tokens] for index in tokens.unpack(packed)]

@@ -44,7 +44,7 @@ class SimulatedWorker(Worker):
         self._tell = told
         super().__init__(self._made, options, self._published, self._withdrawn)
 
-    def _made(self, options: EngineOptions, spawn: Spawn) -> Engine:
+    def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         self.engine = SimulatedMocker(options, spawn)
         return self.engine
 

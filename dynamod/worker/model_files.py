@@ -10,16 +10,16 @@ from dynamod.transport.base import Reply
 
 log = logging.getLogger("dynamod.engine")
 
-AHEAD = 4
+MOST_QUEUED = 4
 """Pieces that may wait for a slow reader: others wait behind them, and memory is bounded."""
-PATIENCE = 30.0
-"""Seconds that a reader may take none."""
-LOOK = 0.01
+READ_TIMEOUT = 30.0
+"""Seconds after which a reader that takes no piece is given up."""
+POLL_INTERVAL = 0.01
 """Seconds between looks at a slow reader."""
 
 
 async def send_files(card: ModelCard, request: Files, reply: Reply) -> None:
-    """Answer `request` with the items of `preprocess.ship`. Whatever goes wrong ends this stream alone."""
+    """Answer `request` with the items of `preprocess.model_files`. Whatever goes wrong ends this stream alone."""
     reply.accepted()
     try:
         async with asyncio.timeout(request.seconds_left):
@@ -33,21 +33,21 @@ async def send_files(card: ModelCard, request: Files, reply: Reply) -> None:
         log.exception("cannot send the files of model %s", card.name)
         reply.failed("EngineFailed", f"{type(error).__name__}: {error}")
     finally:
-        reply.failed("EngineFailed", "the worker ended", retry=True)  # when it did: an answer that has ended stays so
+        reply.failed("EngineFailed", "the worker ended", retry=True)  # cancelled; no effect on a reply that has ended
 
 
 def _pack(card: ModelCard) -> list[bytes]:
-    from dynamod.preprocess import model_files as ship  # not needed by engines without a model
+    from dynamod.preprocess.model_files import pack  # not needed by engines without a model
 
-    return ship.pack(card)
+    return pack(card)
 
 
 async def _send(items: list[bytes], reply: Reply) -> None:
-    for place, item in enumerate(items, 1):
-        async with asyncio.timeout(PATIENCE):
-            while reply.backlog >= AHEAD and not reply.cancelled:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(LOOK)
+    for number, item in enumerate(items, 1):
+        async with asyncio.timeout(READ_TIMEOUT):
+            while reply.backlog >= MOST_QUEUED and not reply.cancelled:  # noqa: ASYNC110 - a reply has no event for it
+                await asyncio.sleep(POLL_INTERVAL)
         if reply.cancelled:
             return
-        reply.items((item,), "stop" if place == len(items) else None)
+        reply.items((item,), "stop" if number == len(items) else None)
         await asyncio.sleep(0)  # the piece leaves in a frame of its own, with the tokens of others

@@ -1,4 +1,4 @@
-"""The worker actor: owns one engine, takes requests from its mailbox, publishes the model, tells routers the news."""
+"""The worker actor: owns one engine, takes requests from its mailbox, publishes the model card and its events."""
 
 import asyncio
 import functools
@@ -13,7 +13,7 @@ from dynamod.actor import Actor, Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
-from dynamod.message.worker import Chat, Describe, Files, Generate, Subscribe
+from dynamod.message.worker import Describe, Files, Subscribe
 from dynamod.transport.base import Reply
 
 from .events import EventPublisher
@@ -21,18 +21,17 @@ from .model_files import send_files
 
 log = logging.getLogger("dynamod.engine")
 
-Make = Callable[[EngineOptions, Spawn], Engine]
+Make = Callable[[EngineOptions, Spawn], Engine[Any]]
 
+LOAD_INTERVAL = 0.25
+"""Seconds between two looks at the engine's load, while somebody subscribes."""
 
-LOAD_EVERY = 0.25
-"""Seconds between two looks at the engine's load, while somebody reads the feed."""
-
-SIGN_EVERY = 2.0
-"""Seconds after which the load is told although it has not changed: readers take a silent feed for a broken one."""
+KEEP_ALIVE = 2.0
+"""Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
 
 class WorkerStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, open now, cancelled by their readers, refused; readers of the feed; and the engine's own."""
+    """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own."""
 
     accepted: int
     open: int
@@ -44,10 +43,10 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Open:
-    """A request in the engine's hands, as the feed tells of it."""
+    """A request in the engine's hands, as events describe it."""
 
-    began: RequestStarted
-    computed: bool = False
+    started: RequestStarted
+    prefilled: bool = False
 
 
 class Worker(Actor):
@@ -66,19 +65,19 @@ class Worker(Actor):
         self._options = options
         self._publish = publish
         self._withdraw = withdraw
-        self._engine: Engine | None = None
+        self._engine: Engine[Any] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._open: dict[Reply, _Open] = {}
-        self._feeds = EventPublisher()
+        self._events = EventPublisher()
         self._watching = False
-        self._told: Load | None = None
+        self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
 
     async def started(self) -> None:
-        """Load the engine, then tell the world."""
+        """Load the engine, then publish its card."""
         self._engine = engine = self._make(self._options, self.context.task)
-        engine.tell, engine.computed = self._feeds.tell, self._computed
+        engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
         await engine.start()
         card = engine.card()
         log.info("engine %s serves model %s", engine.name, card.name)
@@ -90,7 +89,7 @@ class Worker(Actor):
         await self._idle.wait()
 
     async def stopping(self, reason: Reason) -> None:
-        """Leave the registry, free the engine, and let who still waits for an answer go elsewhere."""
+        """Leave the registry, free the engine, and fail open streams so that their senders may retry elsewhere."""
         self._withdraw()
         try:
             if self._engine is not None:
@@ -99,87 +98,84 @@ class Worker(Actor):
             why = f"the worker ended ({reason})"
             for reply in list(self._open):
                 reply.failed("EngineFailed", why, retry=True)
-            self._feeds.close(why)
+            self._events.close(why)
 
     @handle
     async def job(self, message: Job) -> None:
-        """Hand a request to the engine, or open a feed."""
-        assert self._engine is not None
-        request, reply = message.request, message.reply
+        """Hand a request to the engine, or answer one to the worker itself."""
+        engine, request, reply = self._engine, message.request, message.reply
+        assert engine is not None
         if reply.cancelled:
             return
-        if isinstance(request, Subscribe):
-            self._subscribe(self._engine, reply)
-            return
-        if isinstance(request, Describe):
+        if isinstance(request, engine.serves):
+            self._submit(engine, request, reply)
+        elif isinstance(request, Subscribe):
+            self._subscribe(engine, reply)
+        elif isinstance(request, Describe):
             reply.accepted()
-            reply.items((msgspec.json.encode(self._engine.card()),), "stop")
-            return
-        if isinstance(request, Files):
-            self.context.task(send_files(self._engine.card(), request, reply), "files")
-            return
-        wanted = Generate if self._engine.kind == "tokens" else Chat
-        if not isinstance(request, Generate | Chat) or not isinstance(request, wanted):
+            reply.items((msgspec.json.encode(engine.card()),), "stop")
+        elif isinstance(request, Files):
+            self.context.task(send_files(engine.card(), request, reply), "files")
+        else:
             self._refused += 1
-            reply.failed("BadRequest", f"this endpoint takes {wanted.__name__}, not {type(request).__name__}")
-            return
-        self._accepted += 1
-        began = RequestStarted(self._accepted, (), 0)
-        try:
-            footprint = self._engine.footprint(request)
-            if footprint is not None:
-                began = RequestStarted(self._accepted, *footprint)
-            self._begin(reply, began)
-            self._engine.submit(request, reply)
-        except Exception as error:  # an engine's bug ends this request, not its neighbours
-            log.exception("engine %s could not take request %s", self._engine.name, request.request_id)
-            reply.failed("EngineFailed", f"{self._engine.name}: {type(error).__name__}: {error}")
+            served = " or ".join(kind.__name__ for kind in engine.serves)
+            reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
-    def _begin(self, reply: Reply, began: RequestStarted) -> None:
-        self._open[reply] = _Open(began)
+    def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        self._accepted += 1
+        try:
+            blocks, uncached = engine.footprint(request) or ((), 0)
+            self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
+            engine.submit(request, reply)
+        except Exception as error:  # an engine's bug ends this request, not its neighbours
+            log.exception("engine %s could not take request %s", engine.name, request.request_id)
+            reply.failed("EngineFailed", f"{engine.name}: {type(error).__name__}: {error}")
+
+    def _begin(self, reply: Reply, started: RequestStarted) -> None:
+        self._open[reply] = _Open(started)
         self._idle.clear()
-        self._feeds.tell(began, reply.origin)
+        self._events.publish(started, reply.origin)
         reply.on_end(functools.partial(self._ended, reply))
         reply.accepted()
 
-    def _computed(self, reply: Reply) -> None:
+    def _prefill_completed(self, reply: Reply) -> None:
         """The engine has a request's first token."""
         request = self._open.get(reply)
-        if request is not None and not request.computed:
-            request.computed = True
-            self._feeds.tell(PrefillCompleted(request.began.request), reply.origin)
+        if request is not None and not request.prefilled:
+            request.prefilled = True
+            self._events.publish(PrefillCompleted(request.started.request), reply.origin)
 
     def _ended(self, reply: Reply, cancelled: bool) -> None:
         request = self._open.pop(reply)
-        self._feeds.tell(RequestFinished(request.began.request), reply.origin)
+        self._events.publish(RequestFinished(request.started.request), reply.origin)
         self._cancelled += cancelled
         if not self._open:
             self._idle.set()
 
-    def _subscribe(self, engine: Engine, reply: Reply) -> None:
-        """Open a feed: first how things stand, with the requests of others. It is no open request: drain ends it."""
-        first: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
+    def _subscribe(self, engine: Engine[Any], reply: Reply) -> None:
+        """First the state now, with the requests of other processes. It is no open request: a drain ends it."""
+        snapshot: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
         for other, request in self._open.items():
             if other.origin is not reply.origin:
-                first.append(request.began)
-                if request.computed:
-                    first.append(PrefillCompleted(request.began.request))
-        self._feeds.open(reply, tuple(first))
-        self._told = None  # readers may have been told different loads: the next look tells all
+                snapshot.append(request.started)
+                if request.prefilled:
+                    snapshot.append(PrefillCompleted(request.started.request))
+        self._events.subscribe(reply, tuple(snapshot))
+        self._last_load = None  # subscribers may have got different loads: the next look publishes again
         if not self._watching:
             self._watching = True
             self.context.task(self._watch(engine), "load")
 
-    async def _watch(self, engine: Engine) -> None:
-        """Tell the load when it has changed, and now and then as a sign of life, until nobody reads any more."""
-        looks = 0  # since it was told
-        while self._feeds:
-            await asyncio.sleep(LOAD_EVERY)
+    async def _watch(self, engine: Engine[Any]) -> None:
+        """Publish the load when it has changed, and now and then to keep subscriptions alive, while there are any."""
+        looks = 0  # since it was published
+        while self._events:
+            await asyncio.sleep(LOAD_INTERVAL)
             looks += 1
             load = engine.load()
-            if load != self._told or looks * LOAD_EVERY >= SIGN_EVERY:
-                self._told, looks = load, 0
-                self._feeds.tell(load)
+            if load != self._last_load or looks * LOAD_INTERVAL >= KEEP_ALIVE:
+                self._last_load, looks = load, 0
+                self._events.publish(load)
         self._watching = False
 
     def in_step(self) -> tuple[float, int] | None:
@@ -193,7 +189,7 @@ class Worker(Actor):
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         return WorkerStatistics(
-            self._accepted, len(self._open), self._cancelled, self._refused, len(self._feeds), engine
+            self._accepted, len(self._open), self._cancelled, self._refused, len(self._events), engine
         )
 
     def inspection(self) -> dict[str, Any]:

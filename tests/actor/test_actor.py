@@ -1,7 +1,8 @@
-"""TransportSelector, asks, deadlines, drain and death of single actors, in virtual time."""
+"""Messages, asks, deadlines, drain and death of single actors, in virtual time."""
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import pytest
 
@@ -241,7 +242,7 @@ async def test_a_crash_answers_the_asker_and_all_mail_behind_it() -> None:
             behind = group.create_task(_error(ref, Work(0, 1)))
         assert "RuntimeError: boom" in crash.result()
         assert "ended (RuntimeError: boom) before it read the message" in behind.result()
-        with pytest.raises(ActorUnreachable, match="nobody lives at /worker"):
+        with pytest.raises(ActorUnreachable, match="no actor at /worker"):
             await ref.ask(Work(), timeout=1)
         ref.send_nowait(Work())
         assert system.statistics().dead_letters["Work"] == 2
@@ -364,7 +365,7 @@ async def test_mail_that_nobody_reads_is_told_to_the_message_itself() -> None:
         await asyncio.sleep(0.1)
         ref.send_nowait(Letter())
         await ref.send(Letter())
-        assert told == ["/reader: the actor ended", "/reader: nobody lives there", "/reader: nobody lives there"]
+        assert told == ["/reader: the actor ended", "/reader: no actor there", "/reader: no actor there"]
 
 
 @virtual
@@ -455,3 +456,12 @@ def test_an_unannotated_receiver_is_refused_when_the_class_is_made() -> None:
             @handle
             async def work(self, message):  # type: ignore[no-untyped-def]
                 pass
+
+
+@pytest.mark.parametrize("kind", [Any, object, str | Any, TypeVar("T")])
+def test_a_message_type_must_name_classes(kind: Any) -> None:
+    async def work(self: Any, message: Any) -> None: ...
+
+    work.__annotations__["message"] = kind
+    with pytest.raises(TypeError, match="is no message type"):
+        type("Wrong", (Actor,), {"work": handle(work)})

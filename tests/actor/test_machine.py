@@ -111,15 +111,14 @@ class Trees(RuleBasedStateMachine):
         return Spec(name, lambda: Leaf(self.book, flaky), restart=restart, backoff=BACKOFF, shutdown=1)  # type: ignore[arg-type]
 
     @rule(
-        strategy=st.sampled_from(["one_for_one", "one_for_all", "rest_for_one"]),
         intensity=st.integers(0, 4),
         escalate=st.booleans(),
-        restarts=st.lists(st.sampled_from(["permanent", "transient", "temporary"]), max_size=4),
+        restarts=st.lists(st.sampled_from(["permanent", "temporary"]), max_size=4),
         nested=st.booleans(),
     )
-    def build(self, strategy: str, intensity: int, escalate: bool, restarts: list[str], nested: bool) -> None:
+    def build(self, intensity: int, escalate: bool, restarts: list[str], nested: bool) -> None:
         name = f"h{len(self.houses)}"
-        policy = Policy(strategy, intensity, 20, escalate)  # type: ignore[arg-type]
+        policy = Policy(intensity, 20, escalate)
         names = [(f"{name}l{i}", restart) for i, restart in enumerate(restarts)]
 
         def factory() -> Supervisor:
@@ -132,7 +131,7 @@ class Trees(RuleBasedStateMachine):
         under.start_child(Spec(name, factory, backoff=BACKOFF))
         self.houses.append(f"{parent}/{name}")
 
-    @rule(flaky=st.booleans(), restart=st.sampled_from(["permanent", "transient", "temporary"]))
+    @rule(flaky=st.booleans(), restart=st.sampled_from(["permanent", "temporary"]))
     def add_leaf(self, flaky: bool, restart: str) -> None:
         for path in self.houses:
             supervisor = self.supervisor(path)

@@ -48,18 +48,18 @@ async def test_an_error_comes_after_the_items_before_it() -> None:
 
 
 @virtual
-async def test_a_reader_that_leaves_tells_the_writer_once() -> None:
-    told: list[int] = []
-    stream: Stream[int] = Stream(on_cancel=lambda: told.append(1))
+async def test_a_reader_that_leaves_ends_the_stream() -> None:
+    stream: Stream[int] = Stream()
     stream.push(0, [1])
     async for item in stream:
         assert item == 1
         break
     await asyncio.sleep(0)
     stream.cancel()
-    stream.cancel()
-    assert told == [1]
+    assert stream.ended
     assert await stream.read() == []
+    with pytest.raises(StreamClosed):
+        stream.push(1, [2])
 
 
 @virtual

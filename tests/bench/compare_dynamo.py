@@ -218,15 +218,16 @@ CLUSTERS = ((8, 2000, 1, 0.53, 165.0), (8, 2000, 4, 0.50, 200.0), (4, 2000, 1, 0
 
 def routing(table: Table, a: argparse.Namespace, python: str) -> None:
     """Replays of the trace, ours and the peer's own."""
+    from dynamod.engine.mocker.arguments import SchedulerSettings
     from dynamod.engine.mocker.timing import TIMINGS
     from dynamod.replay.report import numbers
-    from dynamod.replay.simulate import Machine, Replay
+    from dynamod.replay.simulate import Replay
     from dynamod.replay.trace import faster, read_trace
     from dynamod.router.router import RouterSettings
 
     arrivals = read_trace(Path(a.trace), 512)
     for workers, blocks, speed, reuse, wait in CLUSTERS:
-        machine = Machine(num_gpu_blocks=blocks)
+        machine = SchedulerSettings(block_size=512, num_gpu_blocks=blocks)
         result = numbers(Replay(workers, machine, TIMINGS["later"], RouterSettings("kv")).run(faster(arrivals, speed)))
         name = f"replay, {workers} workers of {blocks} blocks" + (f", arrivals x{speed}" if speed != 1 else "")
         other: tuple[float, float] | None = None

@@ -35,6 +35,7 @@ from dynamod.message.worker import Generate, Stops  # noqa: E402
 from dynamod.migration.request import InFlightRequest  # noqa: E402
 from dynamod.preprocess.locate import locate  # noqa: E402
 from dynamod.preprocess.output import Output  # noqa: E402
+from dynamod.preprocess.source import open_source  # noqa: E402
 from dynamod.preprocess.tokenizer import Tokenizer  # noqa: E402
 from dynamod.transport.base import Sink  # noqa: E402
 from dynamod.transport.inbox import Inbox  # noqa: E402
@@ -142,7 +143,7 @@ async def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--steps", type=int, default=400)
     a = parser.parse_args()
-    tokenizer = Tokenizer.from_folder(locate(a.model))
+    tokenizer = Tokenizer.from_source(open_source(locate(a.model)))
     ids = [index for index in range(300, min(1300, tokenizer.vocab_size)) if tokenizer.decode([index]).isascii()]
     encoder = msgspec.msgpack.Encoder()
     streams = tokens.pack(list(range(1, a.streams + 1)))

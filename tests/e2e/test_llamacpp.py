@@ -66,7 +66,7 @@ def test_dynamo_run_answers(machine: Any) -> None:
 def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
     (machine.folder / "wrong.json").write_text('{"n_ctxx": 4096}')
     line = machine.run("dynamo-run", "out=llama.cpp", "sample.gguf", "--extra-engine-args", "wrong.json").mistake()
-    assert "n_ctxx: unknown key, did you mean n_ctx?" in line
+    assert "n_ctxx: unknown key; did you mean 'n_ctx'?" in line
     assert "max_num_seqs" in line
     ended = machine.start("dynamo-run", "in=http", "out=llamacpp", "sample", "--http-port", 0).wait(30)
     assert ended.code != 0

@@ -303,7 +303,7 @@ def test_an_unknown_argument_names_the_known_ones() -> None:
     with pytest.raises(UserError) as caught:
         load(EngineOptions("m", sample.path("sample"), arguments={"max-seq": 3}))
     line = caught.value.line()
-    assert "mistralrs takes no argument 'max-seq'; did you mean max_seqs?" in line
+    assert "mistralrs takes no argument 'max-seq'; did you mean 'max_seqs'?" in line
     assert "prefix_cache_n" in line
     assert "jinja_explicit" not in line, "the template is ours"
 

@@ -12,7 +12,7 @@ from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
-from dynamod.engine.mocker.output import Answer, table, vocabulary_size
+from dynamod.engine.mocker.output import OutputIds, table, vocabulary_size
 from dynamod.engine.mocker.timing import TIMINGS
 from dynamod.message import tokens
 
@@ -252,7 +252,7 @@ def test_ids_stay_in_the_vocabulary_and_are_never_the_end() -> None:
     assert ids(1024, 1023) == list(range(24, 1023))
     assert ids(5, 4) == [0, 1, 2, 3]
     assert ids(1, 0) == [0]
-    answer = Answer(tokens.pack([1]), 0, table(1024, [1023]))
+    answer = OutputIds(tokens.pack([1]), 0, table(1024, [1023]))
     answer.reach(10_000)
     assert tokens.pack([1023]) not in answer.ids
 

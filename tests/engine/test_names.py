@@ -7,8 +7,9 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
-from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, engine_class
+from dynamod.engine.names import ALIASES, DEFAULT, ENGINES, arguments_with, canonical, engine_class, typed_names
 from dynamod.message.errors import UserError
+from dynamod.message.worker import Chat, Generate
 
 
 @pytest.mark.parametrize("name", [*ENGINES, *ALIASES])
@@ -23,7 +24,8 @@ def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
     assert issubclass(found, Engine)
     file = name in ENGINES and ENGINES[name].file
     assert found.name == canonical(f"{name}:my_engine.py" if file else name)
-    assert found.kind in ("tokens", "text")
+    assert set(found.serves) <= {Generate, Chat}
+    assert found.serves
 
 
 def test_files() -> None:
@@ -32,6 +34,13 @@ def test_files() -> None:
     for name in ("pytok", "pytok:", "echo:x.py"):
         with pytest.raises(UserError, match="file"):
             canonical(name)
+
+
+def test_the_names_for_help_texts() -> None:
+    assert DEFAULT in typed_names()
+    assert "echo_core" in typed_names()
+    assert "pystr:FILE" in typed_names()
+    assert len(typed_names()) == len(ENGINES)
 
 
 def test_the_echo_engines() -> None:
@@ -47,7 +56,7 @@ def test_a_slip_is_corrected(typed: str, meant: str) -> None:
         engine_class(typed)
     line = caught.value.line()
     assert f"unknown engine '{typed}'" in line
-    assert f"did you mean {meant}?" in line
+    assert f"did you mean '{meant}'?" in line
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

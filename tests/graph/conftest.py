@@ -5,15 +5,14 @@ from textwrap import dedent
 
 import pytest
 
-from dynamod.graph.config import ServiceConfig
-from dynamod.graph.link import PROCESS_LINKS
+from dynamod.graph.service_config import ServiceConfig
 
 Write = Callable[[str, str], Path]
 
 
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
-    """User modules, search path, links and the config singleton do not leak from one test to the next."""
+    """User modules, search path and the config singleton do not leak from one test to the next."""
     path, modules = list(sys.path), dict(sys.modules)
     yield
     sys.path[:] = path
@@ -24,7 +23,6 @@ def clean() -> Iterator[None]:
             del sys.modules[name]
     for name, module in modules.items():
         sys.modules.setdefault(name, module)
-    PROCESS_LINKS.clear()
     ServiceConfig.set_instance(None)
 
 

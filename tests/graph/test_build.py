@@ -1,11 +1,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.graph.link import PROCESS_LINKS, collecting
-from dynamod.graph.load import build_graph
-from dynamod.graph.service import depends, service
+from dynamod.graph.build import Node, topology
+from dynamod.graph.describe import describe
+from dynamod.graph.document import Document
+from dynamod.graph.graph import Graph
+from dynamod.graph.link import Links, collecting
+from dynamod.graph.service import Service, depends, endpoint, service
 
 N = 5
+
+
+def build_graph(root: Service, links: Links) -> Graph:
+    """The graph of services at hand."""
+    nodes = {one: Node(one.name, one) for edge in [(root, root), *links] for one in edge}
+    edges = [(nodes[a], nodes[b]) for a, b in links]
+    return describe(topology(nodes[root], [], edges, lambda wish: wish.on), Document(), None, (), root.name)
 
 
 def services(wishes):
@@ -39,7 +49,6 @@ def test_pruning_is_the_naive_rule(wishes, edges, root):
     with collecting() as links:
         for a, b in edges:
             assert made[a].link(made[b]) is made[b]
-    assert not PROCESS_LINKS.edges
     graph = build_graph(made[root], links)
     nodes, kept = naive(wishes, edges, root)
     assert {int(name[1]) for name in graph.services} == nodes
@@ -53,3 +62,25 @@ def test_pruning_is_the_naive_rule(wishes, edges, root):
     if not edges:  # no cycles then: who is depended on starts first
         for name, spec in graph.services.items():
             assert all(order.index(info.service) < order.index(name) for info in spec.depends.values())
+
+
+@service
+class Low:
+    @endpoint()
+    async def run(self, request):
+        yield request
+
+
+@service
+class Top:
+    low = depends(Low)
+
+
+def test_links_belong_to_the_block_that_collects_them():
+    assert Top.link(Low) is Low, "outside a load it has no effect"
+    with collecting() as links:
+        assert set(build_graph(Top, links).services) == {"Top", "Low"}
+        Top.link(Top)
+        Top.link(Top)
+        assert links == [(Top, Top)]
+        assert set(build_graph(Top, links).services) == {"Top"}

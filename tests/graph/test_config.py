@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.graph.config import MissingConfig, ServiceConfig, dry_run_text, parse_overrides, read_config
+from dynamod.graph.config import dry_run_text, read_config
 from dynamod.graph.document import read_document
 from dynamod.graph.load import load_graph, load_service
-from dynamod.graph.overrides import deep_merge, parse_value
+from dynamod.graph.overrides import deep_merge, parse_overrides, parse_value
+from dynamod.graph.service_config import MissingConfig, ServiceConfig
 from dynamod.message.errors import UserError
 
 values = st.recursive(

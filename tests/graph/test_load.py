@@ -1,15 +1,12 @@
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
 from dynamod.graph import importing
-from dynamod.graph.apart import load_graph_apart
 from dynamod.graph.graph import Graph
-from dynamod.graph.load import build_graph, load_graph, load_service
-from dynamod.graph.service import depends, endpoint, service
+from dynamod.graph.load import load_graph, load_service
 from dynamod.message.errors import UserError
 
 HELLO = """
@@ -103,6 +100,16 @@ def test_two_graphs_share_components_and_do_not_mix(project):
     assert load_service(small.services["Processor"]).endpoints.keys() == {"chat/completions"}
 
 
+@pytest.mark.parametrize("change", [{"roots": 1}, {"root": 1}, {"services": {"A": {"name": "A"}}}, {"services": []}])
+def test_what_is_no_graph_is_refused(project, change):
+    data = load_graph("graphs.small:Frontend", None, working_dir=project).to_dict()
+    with pytest.raises(ValueError, match=r"unknown keys: roots|Expected|missing"):
+        Graph.from_dict(data | change)
+    spec = data["services"]["Worker"]
+    with pytest.raises(ValueError, match="unknown keys: actor"):
+        Graph.from_dict(data | {"services": {"Worker": spec | {"actor": "m:Actor"}}})
+
+
 def test_edited_files_are_read_again(project, write):
     load_graph("graphs.small:Frontend", None, working_dir=project)
     file = project / "components/all.py"
@@ -114,7 +121,7 @@ def test_edited_files_are_read_again(project, write):
 def test_shipped_graphs_and_a_users_folder_of_the_same_name(tmp_path, write, monkeypatch):
     shipped = tmp_path / "shipped"
     monkeypatch.setattr(importing, "shipped_root", lambda: shipped)
-    for name in ("load", "places"):
+    for name in ("load", "search_path"):
         monkeypatch.setattr(f"dynamod.graph.{name}.shipped_root", lambda: shipped)
     write("shipped/graphs/agg.py", HELLO)
     write("shipped/configs/agg.yaml", "Frontend: {port: 1}")
@@ -300,6 +307,7 @@ def test_path_that_a_graph_file_adds_reaches_the_child(write, tmp_path):
     )
     graph = load_graph("main:Frontend", None, working_dir=tmp_path)
     assert f"{tmp_path}/lib" in graph.services["Frontend"].sys_path
+    assert "parts" not in sys.modules
     assert load_service(graph.services["Backend"]).name == "Backend"
 
 
@@ -314,37 +322,6 @@ def test_two_services_of_one_name(write, tmp_path):
     ]
     write("main.py", "\n".join([*lines, "F.link(Backend).link(parts.Backend)", ""]))
     assert "two services of the graph are named Backend" in fails("main:F", None, working_dir=tmp_path)
-
-
-def test_build_graph_of_services_at_hand():
-    graph = build_graph(Top)
-    assert set(graph.services) == {"Top", "Low"}
-    Top.link(Top)
-    assert set(build_graph(Top).services) == {"Top"}
-
-
-@service
-class Low:
-    @endpoint()
-    async def run(self, request):
-        yield request
-
-
-@service
-class Top:
-    low = depends(Low)
-
-
-def test_apart(project: Path, capsys):
-    (project / "graphs/small.py").write_text((project / "graphs/small.py").read_text() + "print('noise')\n")
-    apart = load_graph_apart("graphs.small:Frontend", None, working_dir=project, overrides=["--Worker.model=x"])
-    assert apart == load_graph("graphs.small:Frontend", None, working_dir=project, overrides=["--Worker.model=x"])
-    assert "noise" in capsys.readouterr().err
-    with pytest.raises(UserError, match="has no service 'Frontnd'"):
-        load_graph_apart("graphs.small:Frontnd", None, working_dir=project)
-    (project / "graphs/dies.py").write_text("import os\nos._exit(7)\n")
-    with pytest.raises(UserError, match="ended without an answer"):
-        load_graph_apart("graphs.dies:Frontend", None, working_dir=project)
 
 
 def test_environ_is_the_default(project, monkeypatch):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.kvcache.hashes import block_hashes, chain, local_hashes
+from dynamod.kvcache.hashes import PrefixHashes, block_hashes, chain, local_hashes
 from dynamod.message import tokens
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=40)
@@ -38,3 +38,12 @@ def test_a_chain_goes_on_from_any_block(values: list[int], size: int, cut: int) 
     cut = min(cut, len(local))
     head = chain(local[:cut])
     assert head + chain(local[cut:], head[-1] if head else None) == chain(local)
+
+
+@given(ids, st.integers(1, 8), st.integers(0, 5))
+def test_the_hashes_of_a_sequence_grow_with_it(values: list[int], size: int, first: int) -> None:
+    first = min(first * size, len(values) // size * size)
+    hashes = PrefixHashes(size, tokens.pack(values[:first]))
+    hashes.extend(tokens.pack(values[first:]))
+    assert hashes.local == local_hashes(tokens.pack(values), size)
+    assert hashes.blocks == block_hashes(tokens.pack(values), size)

@@ -51,7 +51,7 @@ def test_what_is_cached_is_found_and_not_told_again() -> None:
     assert blocks.take([1, 2])
     blocks.give_back([1, 2])
     assert blocks.take([1, 2, 3])
-    assert blocks.statistics().hits == 2
+    assert (blocks.active, blocks.cached) == (3, 0)
     assert told.parents == {1: None, 2: 1, 3: 2}
     assert blocks.take([1, 2, 4])
     assert told.parents[4] == 2
@@ -69,8 +69,8 @@ def test_too_much_changes_nothing() -> None:
 def test_a_partial_block_gets_its_name_when_it_is_full() -> None:
     blocks, told = pool(4)
     mine, other = object(), object()
-    assert blocks.take([1, mine], None, 1)
-    assert blocks.take([1, other], None, 1)
+    assert blocks.take([1, mine], 1)
+    assert blocks.take([1, other], 1)
     blocks.fill(mine, 2, 1)
     blocks.fill(other, 2, 1)  # two sequences have written the same
     assert (blocks.active, told.parents) == (2, {1: None, 2: 1})
@@ -108,7 +108,7 @@ class Model(RuleBasedStateMachine):
             path.append(object())
         active = {block for sequence in self.open for block in sequence}
         fits = len(active | set(path)) <= 12
-        assert self.pool.take(path, None, full) == fits
+        assert self.pool.take(path, full) == fits
         if fits:
             self.open.append(path)
 
@@ -126,18 +126,21 @@ class Model(RuleBasedStateMachine):
         self.pool.fill(sequence[-1], 2 * before + right, before)
         sequence[-1] = 2 * before + right
 
-    @rule()
-    def clear(self) -> None:
-        self.pool.clear()
+    @precondition(lambda self: self.pool.cached)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        active = {block for sequence in self.open for block in sequence}
+        gone = data.draw(st.sampled_from(sorted(self.told.blocks - active)))
+        self.pool.forget([gone])
+        self.told.removed([gone])
 
     @invariant()
     def counts(self) -> None:
         active = {block for sequence in self.open for block in sequence}
-        statistics = self.pool.statistics()
-        assert statistics.active == len(active) == self.pool.active
-        assert statistics.active + statistics.cached <= 12
+        assert self.pool.active == len(active)
+        assert self.pool.active + self.pool.cached <= 12
         assert {block for block in active if isinstance(block, int)} <= self.told.blocks
-        assert len(self.told.blocks) == statistics.cached + sum(isinstance(block, int) for block in active)
+        assert len(self.told.blocks) == self.pool.cached + sum(isinstance(block, int) for block in active)
 
 
 Model.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,13 +1,11 @@
-import asyncio
 import logging
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dynamod.observe.logstore import BookHandler, LogStore
+from dynamod.observe.logstore import LogStore
 
 
 @pytest.fixture
@@ -89,7 +87,13 @@ def test_a_full_disk_costs_lines_and_is_logged_once(
     def full(fd: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    handler = BookHandler(log_store)
+    class IntoTheStore(logging.Handler):
+        """As the daemon's own: an error that it logs must not come back as one more error."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            log_store.write("dynamod", record.getMessage())
+
+    handler = IntoTheStore()
     logging.getLogger().addHandler(handler)
     try:
         with monkeypatch.context() as patch:
@@ -117,41 +121,3 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     log_store = LogStore(tmp_path / "file")
     log_store.write("w", "x")
     assert log_store.tail("w", 9) == []
-
-
-async def test_follow(log_store: LogStore) -> None:
-    everything, workers = log_store.follow(), log_store.follow("Worker")
-    log_store.write("Frontend", "1")
-    threading.Thread(target=log_store.write, args=("Worker.0", "2")).start()
-    async with asyncio.timeout(5):
-        assert [await anext(everything), await anext(everything), await anext(workers)] == ["1", "2", "2"]
-        waiting = asyncio.ensure_future(anext(workers))
-        await asyncio.sleep(0)
-        log_store.write("Worker.1", "3")
-        assert await waiting == "3"
-        log_store.write("Worker.1", "4")
-        log_store.close()
-        assert [text async for text in workers] == ["4"]
-
-
-async def test_a_slow_follower_loses_the_oldest(log_store: LogStore) -> None:
-    follower = log_store.follow(limit=3)
-    for number in range(10):
-        log_store.write("w", str(number))
-    log_store.close()
-    assert [text async for text in follower] == ["... 7 lines dropped, the reader was slow", "7", "8", "9"]
-
-
-async def test_a_follower_that_nobody_holds_is_forgotten(log_store: LogStore) -> None:
-    log_store.write("w", "1")
-    log_store.follow()
-    log_store.write("w", "2")
-    assert len(log_store._followers) == 0
-
-
-def test_the_handler_sorts_by_component(log_store: LogStore) -> None:
-    handler = BookHandler(log_store)
-    handler.handle(logging.makeLogRecord({"name": "t", "msg": "mine", "levelno": 20}))
-    handler.handle(logging.makeLogRecord({"name": "t", "msg": "theirs", "levelno": 20, "component": "agg/W.0"}))
-    assert log_store.tail("dynamod", 1)[0].endswith("  INFO t: mine")
-    assert log_store.tail("agg", 1)[0].endswith("  INFO t: theirs component=agg/W.0")

@@ -14,7 +14,8 @@ from tokenizers import Tokenizer as Reference
 from dynamod.message.errors import UserError
 from dynamod.preprocess.gguf_file import is_gguf, read_metadata
 from dynamod.preprocess.gguf_tokenizer import build_tokenizer, merges_by_score
-from dynamod.preprocess.pretokenize import WAYS, pre_tokenizer
+from dynamod.preprocess.pretokenize import PRE_TOKENIZERS, pre_tokenizer
+from dynamod.preprocess.source import open_source
 from dynamod.preprocess.tokenizer import Tokenizer, probe_text
 
 from .conftest import TEXTS, bytes_gguf, pieces_gguf, train_bytes, write_gguf
@@ -119,7 +120,7 @@ def test_pre_tokenizers_of_known_models(tmp_path: Path, pre: str, pattern: str, 
 
 def test_ways_cut_digits_as_the_models_do() -> None:
     def cuts(name: str) -> list[str]:
-        return [piece for piece, _ in pre_tokenizer(WAYS[name]).pre_tokenize_str("ab12345 HelloWorld's")]
+        return [piece for piece, _ in pre_tokenizer(PRE_TOKENIZERS[name]).pre_tokenize_str("ab12345 HelloWorld's")]
 
     assert cuts("gpt-2") == ["ab", "12345", "ĠHelloWorld", "'s"]
     assert cuts("llama-bpe") == ["ab", "123", "45", "ĠHelloWorld", "'s"]
@@ -129,10 +130,10 @@ def test_ways_cut_digits_as_the_models_do() -> None:
     assert cuts("deepseek-v3") == ["ab", "123", "45", "ĠHelloWorld", "'s"]
 
 
-@pytest.mark.parametrize("name", sorted(WAYS))
+@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS))
 def test_every_way_loses_nothing(name: str) -> None:
     text = "ab 12 字 é!\n  x"
-    pieces = [piece for piece, _ in pre_tokenizer(WAYS[name]).pre_tokenize_str(text)]
+    pieces = [piece for piece, _ in pre_tokenizer(PRE_TOKENIZERS[name]).pre_tokenize_str(text)]
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
     assert "".join(pieces) == whole[0][0]
 
@@ -165,13 +166,13 @@ def test_merges_follow_scores_then_ids() -> None:
 @pytest.mark.parametrize(("pre", "ids"), [("llama-bpe", [2]), ("gpt-2", [0, 1])])
 def test_llama3_takes_whole_words_without_merging(tmp_path: Path, pre: str, ids: list[int]) -> None:
     path = write_gguf(tmp_path / "x.gguf", "gpt2", ["a", "b", "ab"], [1, 1, 1], merges=["x y"], pre=pre)
-    assert Tokenizer.from_gguf(path).encode("ab") == ids
+    assert Tokenizer.from_source(open_source(path)).encode("ab") == ids
 
 
 def test_add_space_prefix_off(tmp_path: Path, pieces_reference: Reference) -> None:
     path = pieces_gguf(tmp_path / "x.gguf", pieces_reference, add_space_prefix=False, add_bos_token=False)
-    tokenizer = Tokenizer.from_gguf(path)
-    plain = Tokenizer.from_gguf(pieces_gguf(tmp_path / "y.gguf", pieces_reference))
+    tokenizer = Tokenizer.from_source(open_source(path))
+    plain = Tokenizer.from_source(open_source(pieces_gguf(tmp_path / "y.gguf", pieces_reference)))
     ids = tokenizer.encode(" the dog", add_special=True)
     assert ids == plain.encode("the dog")
     assert tokenizer.decode(ids) == " the dog"
@@ -204,7 +205,7 @@ def test_unigram(tmp_path: Path) -> None:
         unk_token_id=2,
         add_eos_token=True,
     )
-    tokenizer = Tokenizer.from_gguf(path)
+    tokenizer = Tokenizer.from_source(open_source(path))
     assert tokenizer.encode("hello hello", add_special=True) == [6, 6, 1]
     assert tokenizer.decode([6, 6, 1]) == "hello hello"
 
@@ -214,7 +215,9 @@ def test_user_defined_tokens_are_found_and_shown(tmp_path: Path, bytes_reference
     tokens = [*sorted(model["vocab"], key=model["vocab"].__getitem__), "<think>"]
     types = [1] * (len(tokens) - 1) + [4]
     merges = [" ".join(merge) for merge in model["merges"]]
-    tokenizer = Tokenizer.from_gguf(write_gguf(tmp_path / "x.gguf", "gpt2", tokens, types, merges=merges))
+    tokenizer = Tokenizer.from_source(
+        open_source(write_gguf(tmp_path / "x.gguf", "gpt2", tokens, types, merges=merges))
+    )
     assert tokenizer.encode("<think>") == [len(tokens) - 1]
     assert tokenizer.decode([len(tokens) - 1]) == "<think>"
 
@@ -222,9 +225,9 @@ def test_user_defined_tokens_are_found_and_shown(tmp_path: Path, bytes_reference
 @pytest.mark.parametrize("kind", ["bert", "rwkv"])
 def test_other_kinds_are_refused_by_name(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UserError, match=f"{kind}.*gpt2, llama, t5"):
-        Tokenizer.from_gguf(write_gguf(tmp_path / "x.gguf", kind, ["a"], [1]))
+        Tokenizer.from_source(open_source(write_gguf(tmp_path / "x.gguf", kind, ["a"], [1])))
 
 
 def test_a_tokenizer_without_merges_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="merges"):
-        Tokenizer.from_gguf(write_gguf(tmp_path / "x.gguf", "gpt2", ["a"], [1]))
+        Tokenizer.from_source(open_source(write_gguf(tmp_path / "x.gguf", "gpt2", ["a"], [1])))

@@ -114,8 +114,8 @@ def test_failures_say_what_to_do_in_one_line(hub: SimpleNamespace, error: Except
 def test_near_names_are_suggested(tmp_path: Path, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Llama-3.2-3B-Instruct").mkdir()
     for name, hint in [
-        (str(tmp_path / "Llama-3.2-3B-Instrct"), "did you mean .*Llama-3.2-3B-Instruct?"),
-        ("smaple", "did you mean sample?"),
+        (str(tmp_path / "Llama-3.2-3B-Instrct"), "did you mean '.*Llama-3.2-3B-Instruct'?"),
+        ("smaple", "did you mean 'sample'?"),
         ("", "give a folder"),
         ("../no/such", "give a folder"),
         ("no-such.gguf", "give a folder"),

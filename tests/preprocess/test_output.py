@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dynamod.message.worker import Stops
 from dynamod.preprocess.output import Output, TextOutput
+from dynamod.preprocess.source import open_source
 from dynamod.preprocess.tokenizer import Tokenizer
 
 EOS = 2
@@ -15,7 +16,7 @@ TEXT = "the quick brown fox 😀 jumps"
 
 @pytest.fixture(scope="module")
 def tokenizer(bytes_folder: Path) -> Tokenizer:
-    return Tokenizer.from_folder(bytes_folder)
+    return Tokenizer.from_source(open_source(bytes_folder))
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_nothing_that_was_held_back_is_lost(tokenizer: Tokenizer, ids: list[int]
 
 
 def test_a_completion_keeps_its_first_space(pieces_folder: Path) -> None:
-    tokenizer = Tokenizer.from_folder(pieces_folder)
+    tokenizer = Tokenizer.from_source(open_source(pieces_folder))
     ids = tokenizer.encode("the dog")
     assert Output(tokenizer, Stops()).push(ids) == "the dog"
     assert Output(tokenizer, Stops(), continuing=True).push(ids) == " the dog"

@@ -10,6 +10,7 @@ from dynamod.message.tokens import unpack
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.locate import locate, model_name
 from dynamod.preprocess.model import Model
+from dynamod.preprocess.source import open_card
 from dynamod.preprocess.tokenizer import Tokenizer, probe_text
 
 from .conftest import TEXTS
@@ -47,4 +48,4 @@ def test_both_forms_agree() -> None:
     assert folder.context_length == file.context_length > 0
     assert set(folder.eos_token_ids) == set(file.eos_token_ids)
     assert folder.sampling_defaults == file.sampling_defaults == {"temperature": 0.0}, "a toy with one right answer"
-    assert Tokenizer.from_card(folder).vocab_size == Tokenizer.from_card(file).vocab_size
+    assert Tokenizer.from_source(open_card(folder)).vocab_size == Tokenizer.from_source(open_card(file)).vocab_size

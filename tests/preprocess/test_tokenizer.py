@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Reference
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.tokens import unpack
-from dynamod.preprocess.source import open_source
+from dynamod.preprocess.source import open_card, open_source
 from dynamod.preprocess.tokenizer import Tokenizer
 
 from .conftest import TEXTS, bytes_gguf, write_folder
@@ -26,7 +26,7 @@ def tokenizer(request: pytest.FixtureRequest, bytes_folder: Path) -> Tokenizer:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "tokenizers":
             patch.setattr("dynamod.preprocess.tokenizer._fastokens", lambda reference, source: None)
-        found = Tokenizer.from_folder(bytes_folder)
+        found = Tokenizer.from_source(open_source(bytes_folder))
     assert found.backend == request.param
     return found
 
@@ -44,8 +44,6 @@ def test_facts(tokenizer: Tokenizer, bytes_reference: Reference) -> None:
     assert tokenizer.vocab_size == bytes_reference.get_vocab_size()
     assert tokenizer.eos_ids == (2, 0)
     assert tokenizer.bos_id == 0
-    assert tokenizer.token_id("<|im_end|>") == 2
-    assert tokenizer.token_id("no such token") is None
     assert tokenizer.token_bytes(tokenizer.encode(" the")[0]) == b" the"
     assert b"".join(tokenizer.token_bytes(index) or b"" for index in tokenizer.encode("字")) == "字".encode()
     assert tokenizer.token_bytes(2) == b"<|im_end|>"
@@ -64,7 +62,7 @@ def test_lone_surrogates_are_the_clients_mistake(tokenizer: Tokenizer) -> None:
 def test_bos_is_added_once(pieces_folder: Path, monkeypatch: pytest.MonkeyPatch, fast: bool) -> None:
     if not fast:
         monkeypatch.setattr("dynamod.preprocess.tokenizer._fastokens", lambda reference, source: None)
-    tokenizer = Tokenizer.from_folder(pieces_folder)
+    tokenizer = Tokenizer.from_source(open_source(pieces_folder))
     assert tokenizer.backend == ("fastokens" if fast else "tokenizers")
     assert tokenizer.backend_for("hi") == tokenizer.backend
     assert tokenizer.backend_for("a <0x41>") == "tokenizers"
@@ -78,14 +76,14 @@ def test_bos_is_added_once(pieces_folder: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_card_chooses_config_path_over_path(bytes_folder: Path, tmp_path: Path, bytes_reference: Reference) -> None:
     file = bytes_gguf(tmp_path / "x.gguf", bytes_reference)
-    assert Tokenizer.from_card(ModelCard("m", path=str(file))).encode("the dog") == (
-        Tokenizer.from_card(ModelCard("m", path="/nowhere", config_path=str(bytes_folder))).encode("the dog")
-    )
+    cards = ModelCard("m", path=str(file)), ModelCard("m", path="/nowhere", config_path=str(bytes_folder))
+    from_file, from_folder = (Tokenizer.from_source(open_card(card)).encode("the dog") for card in cards)
+    assert from_file == from_folder
 
 
 def test_a_card_without_files_is_a_user_error() -> None:
     with pytest.raises(UserError, match="'m' has no files"):
-        Tokenizer.from_card(ModelCard("m"))
+        Tokenizer.from_source(open_card(ModelCard("m")))
 
 
 def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path, bytes_reference: Reference) -> None:
@@ -94,8 +92,8 @@ def test_truncation_and_padding_of_the_file_are_off(tmp_path: Path, bytes_refere
     reference.enable_padding(length=16)
     folder = write_folder(tmp_path, reference, config={})
     text = "a long enough text to see that nothing is cut"
-    assert Tokenizer.from_folder(folder).encode(text) == bytes_reference.encode(text).ids
-    assert Tokenizer.from_folder(folder).backend == "fastokens"
+    assert Tokenizer.from_source(open_source(folder)).encode(text) == bytes_reference.encode(text).ids
+    assert Tokenizer.from_source(open_source(folder)).backend == "fastokens"
 
 
 def test_disagreement_falls_back(
@@ -109,7 +107,7 @@ def test_disagreement_falls_back(
 
     monkeypatch.setattr(fastokens, "Tokenizer", SimpleNamespace(from_file=lambda path: Wrong()))
     with caplog.at_level(logging.DEBUG):
-        tokenizer = Tokenizer.from_folder(bytes_folder)
+        tokenizer = Tokenizer.from_source(open_source(bytes_folder))
     assert tokenizer.backend == "tokenizers"
     assert "differ" in caplog.text
     assert tokenizer.decode(tokenizer.encode("the dog")) == "the dog"
@@ -123,7 +121,7 @@ def test_a_model_fastokens_refuses_falls_back(
 
     monkeypatch.setattr(fastokens, "Tokenizer", SimpleNamespace(from_file=refuse))
     with caplog.at_level(logging.DEBUG):
-        assert Tokenizer.from_folder(bytes_folder).backend == "tokenizers"
+        assert Tokenizer.from_source(open_source(bytes_folder)).backend == "tokenizers"
     assert "unsupported model" in caplog.text
 
 
@@ -136,14 +134,14 @@ def test_without_fastokens(bytes_folder: Path, monkeypatch: pytest.MonkeyPatch) 
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", fail)
-    assert Tokenizer.from_folder(bytes_folder).backend == "tokenizers"
+    assert Tokenizer.from_source(open_source(bytes_folder)).backend == "tokenizers"
 
 
 def test_a_broken_tokenizer_file_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
     with pytest.raises(UserError, match=r"tokenizer.json cannot be loaded"):
-        Tokenizer.from_folder(tmp_path)
+        Tokenizer.from_source(open_source(tmp_path))
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,7 +164,7 @@ def test_fastokens_agrees_beyond_the_probe(text: str, both: tuple[list[Tokenizer
 def both(
     bytes_folder: Path, pieces_folder: Path, bytes_reference: Reference, pieces_reference: Reference
 ) -> tuple[list[Tokenizer], list[Reference]]:
-    folders = [Tokenizer.from_folder(folder) for folder in (bytes_folder, pieces_folder)]
+    folders = [Tokenizer.from_source(open_source(folder)) for folder in (bytes_folder, pieces_folder)]
     return folders, [bytes_reference, pieces_reference]
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dynamod.cli.app import run
+from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
 from dynamod.message.errors import UserError
 from dynamod.replay.report import draw, numbers
-from dynamod.replay.simulate import Machine, Replay
+from dynamod.replay.simulate import Replay
 from dynamod.replay.trace import Arrival, Conversations, make_conversations
 from dynamod.router.cost import ORIGINAL
 from dynamod.router.policy import MODES, RouterMode
@@ -19,10 +20,10 @@ from dynamod.router.router import RouterSettings
 
 PLAN = Conversations(users=60, turns=4, system_tokens=512, question_tokens=100, answer_tokens=30, block_size=32)
 ARRIVALS = make_conversations(PLAN, 7)
-MACHINE = Machine(block_size=32, num_gpu_blocks=400, max_num_batched_tokens=2048)
+MACHINE = SchedulerSettings(block_size=32, num_gpu_blocks=400, max_num_batched_tokens=2048)
 
 
-def play(settings: RouterSettings, seed: int = 0, machine: Machine = MACHINE) -> dict[str, Any]:
+def play(settings: RouterSettings, seed: int = 0, machine: SchedulerSettings = MACHINE) -> dict[str, Any]:
     return numbers(Replay(4, machine, TIMINGS["later"], settings, seed).run(ARRIVALS))
 
 
@@ -37,7 +38,7 @@ def test_everything_ends_and_repeats_itself(mode: RouterMode) -> None:
 def test_knowing_the_caches_is_worth_it() -> None:
     """With long prompts, where computing them is what takes the time."""
     plan = Conversations(users=80, turns=5, system_tokens=4096, question_tokens=600, answer_tokens=60, block_size=128)
-    arrivals, machine = make_conversations(plan, 3), Machine(block_size=128, num_gpu_blocks=400)
+    arrivals, machine = make_conversations(plan, 3), SchedulerSettings(block_size=128, num_gpu_blocks=400)
     blind, original, ours = (
         numbers(Replay(4, machine, TIMINGS["later"], settings).run(arrivals))
         for settings in (RouterSettings(), RouterSettings("kv", ORIGINAL), RouterSettings("kv"))
@@ -72,7 +73,7 @@ def test_the_index_knows_what_the_pools_hold() -> None:
 
 def test_a_prompt_that_fits_nowhere_is_said_before() -> None:
     with pytest.raises(UserError, match="does not fit"):
-        Replay(1, Machine(block_size=32, num_gpu_blocks=4), TIMINGS["later"], RouterSettings()).run(ARRIVALS)
+        Replay(1, SchedulerSettings(block_size=32, num_gpu_blocks=4), TIMINGS["later"], RouterSettings()).run(ARRIVALS)
 
 
 def test_the_picture_is_one(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dynamod.actor import Actor, System
-from dynamod.engine.python.answers import CallAnswer
 from dynamod.engine.python.handler import Calls, Handler
+from dynamod.engine.python.writers import CallWriter
 from dynamod.transport.outbox import StreamReply
 
 
@@ -34,7 +34,7 @@ async def called(
     request: Any = None,
     *,
     leave_after: float | None = None,
-    make: Callable[[StreamReply, str], Any] = CallAnswer,
+    make: Callable[[StreamReply, str], Any] = CallWriter,
 ) -> tuple[list[Any], float]:
     """One call of a handler: the deltas, and when the call had ended."""
     out = Out()

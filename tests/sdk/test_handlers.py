@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from dynamod.actor import StreamGap
 from dynamod.actor.testing import virtual
-from dynamod.engine.python.answers import ChunkAnswer, TokenAnswer
 from dynamod.engine.python.requests import openai, preprocessed, room
+from dynamod.engine.python.writers import ChunkWriter, TokenWriter
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed
@@ -125,7 +125,7 @@ def test_its_deltas_are_items() -> None:
 
 def token_answer(*items: Any, room: int | None = None) -> list[Any]:
     out = Out()
-    answer = TokenAnswer(StreamReply(out, 1), "E.generate", room)
+    answer = TokenWriter(StreamReply(out, 1), "E.generate", room)
     for item in items:
         if answer.take(item) == 0:
             break
@@ -206,7 +206,7 @@ async def chunks(*items: Any, pause: float = 0.0) -> tuple[list[Any], float]:
             yield item
         await asyncio.sleep(pause)
 
-    return await called(handler, make=ChunkAnswer)
+    return await called(handler, make=ChunkWriter)
 
 
 @virtual

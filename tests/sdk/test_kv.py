@@ -22,11 +22,10 @@ from dynamo.llm import (
     register_llm,
 )
 from dynamo.runtime import Component, DistributedRuntime, Endpoint, dynamo_worker
-from dynamod.kvcache.block_registry import BlockRegistry
-from dynamod.kvcache.hashes import block_hashes, local_hashes
+from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
+from dynamod.message.kv_events import Load
 
 from .test_runtime import node, tasks  # noqa: F401 - used by every test here
 
@@ -194,37 +193,6 @@ async def test_load_is_told_in_both_forms() -> None:
                 publisher.publish(*wrong)
 
     await serving(script)
-
-
-def test_a_ledger_counts_names_of_the_same_block() -> None:
-    block_registry, told = BlockRegistry("a.b"), list[WorkerEvent]()
-
-    def tell(item: WorkerEvent) -> None:
-        told.append(item)
-
-    block_registry.serve("m", 16, tell)
-    assert block_registry.snapshot() == ()
-    assert block_registry.footprint(tokens.pack(IDS)) is None
-    block_registry.publish(16)
-    blocks = block_hashes(tokens.pack(IDS), 16)
-    block_registry.stored(None, [1, 2], LOCAL)
-    block_registry.stored(None, [3], LOCAL[:1])
-    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 8)
-    block_registry.removed([1])
-    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 8), "it has another name"
-    block_registry.removed([3, 3])
-    assert block_registry.footprint(tokens.pack(IDS)) == (tuple(blocks), 40), "a gap at the start"
-    assert block_registry.snapshot() == (Snapshot((2,), (blocks[1],)),)
-    assert told == [
-        Snapshot((), ()),
-        Stored(None, (1, 2), tuple(LOCAL)),
-        Stored(None, (3,), (LOCAL[0],)),
-        Removed((1,)),
-        Removed((3,)),
-    ]
-    block_registry.leave(tell)
-    block_registry.removed([2])
-    assert len(told) == 5
 
 
 def event(**data: Any) -> bytes:

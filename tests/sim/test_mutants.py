@@ -73,9 +73,9 @@ def waits_for_the_silent(patch: pytest.MonkeyPatch) -> None:
 def never_restarts(patch: pytest.MonkeyPatch) -> None:
     """A supervisor forgets to start what has died."""
 
-    async def later(self: Any, delay: float, due: Any) -> None: ...
+    async def later(self: Any, name: str, dead: Any, delay: float) -> None: ...
 
-    patch.setattr(Supervisor, "_later", later)
+    patch.setattr(Supervisor, "_restart_later", later)
 
 
 def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:

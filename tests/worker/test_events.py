@@ -33,7 +33,7 @@ from dynamod.router.index import BlockIndex
 from dynamod.transport.outbox import WINDOW, Outbox
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.events import BACKLOG, EventPublisher
-from dynamod.worker.worker import SIGN_EVERY
+from dynamod.worker.worker import KEEP_ALIVE
 
 
 class Core(EchoCore):
@@ -227,7 +227,7 @@ async def test_a_feed_is_never_silent_for_long(words: Any) -> None:
         feed = house.subscribe()
         await asyncio.sleep(60)
         times = feed.times[1:]  # behind Accepted
-        assert max(late - early for early, late in itertools.pairwise(times)) <= SIGN_EVERY < SILENT / 2
+        assert max(late - early for early, late in itertools.pairwise(times)) <= KEEP_ALIVE < SILENT / 2
         assert 30 <= len(kinds(feed, Load)) <= 33
 
 
@@ -365,9 +365,9 @@ async def test_a_reader_that_does_not_read_is_dropped() -> None:
     """It may subscribe again; until then nothing grows."""
     sent: list[bytes] = []
     outbox, feeds = Outbox(sent.append), EventPublisher()
-    feeds.open(outbox.reply(1), (Cleared(),))
+    feeds.subscribe(outbox.reply(1), (Cleared(),))
     for number in range(WINDOW + BACKLOG + 10):
-        feeds.tell(RequestFinished(number))
+        feeds.publish(RequestFinished(number))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
     assert len(feeds) == 0

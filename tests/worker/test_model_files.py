@@ -160,7 +160,7 @@ async def test_a_reader_that_does_not_read_is_waited_for_with_a_bound(
     mail: Any, words: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ship, "collect", lambda _card: {"tokenizer.json": bytes(30 << 20)})
-    monkeypatch.setattr(sending, "PATIENCE", 0.3)
+    monkeypatch.setattr(sending, "READ_TIMEOUT", 0.3)
     sink = Reader()
     mail.transport.open(mail.instance, Files("r"), sink)
     (end,) = mail.transport._ends.values()
@@ -174,7 +174,7 @@ async def test_a_reader_that_does_not_read_is_waited_for_with_a_bound(
         while mail.server.streams:
             most = max(most, connection.outbox.backlog(1))
             await asyncio.sleep(0.005)
-    assert 0 < most <= sending.AHEAD
+    assert 0 < most <= sending.MOST_QUEUED
     end._transport.resume_reading()
     await sink.wait()
     assert "could not be sent in time" in sink.deltas[-1].message  # type: ignore[union-attr]

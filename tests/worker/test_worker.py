@@ -19,7 +19,7 @@ class Manual(Engine):
     """Does nothing by itself: the test answers. A token id 13 breaks it, 14 crashes it a second later."""
 
     name = "manual"
-    kind = "tokens"
+    serves = (Generate,)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -106,6 +106,23 @@ def test_the_wrong_kind_of_request_is_refused(words: Any, kind: type) -> None:
             assert engine_of(house).replies == []
 
     main()
+
+
+@virtual
+async def test_an_engine_may_serve_several_kinds_of_requests(words: Any) -> None:
+    class Both(Manual):
+        serves = (Generate, Chat)
+
+        def submit(self, request: Generate | Chat, reply: Reply) -> None:
+            reply.text(type(request).__name__, 1, "stop")
+
+    async with System() as system:
+        house = await house_of(words, system, Both)
+        answers = [await house.ask(request).wait() for request in (words.generate([1]), words.chat("x"))]
+        assert [answer.text for answer in answers] == ["Generate", "Chat"]
+        refused = (await house.ask(Call("r")).wait()).error
+        assert refused is not None
+        assert refused.message == "this endpoint takes Generate or Chat, not Call"
 
 
 @virtual

@@ -1,4 +1,4 @@
-"""What the engine is told (`--extra-engine-args`, `engine_args` in YAML), checked. Imports nothing heavy."""
+"""The engine's own arguments (`--extra-engine-args`, `engine_args` in YAML), checked. Imports nothing heavy."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -12,7 +12,7 @@ _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MOST_SEQS = 256
-"""Sequences that llama.cpp can tell apart (its LLAMA_MAX_SEQ)."""
+"""Sequences that llama.cpp can distinguish (its LLAMA_MAX_SEQ)."""
 
 
 class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +22,7 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     token, of all sequences together; or `num_blocks` of `block_size` cells. None: four whole contexts if a quarter of
     the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
-    `max_cached_seqs`: ends of finished answers that the prefix cache tells apart. `n_gpu_layers`: -1 is all.
+    `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
     `flash_attn`, `cache_type_k`, `cache_type_v`, `use_mmap`, `use_mlock`, `n_ubatch`, `offload_kqv`: as in llama.cpp.
     """
@@ -70,7 +70,7 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
     """
     made = _ARGUMENTS.read(given, block_size)
     if made.n_ctx is not None and made.num_blocks is not None:
-        raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which says the same in cells: give one of them")
+        raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which is the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:
         raise _ARGUMENTS.wrong("n_ctx", f"{made.n_ctx} cells are not even two blocks of {made.block_size}")
     if made.max_num_batched_tokens < made.max_num_seqs:

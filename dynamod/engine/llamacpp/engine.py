@@ -1,30 +1,27 @@
 """The engine `llamacpp`: steps that the scheduler decides on the event loop and one thread computes."""
 
 import asyncio
-import dataclasses
 import functools
 import logging
 import threading
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import msgspec
 
-from dynamod.kvcache.hashes import chain, local_hashes
-from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest
-from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn
-from ..cards import card_of
+from ..base import EngineOptions, Spawn, StepClock
+from ..batching.engine import BatchingEngine, BatchingStatistics
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
-from .kv_cells import Cells
-from .model import Model, Operation, StepFailed, Work
-from .request import read
+from .kv_cells import Cells, Operation
+from .model import Model, StepFailed, Work
+from .request import parse
 from .sampling import Picked, Sampler
 from .scheduler import Row, Scheduler
 from .sequence import Sequence
@@ -37,143 +34,97 @@ CLOSE = 3.0
 """Seconds that `close` waits for the step that is being computed; a thread that hangs is left behind."""
 
 
-class LlamaCppStatistics(EngineStatistics, frozen=True):
-    """With the KV cache. Blocks: all, in use, kept for later. `computed_total`: tokens computed,
-    of prompts and answers.
+class LlamaCppStatistics(BatchingStatistics, frozen=True):
+    """`computed_total`: tokens computed, of prompts and answers."""
 
-    `hit_rate`: share of admitted tokens found in the cache.
-    """
-
-    total_blocks: int = 0
-    active_blocks: int = 0
-    cached_blocks: int = 0
-    hit_rate: float = 0.0
-    preemptions: int = 0
     computed_total: int = 0
 
 
-class _Operations:
-    """What is to happen to the cells before the next step (`cells.Memory`)."""
-
-    def __init__(self) -> None:
-        self._list: list[Operation] = []
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """See Memory."""
-        self._list.append((source, target, start, end))
-
-    def remove(self, slot: int, start: int, end: int) -> None:
-        """See Memory."""
-        self._list.append((-1, slot, start, end))
-
-    def take(self) -> list[Operation]:
-        """All that has gathered."""
-        taken, self._list = self._list, []
-        return taken
-
-
-class LlamaCpp(Engine):
+class LlamaCpp(BatchingEngine):
     """GGUF models by llama.cpp, many sequences at a time in one context."""
 
     name = "llamacpp"
-    kind = "tokens"
     capabilities = Capabilities(
         exact_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
-        super().__init__(options, spawn)
         self.arguments: LlamaCppArguments = arguments_of(options.arguments, options.kv_cache_block_size)
+        super().__init__(options, spawn, self.arguments.block_size)
         self._work = asyncio.Event()
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llamacpp")
-        self._operations = _Operations()
-        self._now = asyncio.get_running_loop().time
-        self._since: float | None = None
-        self._step_tokens = self._tokens = self._steps = self._computed = 0
-        self._hashed: tuple[Generate, list[int], list[int]] | None = None
+        self._operations: list[Operation] = []  # for the next step
+        self._computed = 0
         self._model: Model | None = None
 
     async def start(self) -> None:
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
-        arguments, options = self.arguments, dataclasses.replace(self.options, path=gguf_file(self.options.path))
-        card = await self._card_of(options)
-        log.info("llama.cpp loads %s", options.path)
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, options))
+        arguments, path = self.arguments, gguf_file(self.options.path)
+        card = await self._model_card(path, kv_cache_block_size=self.block_size)
+        log.info("llama.cpp loads %s", path)
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path))
         model = self._model
         assert model is not None
-        caching = arguments.enable_prefix_caching and model.shares
+        self.caching = arguments.enable_prefix_caching and model.shares
         if not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
-            card = await self._card_of(dataclasses.replace(options, context_length=model.context_length))
+            card = await self._model_card(
+                path, kv_cache_block_size=self.block_size, context_length=model.context_length
+            )
         self._card = msgspec.structs.replace(
-            card, capabilities=msgspec.structs.replace(self.capabilities, kv_events=caching)
+            card, capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching)
         )
         self._cells = Cells(
-            self._operations,
-            blocks=model.cells // arguments.block_size,
-            size=arguments.block_size,
+            self._operations.append,
+            blocks=model.cells // self.block_size,
+            size=self.block_size,
             slots=model.slots,
-            caching=caching,
-            tell=self._told,
+            caching=self.caching,
+            publish=self.publish,
         )
         self._scheduler = Scheduler(
             self._cells,
             max_num_seqs=arguments.max_num_seqs,
             max_num_batched_tokens=arguments.max_num_batched_tokens,
         )
-        self._step_budget = StepBudget(arguments.step_seconds, arguments.block_size, arguments.max_num_batched_tokens)
+        self.schedulers, self.clocks = [self._scheduler], [StepClock()]
+        self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
-        self._most = min(model.context_length, model.cells // arguments.block_size * arguments.block_size)
+        self._room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
 
-    async def _card_of(self, options: EngineOptions) -> ModelCard:
-        return await card_of(
-            options,
-            kv_cache_block_size=self.arguments.block_size,
-            engine=self.name,
-            migration_limit=self.options.migration_limit,
-        )
-
-    def _load(self, options: EngineOptions) -> float:
+    def _load(self, path: Path) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
-        assert options.path is not None
-        model = self._model = Model(
-            options.path, self.arguments, options.context_length, lambda: not self._stopped.is_set()
-        )
+        context = self.options.context_length
+        model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
         return model.warm()
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return self._card
-
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+    def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the cells or context do."""
-        assert isinstance(request, Generate)
         assert self._model is not None
         vocabulary = self._model.vocabulary
         try:
-            asked = read(request, vocabulary, self._most)
+            parsed = parse(request, vocabulary, self._room)
         except BadRequest as error:
-            reply.failed("BadRequest", str(error), code=error.code)
+            reply.raised(error)
             return
-        prompt, prior, whole = asked.prompt, asked.prior, asked.whole
-        if len(prior) >= whole:
+        prompt, prior = parsed.prompt, parsed.prior
+        if len(prior) >= parsed.limit:
             reply.tokens(b"", 0, "length")
             return
         sampler = Sampler(
             request.sampling,
             vocabulary,
-            seed=asked.seed,
+            seed=parsed.seed,
             prompt=prompt,
             output=prior,
-            forbidden=asked.ends,
+            forbidden=parsed.ends,
             min_tokens=request.stops.min_tokens or 0,
         )
-        sequence = Sequence(None, [*prompt, *prior], self.arguments.block_size)
-        sequence.known(*self._hashes(request))
-        sequence.owner = Stream(request, reply, sampler, sequence, asked)
+        sequence = Sequence(None, [*prompt, *prior], self.block_size, self.hashes(request))
+        sequence.owner = Stream(request, reply, sampler, sequence, parsed)
         self._scheduler.add(sequence)
         self._work.set()
         reply.on_cancel(functools.partial(self._scheduler.remove, sequence))
@@ -198,7 +149,8 @@ class LlamaCpp(Engine):
     # Steps.
 
     async def _run(self, model: Model) -> None:
-        scheduler, step_budget, now = self._scheduler, self._step_budget, self._now
+        scheduler, step_budget, now = self._scheduler, self._step_budget, asyncio.get_running_loop().time
+        [clock] = self.clocks
         while True:
             if scheduler.idle:
                 self._work.clear()
@@ -208,16 +160,17 @@ class LlamaCpp(Engine):
             if scheduler.idle:
                 continue
             rows = scheduler.plan(step_budget.chunk(scheduler.decoding))
-            work = [_work(row) for row in rows]
-            self._since, self._step_tokens = began, count = now(), sum([row.count for row in rows])
+            work, operations = [_work(row) for row in rows], self._operations.copy()
+            self._operations.clear()
+            began, count = now(), sum([row.count for row in rows])
+            clock.begin(count)
             try:
-                picked = await asyncio.wrap_future(self._thread.submit(model.step, self._operations.take(), work))
+                picked = await asyncio.wrap_future(self._thread.submit(model.step, operations, work))
             except Exception as error:
                 self._failed(rows, error)
                 continue
             finally:
-                self._since = None
-            self._steps += 1
+                clock.end()
             self._computed += count
             step_budget.took(sum([row.count for row in rows if row.count > 1]), now() - began)
             scheduler.commit(rows)
@@ -245,67 +198,21 @@ class LlamaCpp(Engine):
                 self._scheduler.remove(sequence)
                 stream.reply.failed("EngineFailed", f"llamacpp: {one}")
                 continue
-            self._tokens += 1
+            self.tokens += 1
             first, finish = stream.take(one)
             if first:
-                self.computed(stream.reply)
+                self.prefill_completed(stream.reply)
             if finish is not None:
                 self._scheduler.remove(sequence)
             stream.send(one, finish)
 
-    # What others are told.
-
-    def _told(self, item: Stored | Removed) -> None:
-        self.tell(item)
-
-    def _hashes(self, request: Generate) -> tuple[list[int], list[int]]:
-        """Local and sequence hashes of a prompt; `footprint` has asked for those of the same request just before."""
-        hashed, self._hashed = self._hashed, None
-        if hashed is not None and hashed[0] is request:
-            return hashed[1], hashed[2]
-        if not self._cells.caching:
-            return [], []
-        local = local_hashes(request.token_ids + request.prior_output, self.arguments.block_size)
-        return local, chain(local)
-
-    def footprint(self, request: Generate | Chat) -> tuple[tuple[int, ...], int] | None:
-        """See Engine. Ids that another instance has made count as prompt: they have to be computed."""
-        assert isinstance(request, Generate)
-        local, names = self._hashes(request)
-        self._hashed = request, local, names
-        length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
-        return tuple(names), length - self._cells.prefix(names, length) * self.arguments.block_size
-
-    def snapshot(self) -> tuple[WorkerEvent, ...]:
-        """See Engine. A block's name is its sequence hash."""
-        names = tuple(self._cells.pool.names())
-        return Snapshot(names, names), self.load()
-
-    def load(self) -> Load:
-        """See Engine."""
-        scheduler, pool = self._scheduler, self._cells.pool
-        rate = scheduler.cached_tokens / max(1, scheduler.prompt_tokens)
-        return Load(len(scheduler.running), len(scheduler.waiting), pool.active, pool.capacity, rate)
+    def uncached(self, blocks: Seq[int], length: int) -> int:
+        """By the cells' cache; the last token is always computed, as it gives the next one."""
+        return length - self._cells.prefix(blocks, length) * self.block_size
 
     def statistics(self) -> LlamaCppStatistics:
-        """See Engine."""
-        if not hasattr(self, "_scheduler"):
-            return LlamaCppStatistics()
-        load = self.load()
-        return LlamaCppStatistics(
-            running=load.running,
-            waiting=load.waiting,
-            tokens=self._tokens,
-            steps=self._steps,
-            in_step_for=None if self._since is None else self._now() - self._since,
-            step_tokens=self._step_tokens,
-            total_blocks=load.total_blocks,
-            active_blocks=load.active_blocks,
-            cached_blocks=self._cells.pool.statistics().cached,
-            hit_rate=load.hit_rate,
-            preemptions=self._scheduler.preemptions,
-            computed_total=self._computed,
-        )
+        """The kit's, with the tokens that were computed."""
+        return LlamaCppStatistics(**msgspec.structs.asdict(super().statistics()), computed_total=self._computed)
 
 
 def _work(row: Row) -> Work:

@@ -1,11 +1,9 @@
 """From what a user names to the GGUF file that llama.cpp loads."""
 
-import re
 from pathlib import Path
 
 from dynamod.message.errors import UserError
-
-_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
+from dynamod.preprocess.gguf_file import shards
 
 
 def gguf_file(path: Path) -> Path:
@@ -13,8 +11,7 @@ def gguf_file(path: Path) -> Path:
     if not path.is_dir():
         return _first(path)
     models = sorted(file for file in path.iterdir() if file.suffix.lower() == ".gguf")
-    models = [file for file in models if not file.name.lower().startswith("mmproj")]
-    models = [file for file in models if (shard := _SHARD.search(file.name)) is None or int(shard[1]) == 1]
+    models = [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]
     if not models:
         only = " (only safetensors)" if any(path.glob("*.safetensors")) else ""
         raise UserError(
@@ -29,11 +26,8 @@ def gguf_file(path: Path) -> Path:
 
 
 def _first(path: Path) -> Path:
-    shard = _SHARD.search(path.name)
-    if shard is None:
-        return path
-    names = [f"{path.name[: shard.start()]}-{number:05}-of-{shard[2]}.gguf" for number in range(1, int(shard[2]) + 1)]
-    missing = [name for name in names if not (path.parent / name).is_file()]
-    if missing:
-        raise UserError(f"model {path} lacks {len(missing)} of its {len(names)} files", f"put {missing[0]} beside it")
-    return path.parent / names[0]
+    files = shards(path)
+    missing = [file.name for file in files if not file.is_file()]
+    if len(files) > 1 and missing:
+        raise UserError(f"model {path} lacks {len(missing)} of its {len(files)} files", f"put {missing[0]} beside it")
+    return files[0]

@@ -1,69 +1,52 @@
 """Which KV cells belong to whom: blocks in use and blocks cached, and the llama.cpp sequence (slot) that keeps each.
 
 llama.cpp gives cells to sequences, not to blocks: a cell is freed when no sequence holds it any more. So each full
-block has a home, the slot that keeps its cells when nobody uses them. A sequence that ends leaves its slot to the
-blocks whose home it is; one that takes cached blocks has their cells copied to its own slot (no data moves) and becomes
-their home, so that slots of old turns of a conversation empty themselves.
+block has an owner, the slot that keeps its cells when nobody uses them. A sequence that ends leaves its slot to the
+blocks that this slot owns; one that takes cached blocks has their cells copied to its own slot (no data moves) and owns
+them from then on, so that slots of old turns of a conversation empty themselves.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from typing import Protocol
 
-from dynamod.kvcache.pool import Block, BlockPool
+from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.message.kv_events import Removed, Stored
 
 from .sequence import Sequence
 
+Operation = tuple[int, int, int, int]
+"""On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
 
-class Memory(Protocol):
-    """What happens to llama.cpp's cells, in order. Positions from `start` to before `end`; -1: all that follow."""
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """The cells of `source` belong to `target` too."""
-
-    def remove(self, slot: int, start: int, end: int) -> None:
-        """The cells belong to `slot` no more."""
-
-
-class Unnamed:
-    """A block that is not full, or not computed yet."""
-
-    __slots__ = ()
-
-
-class Pool(BlockPool):
-    """A pool that can be told to forget."""
-
-    def drop(self, blocks: Iterable[int]) -> None:
-        """Forget cached blocks that nobody uses. Tells nobody."""
-        for block in blocks:
-            del self._cached[block]
+The cells of the source belong to the target too, or those of the target belong to it no more.
+"""
+_REMOVE = -1
 
 
 class Cells:
-    """`tell` hears of blocks that can be found from now on, and of those that cannot any more."""
+    """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: those that can be
+    found from now on, and those that cannot any more.
+    """
 
     def __init__(
         self,
-        memory: Memory,
+        operate: Callable[[Operation], None],
         *,
         blocks: int,
         size: int,
         slots: int,
         caching: bool = True,
-        tell: Callable[[Stored | Removed], None] = lambda _item: None,
+        publish: Callable[[Stored | Removed], None] = lambda _event: None,
     ) -> None:
-        self.pool = Pool(blocks, caching=caching, removed=self._evicted)
+        self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
         self.size, self.caching = size, caching
-        self._memory, self._tell = memory, tell
+        self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
-        self._kept: OrderedDict[int, set[int]] = OrderedDict()  # slots of ended sequences and what they are home of
-        self._home: dict[int, tuple[int, int]] = {}  # of a named block: slot, and its place in the sequence
+        self._kept: OrderedDict[int, set[int]] = OrderedDict()  # slots of ended sequences, and the blocks they own
+        self._owner: dict[int, tuple[int, int]] = {}  # of a named block: slot, and its index in the sequence
 
-    def prefix(self, names: list[int], length: int) -> int:
+    def prefix(self, names: Seq[int], length: int) -> int:
         """How many of a prompt's first blocks need not be computed. The last token must be: it gives the next one."""
         return self.pool.cached_prefix(names[: (length - 1) // self.size])
 
@@ -79,8 +62,8 @@ class Cells:
             return False
         sequence.slot = slot = self._slot()
         known = self.prefix(names, length)  # only now: taking a slot may have dropped some
-        held: list[Block] = [*names[:known], *[Unnamed() for _ in range(count - known)]]
-        taken = pool.take(held, None, 0)
+        held: list[Block] = [*names[:known], *[PartialBlock() for _ in range(count - known)]]
+        taken = pool.take(held, 0)
         assert taken
         sequence.held = held
         sequence.computed = sequence.cached = known * size
@@ -99,7 +82,7 @@ class Cells:
             return 0
         names = sequence.names((len(sequence.ids) - 1) // size)
         end = first
-        while end < len(names) and names[end] in self._home:
+        while end < len(names) and names[end] in self._owner:
             self._name(sequence, end, names[end])
             end += 1
         if end > first:
@@ -111,8 +94,8 @@ class Cells:
         """Make sure of a cell for the next token; False when there is none."""
         if len(sequence.held) * self.size > sequence.computed:
             return True
-        block = Unnamed()
-        if not self.pool.take([block], None, 0):
+        block = PartialBlock()
+        if not self.pool.take([block], 0):
             return False
         sequence.held.append(block)
         return True
@@ -123,18 +106,18 @@ class Cells:
         sequence.computed = end
         if not self.caching:
             return
-        fresh: list[int] = []  # places of new blocks that follow each other
+        fresh: list[int] = []  # indices of new blocks that follow each other
         for index in range(first, end // size):
             name = sequence.name(index)
-            if name in self._home:  # computed by another at the same time: one copy is enough
+            if name in self._owner:  # computed by another at the same time: one copy is enough
                 self._name(sequence, index, name)
-                self._memory.remove(sequence.slot, index * size, (index + 1) * size)
+                self._operate((_REMOVE, sequence.slot, index * size, (index + 1) * size))
                 self._adopt(sequence, index, index + 1)
                 self._stored(sequence, fresh)
                 fresh = []
             else:
                 self._name(sequence, index, name)
-                self._home[name] = sequence.slot, index
+                self._owner[name] = sequence.slot, index
                 fresh.append(index)
         self._stored(sequence, fresh)
 
@@ -143,46 +126,46 @@ class Cells:
         slot, size = sequence.slot, self.size
         del self._open[slot]
         self.pool.give_back(sequence.held)
-        places = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
-        if places:
-            self._kept[slot] = {name for name in places.values() if isinstance(name, int)}
-            for first, end in _runs(index for index in range(max(places)) if index not in places):
-                self._memory.remove(slot, first * size, end * size)
-            self._memory.remove(slot, (max(places) + 1) * size, -1)
+        owned = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
+        if owned:
+            self._kept[slot] = {name for name in owned.values() if isinstance(name, int)}
+            for first, end in _runs(index for index in range(max(owned)) if index not in owned):
+                self._operate((_REMOVE, slot, first * size, end * size))
+            self._operate((_REMOVE, slot, (max(owned) + 1) * size, -1))
         else:
-            self._memory.remove(slot, 0, -1)
+            self._operate((_REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
 
     def _at(self, block: Block) -> tuple[int, int] | None:
-        return self._home.get(block) if isinstance(block, int) else None
+        return self._owner.get(block) if isinstance(block, int) else None
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:
         self.pool.fill(sequence.held[index], name, None)
         sequence.held[index] = name
 
     def _adopt(self, sequence: Sequence, first: int, end: int) -> None:
-        """Copy the cells of blocks in the places `first` to `end`; what an ended one kept has its home here now."""
-        size, slot, home, held = self.size, sequence.slot, self._home, sequence.held
+        """Copy the cells of blocks in the indices `first` to `end`; what an ended one kept is owned here now."""
+        size, slot, owner, held = self.size, sequence.slot, self._owner, sequence.held
         while first < end:
-            source, _ = home[held[first]]  # type: ignore[index]  # these have names
+            source, _ = owner[held[first]]  # type: ignore[index]  # these have names
             after = first + 1
-            while after < end and home[held[after]][0] == source:  # type: ignore[index]
+            while after < end and owner[held[after]][0] == source:  # type: ignore[index]
                 after += 1
-            self._memory.copy(source, slot, first * size, after * size)
+            self._operate((source, slot, first * size, after * size))
             kept = self._kept.get(source)
             if kept is not None:
                 for index in range(first, after):
                     name = held[index]
                     assert isinstance(name, int)
-                    home[name] = slot, index
+                    owner[name] = slot, index
                     kept.discard(name)
                 self._leave(source, first, after)
             first = after
 
     def _leave(self, slot: int, first: int, end: int) -> None:
         """An ended sequence's slot keeps some blocks no more; it is free when those were the last."""
-        self._memory.remove(slot, first * self.size, end * self.size)
+        self._operate((_REMOVE, slot, first * self.size, end * self.size))
         if not self._kept[slot]:
             del self._kept[slot]
             self._free.append(slot)
@@ -194,48 +177,48 @@ class Cells:
         slot, names = self._kept.popitem(last=False)
         dropped: list[int] = []
         for name in names:
-            index = self._home[name][1]
+            index = self._owner[name][1]
             user = next((one for one in self._open.values() if one.held[index : index + 1] == [name]), None)
             if user is not None:
-                self._home[name] = user.slot, index
+                self._owner[name] = user.slot, index
             else:
-                del self._home[name]
+                del self._owner[name]
                 dropped.append(name)
-        self._memory.remove(slot, 0, -1)
-        self.pool.drop(dropped)
+        self._operate((_REMOVE, slot, 0, -1))
+        self.pool.forget(dropped)
         if dropped:
-            self._tell(Removed(tuple(dropped)))
+            self._publish(Removed(tuple(dropped)))
         return slot
 
     def _evicted(self, names: Seq[int]) -> None:
         """The pool needs the room of blocks that nobody uses: all of them kept by slots of ended sequences."""
-        places: dict[int, list[int]] = {}
+        by_slot: dict[int, list[int]] = {}
         for name in names:
-            slot, index = self._home.pop(name)
+            slot, index = self._owner.pop(name)
             self._kept[slot].discard(name)
-            places.setdefault(slot, []).append(index)
-        for slot, indices in places.items():
+            by_slot.setdefault(slot, []).append(index)
+        for slot, indices in by_slot.items():
             runs = list(_runs(sorted(indices)))
             for first, end in runs[:-1]:
-                self._memory.remove(slot, first * self.size, end * self.size)
+                self._operate((_REMOVE, slot, first * self.size, end * self.size))
             self._leave(slot, *runs[-1])
-        self._tell(Removed(tuple(names)))
+        self._publish(Removed(tuple(names)))
 
-    def _stored(self, sequence: Sequence, places: list[int]) -> None:
-        if places:
-            parent = sequence.name(places[0] - 1) if places[0] else None
-            names = tuple([sequence.name(index) for index in places])
-            self._tell(Stored(parent, names, tuple([sequence.local(index) for index in places])))
+    def _stored(self, sequence: Sequence, indices: list[int]) -> None:
+        if indices:
+            parent = sequence.name(indices[0] - 1) if indices[0] else None
+            names = tuple([sequence.name(index) for index in indices])
+            self._publish(Stored(parent, names, tuple([sequence.local(index) for index in indices])))
 
 
-def _runs(places: Iterable[int]) -> Iterator[tuple[int, int]]:
+def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
     """Ascending numbers as ranges: first, and one behind the last."""
     first = end = -1
-    for place in places:
-        if place != end:
+    for index in indices:
+        if index != end:
             if end > first:
                 yield first, end
-            first = place
-        end = place + 1
+            first = index
+        end = index + 1
     if end > first:
         yield first, end

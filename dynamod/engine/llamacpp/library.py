@@ -15,8 +15,13 @@ _NEEDED = ("llama_memory_seq_cp", "llama_init_from_model", "llama_model_is_hybri
 _LEVELS = {2: logging.DEBUG, 3: logging.DEBUG, 4: logging.WARNING}  # info, warning, error
 _ERROR = 4
 
-said: deque[str] = deque(maxlen=8)
-"""What llama.cpp has last called an error: the reason when loading fails."""
+last_errors: deque[str] = deque(maxlen=8)
+"""Lines that llama.cpp has last logged as errors."""
+
+
+def last_error(otherwise: str = "llama.cpp gives no reason") -> str:
+    """Why the call that has just failed did so."""
+    return last_errors[-1] if last_errors else otherwise
 
 
 @functools.cache
@@ -42,5 +47,5 @@ def _logged(level: int, text: bytes, _data: object) -> None:
     if not line:
         return
     if level == _ERROR:
-        said.append(line)
+        last_errors.append(line)
     log.log(_LEVELS.get(level, logging.DEBUG), "llama.cpp: %s", line)

@@ -14,18 +14,16 @@ import numpy as np
 from dynamod.message.errors import UserError
 
 from .arguments import LlamaCppArguments
-from .library import library, said
+from .kv_cells import Operation
+from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
-from .sizing import Shape, cells_for, threads
+from .sizing import ModelSize, cells_for, threads
 
 log = logging.getLogger("dynamod.engine")
 
 _FLASH = {"auto": -1, False: 0, True: 1}
 _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
-
-Operation = tuple[int, int, int, int]
-"""Of KV cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all)."""
 
 
 class StepFailed(Exception):
@@ -43,7 +41,7 @@ class Work:
 
 
 class Model:
-    """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences told apart.
+    """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
     `vocabulary`: ids it knows. `shares`: whether a prefix of one sequence can be given to another.
     """
@@ -56,12 +54,12 @@ class Model:
         self._model: Any = None
         self._context: Any = None
         self._arguments = arguments
-        said.clear()
+        last_errors.clear()
         began = time.monotonic()
         try:
             self._load(path, goes_on)
             self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
-            self._shape()
+            self._check_kind()
             self._open(path, context_length)
         except BaseException:
             self.free()
@@ -81,10 +79,10 @@ class Model:
         self._model = api.llama_model_load_from_file(os.fsencode(path), params)
         del callback
         if not self._model:
-            reason = "it was stopped" if not goes_on() else said[-1] if said else "llama.cpp does not say why"
+            reason = last_error() if goes_on() else "it was stopped"
             raise UserError(f"llama.cpp cannot load {path}: {reason}", "check the file, or download it again")
 
-    def _shape(self) -> None:
+    def _check_kind(self) -> None:
         """Refuse what is no model for text; learn what its memory can do."""
         api, model = self._api, self._model
         for test, what in (
@@ -101,13 +99,12 @@ class Model:
             log.info("the model %s, so prefixes cannot be shared: the prefix cache is off", kind)
 
     def _open(self, path: Path, context_length: int | None) -> None:
-        """Make the context, as large as told or as fits."""
+        """Make the context, as large as the arguments say or as fits."""
         api, arguments, model = self._api, self._arguments, self._model
         layers, heads = int(api.llama_model_n_layer(model)), int(api.llama_model_n_head(model)) or 1
         width = int(api.llama_model_n_embd(model)) // heads * int(api.llama_model_n_head_kv(model))
         trained = int(api.llama_model_n_ctx_train(model))
-        shape = Shape(trained, 4 * width * layers)
-        cells = cells_for(arguments, shape, context_length)
+        cells = cells_for(arguments, ModelSize(trained, 4 * width * layers), context_length)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
@@ -123,8 +120,8 @@ class Model:
         params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, False
         self._context = api.llama_init_from_model(model, params)
         if not self._context:
-            reason = said[-1] if said else "llama.cpp does not say why"
-            raise UserError(f"llama.cpp cannot make a context of {cells} cells for {path}: {reason}", "lower n_ctx")
+            problem = f"llama.cpp cannot make a context of {cells} cells for {path}: {last_error()}"
+            raise UserError(problem, "lower n_ctx")
         self.cells = cells  # llama.cpp rounds up; what it has beyond stays unused
         self.context_length = min(context_length or trained or cells, cells)
         self._memory = api.llama_get_memory(self._context)
@@ -154,10 +151,10 @@ class Model:
                 api.llama_memory_seq_rm(self._memory, target, start, end)
             else:
                 api.llama_memory_seq_cp(self._memory, source, target, start, end)
-        said.clear()
+        last_errors.clear()
         code = api.llama_decode(self._context, self._batch.of(work))
         if code:
-            reason = said[-1] if said else _REASONS.get(code, f"code {code}")
+            reason = last_error(_REASONS.get(code, f"code {code}"))
             raise StepFailed(f"llama.cpp could not compute a step: {reason}")
         samplers = [one.sampler for one in work if one.sampler is not None]
         if not samplers:

@@ -29,7 +29,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """A token; with log probabilities where they were asked for: its own, and the best as (id, log probability)."""
+    """A token; with log probabilities where they were requested: its own, and the best as (id, log probability)."""
 
     index: int
     logprob: float | None = None

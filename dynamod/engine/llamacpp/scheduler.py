@@ -1,20 +1,20 @@
 """Which tokens of which sequences the next step computes. Pure: no clock, no tasks, no llama.cpp.
 
 Running sequences come first, one token each; then prompts, oldest first, cut to what is left of the step. When cells
-run out the newest sequence gives way and is computed again later. The caller computes what `plan` says, tells by
-`commit` or `failed` how it went, and adds the next token to the `ids` of each sequence whose row was its `last`.
+run out the newest sequence gives way and is computed again later. The caller computes what `plan` returns, calls
+`commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`.
 """
 
-from collections import deque
 from dataclasses import dataclass
 
+from ..batching.scheduler import BatchScheduler
 from .kv_cells import Cells
 from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Compute `count` tokens of a sequence from place `start` on. `last`: the next token is wanted then."""
+    """Compute `count` tokens of a sequence from position `start` on. `last`: the next token is wanted then."""
 
     sequence: Sequence
     start: int
@@ -22,20 +22,14 @@ class Row:
     last: bool
 
 
-class Scheduler:
-    """Waiting and running sequences, both oldest first. `cached_tokens` of `prompt_tokens` were not computed again."""
+class Scheduler(BatchScheduler[Sequence]):
+    """Waiting and running sequences over the cells of one context."""
 
     def __init__(self, cells: Cells, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        super().__init__(cells.pool)
         self.cells = cells
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
         self._most, self._budget = max_num_seqs, max_num_batched_tokens
         self._suspects: list[Sequence] = []  # of a step that failed: each is tried alone
-        self.prompt_tokens = self.cached_tokens = self.preemptions = 0
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
-        self.waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or its reader has left. Does nothing the second time."""
@@ -49,11 +43,6 @@ class Scheduler:
             self.waiting.remove(sequence)
         if sequence in self._suspects:
             self._suspects.remove(sequence)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing to do."""
-        return not self.running and not self.waiting
 
     @property
     def decoding(self) -> bool:

@@ -1,4 +1,4 @@
-"""How large the KV cache is and how many threads compute, where a user has not said."""
+"""How large the KV cache is and how many threads compute, where the user gives no number."""
 
 import os
 from dataclasses import dataclass
@@ -17,30 +17,32 @@ _CORES = Path("/sys/devices/system/cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ModelSize:
     """`context`: tokens the model was made for, 0 when unknown. `cell`: bytes of one KV cell in 16 bits."""
 
     context: int
     cell: int
 
 
-def cells_for(arguments: LlamaCppArguments, shape: Shape, context_length: int | None, free: int | None = None) -> int:
+def cells_for(
+    arguments: LlamaCppArguments, model: ModelSize, context_length: int | None, free: int | None = None
+) -> int:
     """KV cells, whole blocks. `context_length`: what a user wants for one sequence; `free`: bytes of memory.
 
     Raises UserError when what the user wants does not fit what the user allows.
     """
     size = arguments.block_size
-    asked = arguments.n_ctx if arguments.num_blocks is None else arguments.num_blocks * size
-    if asked is not None:
-        cells = asked // size * size
+    wanted = arguments.n_ctx if arguments.num_blocks is None else arguments.num_blocks * size
+    if wanted is not None:
+        cells = wanted // size * size
         if context_length is not None and cells < context_length:
             raise UserError(
                 f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens",
                 "raise n_ctx (or num_blocks), or lower the context length",
             )
         return cells
-    context = context_length or shape.context or 4096
-    room = (_free_memory() if free is None else free) // _SHARE // max(1, shape.cell)
+    context = context_length or model.context or 4096
+    room = (_free_memory() if free is None else free) // _SHARE // max(1, model.cell)
     least = context_length or min(context, _LEAST)
     return -(-max(least, min(_CONTEXTS * context, room)) // size) * size
 

@@ -19,7 +19,7 @@ class StepBudget:
         return max(self._least, min(self._most, wanted))
 
     def took(self, tokens: int, seconds: float) -> None:
-        """A step has computed so many tokens of prompts. Small ones say little."""
+        """A step has computed so many tokens of prompts. Small ones are not representative."""
         if tokens >= self._least and seconds > 0:
             rate = tokens / seconds
             self.rate = rate if not self.rate else (self.rate + rate) / 2

@@ -4,20 +4,22 @@ from dynamod.message import tokens
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from .request import Asked
+from .request import ParsedRequest
 from .sampling import Picked, Sampler
 from .sequence import Sequence
 
 
 class Stream:
-    """`done`: tokens of the answer, those of other instances too; `whole`: how many it may have."""
+    """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have."""
 
-    __slots__ = ("_ends", "_fresh", "_min", "done", "reply", "request", "sampler", "sequence", "whole")
+    __slots__ = ("_ends", "_fresh", "_min", "done", "limit", "reply", "request", "sampler", "sequence")
 
-    def __init__(self, request: Generate, reply: Reply, sampler: Sampler, sequence: Sequence, asked: Asked) -> None:
+    def __init__(
+        self, request: Generate, reply: Reply, sampler: Sampler, sequence: Sequence, parsed: ParsedRequest
+    ) -> None:
         self.request, self.reply, self.sampler, self.sequence = request, reply, sampler, sequence
-        self.done, self.whole = len(asked.prior), asked.whole
-        self._ends = asked.ends
+        self.done, self.limit = len(parsed.prior), parsed.limit
+        self._ends = parsed.ends
         self._min = request.stops.min_tokens or 0
         self._fresh = True
 
@@ -30,7 +32,7 @@ class Stream:
         self.sequence.ids.append(index)
         if index in self._ends and self.done >= self._min:
             return first, "stop"
-        return first, "length" if self.done >= self.whole else None
+        return first, "length" if self.done >= self.limit else None
 
     def send(self, picked: Picked, finish: str | None) -> None:
         """Send it to the reader."""

@@ -13,17 +13,16 @@ from typing import Any
 
 import msgspec
 
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
-from ..cards import card_of
 from .loading import load, max_seqs
-from .lowering import Asked, PlainText, lower, prepare
+from .lowering import LoweredRequest, PlainText, lower, prepare
 
 log = logging.getLogger("dynamod.engine")
 
@@ -46,11 +45,11 @@ class _Stream:
         self.pending = 0  # tokens the engine's next step has to do for this stream
 
 
-class MistralRs(Engine):
+class MistralRs(Engine[Chat]):
     """Serves text; counts and stops as `preprocess.output` has them."""
 
     name = "mistralrs"
-    kind = "text"
+    serves = (Chat,)
     capabilities = Capabilities(logit_bias=True)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -68,14 +67,7 @@ class MistralRs(Engine):
         options = self.options
         threads = max_seqs(options.arguments)
         self._loop = asyncio.get_running_loop()
-        card = await card_of(
-            options,
-            kv_cache_block_size=options.kv_cache_block_size or 16,
-            kind=self.kind,
-            engine=self.name,
-            capabilities=self.capabilities,
-            migration_limit=options.migration_limit,
-        )
+        card = await self._model_card(kind="text", kv_cache_block_size=options.kv_cache_block_size or 16)
         self._model = await asyncio.to_thread(Model.load, card)
         self._runner = await asyncio.to_thread(load, options)
         limit = self._runner.max_sequence_length() or 0
@@ -85,13 +77,8 @@ class MistralRs(Engine):
         self._compare_tokenizers()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mistralrs")
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        return self._card
-
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
+    def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""
-        assert isinstance(request, Chat)
         try:
             prepared = prepare(self._model, request)
         except RequestError as error:
@@ -104,7 +91,7 @@ class MistralRs(Engine):
         reply.on_cancel(lambda: self._cancel(stream))
 
     def statistics(self) -> EngineStatistics:
-        """See Engine. mistralrs does not tell its steps: a step is taken to last since the last text of any stream."""
+        """Mistralrs does not report steps: a step is taken to last since the last text of any stream."""
         running = [stream for stream in self._streams if stream.running]
         return EngineStatistics(
             running=len(running),
@@ -136,13 +123,13 @@ class MistralRs(Engine):
         if stream.future is not None and stream.future.cancel():
             self._ended(stream)
 
-    def _began(self, stream: _Stream, asked: Asked) -> None:
+    def _started(self, stream: _Stream, lowered: LoweredRequest) -> None:
         if not any(other.running for other in self._streams):
             self._moved = self._loop.time()
         stream.running = True
-        stream.pending = asked.prompt_tokens
+        stream.pending = lowered.prompt_tokens
 
-    def _said(self, stream: _Stream, text: str, count: int, finish: str | None, prompt_tokens: int | None) -> None:
+    def _text(self, stream: _Stream, text: str, count: int, finish: str | None, prompt_tokens: int | None) -> None:
         self._moved = self._loop.time()
         stream.pending = 1
         self._tokens += count
@@ -161,7 +148,7 @@ class MistralRs(Engine):
 
     # In a thread.
 
-    def _tell(self, call: Callable[..., None], *arguments: Any) -> None:
+    def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:  # the loop is closed: nobody listens any more
@@ -171,51 +158,51 @@ class MistralRs(Engine):
         """One request from start to end. Whatever happens, the stream ends."""
         try:
             if not stream.cancelled:
-                asked = lower(self._model, prepared, request_id)
-                self._tell(self._began, stream, asked)
-                self._read(stream, asked)
+                lowered = lower(self._model, prepared, request_id)
+                self._on_loop(self._started, stream, lowered)
+                self._read(stream, lowered)
         except RequestError as error:
-            self._tell(self._failed, stream, error)
+            self._on_loop(self._failed, stream, error)
         except BaseException as error:  # also a panic of the engine, which is no Exception
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             log.warning("mistralrs: request %s failed: %s", request_id, reason)
-            self._tell(self._failed, stream, EngineFailed(f"mistralrs: {reason}"))
+            self._on_loop(self._failed, stream, EngineFailed(f"mistralrs: {reason}"))
         finally:
-            self._tell(self._ended, stream)
+            self._on_loop(self._ended, stream)
 
-    def _read(self, stream: _Stream, asked: Asked) -> None:
-        output, plain, told = TextOutput(asked.stops, include_stop=asked.include_stop), PlainText(), 0
-        for chunk in self._send(asked):
+    def _read(self, stream: _Stream, lowered: LoweredRequest) -> None:
+        output, plain, counted = TextOutput(lowered.stops, include_stop=lowered.include_stop), PlainText(), 0
+        for chunk in self._send(lowered):
             if stream.cancelled:
                 return
             choice = chunk.choices[0]
             text, finish, count = plain.of(choice), _FINISH.get(choice.finish_reason, "stop"), 1
             if choice.finish_reason is None:
-                shown = output.push_text(text, count)
+                visible = output.push_text(text, count)
             elif choice.finish_reason in _BROKEN:
                 raise EngineFailed(f"mistralrs ended the answer with '{choice.finish_reason}'")
             else:
                 # A character of several tokens came as one text, an ending token as none: the usage has them all.
-                count = max(0, chunk.usage.completion_tokens - told) if chunk.usage is not None else 1
-                shown = output.push_text(text) + output.end(finish)
-            told += count
-            prompt = asked.prompt_tokens if output.finish is not None else None
-            self._tell(self._said, stream, shown, count, output.finish, prompt)
+                count = max(0, chunk.usage.completion_tokens - counted) if chunk.usage is not None else 1
+                visible = output.push_text(text) + output.end(finish)
+            counted += count
+            prompt = lowered.prompt_tokens if output.finish is not None else None
+            self._on_loop(self._text, stream, visible, count, output.finish, prompt)
             if output.finish is not None:
                 return
         raise EngineFailed("mistralrs stopped in the middle of the answer")
 
-    def _send(self, asked: Asked) -> Any:
+    def _send(self, lowered: LoweredRequest) -> Any:
         from mistralrs import ChatCompletionRequest
 
-        request = ChatCompletionRequest(**asked.fields)
+        request = ChatCompletionRequest(**lowered.fields)
         with self._sending:  # a Runner is borrowed mutably for the call: a second one at the same time is refused
             return self._runner.send_chat_completion_request(request)
 
     def _compare_tokenizers(self) -> None:
-        ours = self._model.tokenizer.encode(_PROBE, add_special=True)
-        theirs = self._runner.tokenize_text(_PROBE, True, None)
-        if list(theirs) != ours:
+        expected = self._model.tokenizer.encode(_PROBE, add_special=True)
+        found = self._runner.tokenize_text(_PROBE, True, None)
+        if list(found) != expected:
             log.warning(
                 "mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", self._card.name
             )

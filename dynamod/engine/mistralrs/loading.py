@@ -1,16 +1,16 @@
-"""From our options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
+"""From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
-import difflib
 import inspect
 import logging
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint
+from dynamod.preprocess.gguf_file import shards
 
 from ..base import EngineOptions
 
@@ -21,7 +21,7 @@ MAX_SEQS = 32
 VERBATIM = Path(__file__).with_name("verbatim.jinja")
 """mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
 
-# Ours to say, or no value that a file or command line can hold.
+# Set by us, or no value that a file or command line can hold.
 _HIDDEN = frozenset(
     (
         "which",
@@ -46,7 +46,6 @@ _ENUMS = {
     "organization": "IsqOrganization",
     "pa_cache_type": "PagedCacheType",
 }
-_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 _HINTS = (
     ("missing field `rope_theta`", "write rope_theta at the top level of config.json"),
@@ -111,9 +110,7 @@ def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[s
         elif name in known_which:
             for_which[name] = value
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"mistralrs takes no argument '{key}'", f"{hint}known: {', '.join(known)}")
+            raise UserError(f"mistralrs takes no argument '{key}'", known_hint(name, known, "known"))
     return for_runner, for_which
 
 
@@ -125,10 +122,11 @@ def _files(path: Path, config: Path | None) -> dict[str, Any]:
         if folder is not None and (folder / "tokenizer.json").is_file():
             found["tokenizer_json"] = str(folder / "tokenizer.json")
         return found
-    names: str | list[str] = path.name
-    if shard := _SHARD.search(path.name):
-        names = [f"{path.name[: shard.start()]}-{n:05}-of-{shard[1]}.gguf" for n in range(1, int(shard[1]) + 1)]
-    found = {"quantized_model_id": str(path.absolute().parent), "quantized_filename": names}
+    names = [file.name for file in shards(path)]
+    found = {
+        "quantized_model_id": str(path.absolute().parent),
+        "quantized_filename": names if len(names) > 1 else path.name,
+    }
     if folder is not None and (folder / "tokenizer.json").is_file():
         found["tok_model_id"] = str(folder)
     return found

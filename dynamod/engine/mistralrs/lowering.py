@@ -14,16 +14,16 @@ from dynamod.preprocess.model import Model, Prepared
 
 
 class _ChatBody(ChatRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The front door has dealt with unknown fields."""
+    """The frontend has dealt with unknown fields."""
 
 
 class _CompletionBody(CompletionRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The front door has dealt with unknown fields."""
+    """The frontend has dealt with unknown fields."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the engine is asked: fields of `mistralrs.ChatCompletionRequest`, the prompt's length, when to stop."""
+class LoweredRequest:
+    """Fields of `mistralrs.ChatCompletionRequest`, the prompt's length, when to stop."""
 
     fields: dict[str, Any]
     prompt_tokens: int
@@ -44,7 +44,7 @@ def prepare(model: Model, request: Chat) -> Prepared:
     return model.prepare_prompts(body, [body.prompt])[0]
 
 
-def lower(model: Model, prepared: Prepared, request_id: str) -> Asked:
+def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
     """Tokenise (only to count) and translate. Safe in a thread. Raises BadRequest."""
     request = prepared.request
     if prepared.ids:
@@ -54,7 +54,7 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> Asked:
     generate = model.encode(prepared, request_id)
     sampling, stops = generate.sampling, generate.stops
     # What is None mistralrs takes from generation_config.json or its own default. Our values have the model's already
-    # in them, so "off" is said in numbers; elsewhere in this trade a temperature that nobody names is 1.
+    # in them, so "off" is a number; without a temperature it is 1, as in other engines.
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
     top_k = sampling.top_k if sampling.top_k not in (None, -1) else model.tokenizer.vocab_size
     fields = {
@@ -73,10 +73,10 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> Asked:
         # mistralrs has no min_tokens; the usual benchmark (as many as there may be) can be had all the same.
         "ignore_eos": bool(stops.ignore_eos) or _no_end_before_limit(stops),
         # With logprobs there is a delta for each token, and the bytes of each: what `PlainText` needs to be exact. They
-        # cost time in large vocabularies, so they are asked for where it shows.
+        # cost time in large vocabularies, so they are requested only where it shows.
         "logprobs": bool(stops.stop or stops.min_tokens) or prepared.param == "prompt",
     }
-    return Asked(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
+    return LoweredRequest(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
 
 
 def _no_end_before_limit(stops: Stops) -> bool:
@@ -84,10 +84,10 @@ def _no_end_before_limit(stops: Stops) -> bool:
 
 
 class PlainText:
-    """Deltas back to the words of the model.
+    """Deltas back to the text of the model.
 
     mistralrs cuts white space off the first delta, and for some models takes thoughts and tool calls out of the text.
-    We read those ourselves, for all engines the same way, so they are put back in the most common writing.
+    The ingress parses those for all engines, so they are put back in the most common form.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What the mocker is told: engine arguments (`--extra-engine-args`, `engine_args` in YAML), checked."""
+"""The mocker's own arguments (`--extra-engine-args`, `engine_args` in YAML), checked."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -12,14 +12,13 @@ from .timing import TimingName
 _Count = Annotated[int, Meta(ge=1)]
 
 
-class MockerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Names and defaults are the original's (facts: its `mocker/protocols.rs`).
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the scheduler needs to know. Names and defaults are those of the original's `mocker/protocols.rs`.
 
-    `block_size`, `max_num_batched_tokens` in tokens, `num_gpu_blocks` in blocks. `watermark`: share of the blocks that
-    admission leaves free. `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all.
-    `preemption_mode`: who gives way when the blocks are used up, the newest (lifo) or the oldest (fifo).
-    `dp_size`: data-parallel ranks, each with `num_gpu_blocks` and steps of its own; the worker itself places requests.
-    `startup_time`: seconds that loading takes. `timing`: see `timing.TIMINGS`. `seed`: for requests without one.
+    `block_size`, `max_num_batched_tokens` (of one iteration) in tokens, `num_gpu_blocks` in blocks. `max_num_seqs`:
+    sequences that run at a time. `watermark`: share of the blocks that admission leaves free. `enable_prefix_caching`:
+    blocks are kept for later. `enable_chunked_prefill`: a prompt may be computed in parts. `preemption_mode`: who gives
+    way when the blocks are used up, the newest (lifo) or the oldest (fifo).
     """
 
     block_size: _Count = 64
@@ -29,17 +28,32 @@ class MockerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
-    speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
-    dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
     preemption_mode: Literal["lifo", "fifo"] = "lifo"
-    startup_time: Annotated[float, Meta(ge=0)] | None = None
-    timing: TimingName = "later"
-    seed: int = 0
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks that admission may use."""
+        return int(self.num_gpu_blocks * (1 - self.watermark))
 
     @property
     def room(self) -> int:
         """Tokens that one sequence may have in all: the blocks that admission may use."""
-        return int(self.num_gpu_blocks * (1 - self.watermark)) * self.block_size
+        return self.usable_blocks * self.block_size
+
+
+class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The scheduler's settings and those of the engine around it.
+
+    `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all. `dp_size`: data-parallel ranks, each
+    with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
+    takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one.
+    """
+
+    speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
+    dp_size: Annotated[int, Meta(ge=1, le=64)] = 1
+    startup_time: Annotated[float, Meta(ge=0)] | None = None
+    timing: TimingName = "later"
+    seed: int = 0
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)

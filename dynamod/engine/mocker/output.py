@@ -1,4 +1,4 @@
-"""What the mocker says: token ids that depend on the prompt, the seed and the position, and on nothing else.
+"""What the mocker answers: token ids that depend on the prompt, the seed and the position, and on nothing else.
 
 So another mocker with the same model continues an answer with the very ids that the first would have given.
 """
@@ -21,7 +21,7 @@ _numbers = struct.Struct(f"<{_CHUNK}H").unpack
 _key = struct.Struct("<QQ").pack
 
 
-class Answer:
+class OutputIds:
     """One answer. `ids`: packed ids by position, each shared by all answers; made when `reach` asks for them."""
 
     __slots__ = ("_key", "_table", "ids")
@@ -55,7 +55,7 @@ class _Nested(_Config):
 
 
 def vocabulary_size(path: Path) -> int:
-    """Ids that a model has, from its config.json; from its tokenizer, which takes long, when that does not say."""
+    """Ids that a model has, from its config.json; from its tokenizer, which takes long, when that has no number."""
     try:
         config = msgspec.json.decode((path / "config.json").read_bytes(), type=_Nested)
     except (OSError, msgspec.MsgspecError):

@@ -4,65 +4,16 @@ Pure: no clock, no tasks. `Scheduler.step` decides one iteration and performs it
 time that the iteration takes, then hands out its tokens. The engine does so in real time, the replay in virtual time.
 """
 
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from dynamod.kvcache.pool import Block, BlockPool
+from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 
+from ..batching.scheduler import BatchScheduler
+from .arguments import SchedulerSettings
 from .timing import Timing
-
-
-class Settings(Protocol):
-    """What the scheduler needs to know; `arguments.MockerArguments` says what each means. Read only."""
-
-    @property
-    def block_size(self) -> int:
-        """Tokens of a block."""
-        ...
-
-    @property
-    def num_gpu_blocks(self) -> int:
-        """Blocks of the pool."""
-        ...
-
-    @property
-    def max_num_seqs(self) -> int:
-        """Sequences that run at a time."""
-        ...
-
-    @property
-    def max_num_batched_tokens(self) -> int:
-        """Prompt tokens computed in one iteration."""
-        ...
-
-    @property
-    def enable_prefix_caching(self) -> bool:
-        """Whether blocks are kept for later."""
-        ...
-
-    @property
-    def enable_chunked_prefill(self) -> bool:
-        """Whether a prompt may be computed in parts."""
-        ...
-
-    @property
-    def watermark(self) -> float:
-        """Share of the blocks that admission leaves free."""
-        ...
-
-    @property
-    def preemption_mode(self) -> str:
-        """Who gives way: the newest (lifo), the oldest (fifo)."""
-        ...
-
-
-class Unnamed:
-    """A block that is not full yet, or whose content nobody else can have."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -98,7 +49,7 @@ class Step:
     prefilled: int
 
 
-class Scheduler:
+class Scheduler(BatchScheduler[Sequence]):
     """Waiting and running sequences over a pool of blocks.
 
     `acting`: the sequence whose blocks are being taken or filled while `stored` is called.
@@ -106,29 +57,22 @@ class Scheduler:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: SchedulerSettings,
         timing: Timing,
         *,
         stored: Callable[[int | None, Seq[int]], None] = lambda _parent, _blocks: None,
         removed: Callable[[Seq[int]], None] = lambda _blocks: None,
     ) -> None:
-        self._settings, self._timing = settings, timing
-        self.pool = BlockPool(
-            settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed
+        super().__init__(
+            BlockPool(settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed)
         )
+        self._settings, self._timing = settings, timing
         self.acting: Sequence | None = None
-        self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
         self._capacity = settings.num_gpu_blocks * settings.block_size  # tokens
-        self.prompt_tokens = self.cached_tokens = self.preemptions = 0
 
     def fits(self, length: int) -> bool:
         """Whether a prompt of that length can ever run."""
-        return -(-(length + 1) // self._settings.block_size) <= self._room()
-
-    def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. It must fit."""
-        self.waiting.append(sequence)
+        return -(-(length + 1) // self._settings.block_size) <= self._settings.usable_blocks
 
     def remove(self, sequence: Sequence) -> None:
         """Its reader has left."""
@@ -137,11 +81,6 @@ class Scheduler:
             self._free(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing to do."""
-        return not self.running and not self.waiting
 
     def step(self) -> Step:
         """One iteration."""
@@ -171,9 +110,6 @@ class Scheduler:
             for sequence in finished:
                 self._free(sequence)
         return Step(ms, tokens, finished, prefilled)
-
-    def _room(self) -> int:
-        return int(self._settings.num_gpu_blocks * (1 - self._settings.watermark))
 
     def _prefill(self) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
@@ -212,19 +148,19 @@ class Scheduler:
         blocks: list[Block] = list(sequence.blocks)
         for index in range(len(blocks), sequence.total // size):
             name = sequence.name(index)
-            blocks.append(Unnamed() if name is None else name)
+            blocks.append(PartialBlock() if name is None else name)
         return blocks
 
     def _admit(self, sequence: Sequence) -> bool:
         blocks = self._named(sequence)
         full = len(blocks)
         if sequence.total % self._settings.block_size:
-            blocks.append(Unnamed())
-        if self.pool.active + self.pool.needed(blocks) > self._room():
+            blocks.append(PartialBlock())
+        if self.pool.active + self.pool.needed(blocks) > self._settings.usable_blocks:
             return False
         sequence.cached = min(self.pool.cached_prefix(blocks[:full]) * self._settings.block_size, sequence.total)
         self.acting = sequence
-        if not self.pool.take(blocks, None, full):
+        if not self.pool.take(blocks, full):
             return False
         sequence.held = blocks
         self.prompt_tokens += sequence.total
@@ -235,8 +171,8 @@ class Scheduler:
         """Make room for the next token; False when the sequence itself had to give way."""
         if len(sequence.held) > sequence.total // self._settings.block_size:
             return True
-        block = Unnamed()
-        while not self.pool.take([block], None, 0):
+        block = PartialBlock()
+        while not self.pool.take([block], 0):
             victim = self._victim(sequence)
             self._preempt(victim)
             if victim is sequence:
@@ -248,7 +184,7 @@ class Scheduler:
         """Who gives way to `sequence`: the newest, perhaps itself; or the oldest other one.
 
         With the oldest, were it itself, two could give way to each other for ever. Who has had its last token in this
-        iteration is not asked: its blocks are free at the end.
+        iteration is left out: its blocks are free at the end.
         """
         if self._settings.preemption_mode == "lifo":
             return self.running[-1]

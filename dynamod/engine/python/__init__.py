@@ -1,1 +1,1 @@
-"""Engines that users write in Python: their handlers, in the original's words."""
+"""Engines that users write in Python: their handlers, with requests in the original's form."""

@@ -50,7 +50,7 @@ class Context:
         return future
 
     def kill(self) -> None:
-        """Stop, and say that nobody reads any more."""
+        """Stop, and mark that nobody reads any more."""
         self._killed = True
         self.stop_generating()
 

@@ -1,20 +1,17 @@
 """A user's handler as an engine of the worker actor, like those that ship."""
 
-from typing import ClassVar
-
 import msgspec
 
-from dynamod.message.discovery import EngineKind
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn
-from .answers import ChunkAnswer, TokenAnswer
+from ..base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn
 from .handler import Calls, Handler, Take
 from .requests import openai, preprocessed, room
+from .writers import ChunkWriter, TokenWriter
 
 
-class PythonEngine(Engine):
+class PythonEngine(Engine[RequestT]):
     """What both kinds share. Requests run beside each other; how many at once is the handler's business."""
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -28,7 +25,7 @@ class PythonEngine(Engine):
         self.calls = Calls(handler, self.spawn)
 
     def statistics(self) -> EngineStatistics:
-        """See Engine. Steps are the handler's own: none is known."""
+        """Steps are the handler's own: none is known."""
         return EngineStatistics(running=len(self.calls or ()), tokens=self._tokens)
 
     async def close(self) -> None:
@@ -36,50 +33,48 @@ class PythonEngine(Engine):
         if self.calls is not None:
             self.calls.stop()
 
-    def _counted(self, reply: Reply, answer: TokenAnswer | ChunkAnswer) -> Take:
-        """`answer.take`, with the first token told and all of them counted."""
+    def _counted(self, reply: Reply, writer: TokenWriter | ChunkWriter) -> Take:
+        """`writer.take`, with the first token reported and all of them counted."""
 
         def take(item: object) -> float | None:
-            before = answer.count
-            left = answer.take(item)
-            if answer.count != before:
+            before = writer.count
+            left = writer.take(item)
+            if writer.count != before:
                 if not before:
-                    self.computed(reply)
-                self._tokens += answer.count - before
+                    self.prefill_completed(reply)
+                self._tokens += writer.count - before
             return left
 
         return take
 
 
-class TokenEngine(PythonEngine):
+class TokenEngine(PythonEngine[Generate]):
     """PreprocessedRequest in, dicts with token_ids out."""
 
-    kind: ClassVar[EngineKind] = "tokens"
+    serves = (Generate,)
 
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
-        """See Engine."""
-        assert isinstance(request, Generate)
+    def submit(self, request: Generate, reply: Reply) -> None:
+        """Call the handler with the request in the original's form."""
         assert self.calls is not None
-        answer = TokenAnswer(reply, self.handler.name, room(request))
+        writer = TokenWriter(reply, self.handler.name, room(request))
         if room(request) == 0:
-            answer.end()
+            writer.end()
             return
-        self.calls.begin(request.request_id, preprocessed(request), reply, self._counted(reply, answer), answer.end)
+        self.calls.begin(request.request_id, preprocessed(request), reply, self._counted(reply, writer), writer.end)
 
 
-class TextEngine(PythonEngine):
+class TextEngine(PythonEngine[Chat]):
     """The client's request in, OpenAI chunks out."""
 
-    kind: ClassVar[EngineKind] = "text"
+    serves = (Chat,)
 
-    def submit(self, request: Generate | Chat, reply: Reply) -> None:
-        """See Engine."""
-        assert isinstance(request, Chat)
+    def submit(self, request: Chat, reply: Reply) -> None:
+        """Call the handler with the client's JSON."""
         assert self.calls is not None
         try:
             body = openai(request)
         except msgspec.MsgspecError as error:
             reply.failed("BadRequest", f"the request cannot be read: {error}")
             return
-        answer = ChunkAnswer(reply, self.handler.name)
-        self.calls.begin(request.request_id, body, reply, self._counted(reply, answer), answer.end)
+        writer = ChunkWriter(reply, self.handler.name)
+        self.calls.begin(request.request_id, body, reply, self._counted(reply, writer), writer.end)

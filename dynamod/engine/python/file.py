@@ -9,11 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
+from dynamod.message.worker import Chat, Generate
 
-from ..base import EngineOptions
-from ..cards import card_of
+from ..base import RequestT
 from .engine import PythonEngine, TextEngine, TokenEngine
 from .handler import Handler
 
@@ -67,11 +66,11 @@ def load(file: Path, argv: list[str]) -> Handler:
     return Handler(generate)
 
 
-class _FileEngine(PythonEngine):
+class _FileEngine(PythonEngine[RequestT]):
     """What both share. The file is loaded in a thread, for it may load a model too."""
 
     async def start(self) -> None:
-        """See Engine. Raises UserError for what is wrong with the file."""
+        """Check and load the file. Raises UserError for what is wrong with it."""
         arguments = self.options.arguments
         check(arguments, None)
         file = Path(arguments["file"])
@@ -80,42 +79,23 @@ class _FileEngine(PythonEngine):
         log.info("%s has loaded %s in %.1f s", self.name, file, time.monotonic() - began)
 
 
-class PyStr(_FileEngine, TextEngine):
+class PyStr(_FileEngine[Chat], TextEngine):
     """The file gets the client's chat request, and yields chat.completion.chunk dicts."""
 
     name = "pystr"
 
-    def card(self) -> ModelCard:
-        """See Engine."""
-        options = self.options
-        return ModelCard(
-            name=options.name or Path(options.arguments["file"]).stem,
-            kind="text",
-            types=("chat",),
-            engine=self.name,
-            created=int(time.time()),
-            context_length=options.context_length or 0,
-            user_data=None,
-        )
+    async def start(self) -> None:
+        """Load the file; its own name is the model's."""
+        await super().start()
+        self._card = self._card_without_files(Path(self.options.arguments["file"]).stem, kind="text", types=("chat",))
 
 
-class PyTok(_FileEngine, TokenEngine):
+class PyTok(_FileEngine[Generate], TokenEngine):
     """The file gets token ids with limits and sampling options, and yields dicts with the new token_ids."""
 
     name = "pytok"
 
-    def __init__(self, options: EngineOptions, spawn: Any) -> None:
-        super().__init__(options, spawn)
-        self._card: ModelCard | None = None
-
     async def start(self) -> None:
-        """See Engine."""
-        options = self.options
-        size = options.kv_cache_block_size or 16
-        self._card = await card_of(options, engine=self.name, kv_cache_block_size=size, kind="tokens")
+        """Read the model's card, then the file."""
+        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
         await super().start()
-
-    def card(self) -> ModelCard:
-        """See Engine."""
-        assert self._card is not None
-        return self._card

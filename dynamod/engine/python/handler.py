@@ -74,7 +74,7 @@ def _place_of_context(function: Callable[..., Any]) -> str | None:
 
 
 Take = Callable[[Any], float | None]
-"""Takes an item. Returns the seconds that the handler may still have something to say: None any, 0 it is over.
+"""Takes an item. Returns the seconds that the handler may still yield: None any, 0 it is over.
 
 Raises RequestError for an item that is none.
 """
@@ -92,7 +92,7 @@ class Calls:
         return len(self._contexts)
 
     def begin(self, number: str, request: Any, reply: Reply, take: Take, end: Callable[[], None]) -> None:
-        """Start a call; `end` is called when the handler has no more to say. All errors go to the reply."""
+        """Start a call; `end` is called when the handler has ended. All errors go to the reply."""
         self.begun += 1
         context = Context(number)
         task = self._spawn(self._call(context, request, reply, take, end), f"call {number}")
@@ -119,7 +119,7 @@ class Calls:
             try:
                 async with asyncio.timeout(None) as bound, aclosing(self._handler.answers(request, context)) as items:
                     async for item in items:
-                        left = None if reply.cancelled else take(item)  # who has left does not read, but may be told
+                        left = None if reply.cancelled else take(item)  # nobody reads, but the handler may go on
                         if left == 0:
                             break
                         if left is not None and bound.when() is None:

@@ -1,4 +1,4 @@
-"""Requests to an engine in the original's words: `Generate` as a PreprocessedRequest, `Chat` as the client's JSON."""
+"""Requests to an engine in the original's form: `Generate` as a PreprocessedRequest, `Chat` as the client's JSON."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def preprocessed(request: Generate) -> dict[str, Any]:
     """The original's PreprocessedRequest (mid-2025) as a dict, with `model` beside it.
 
     `prior_output`: what another engine has generated stands behind the prompt as if it belonged to it, and limits are
-    lowered by its length. None means: not said.
+    lowered by its length. None: not given.
     """
     prior = tokens.count(request.prior_output)
     stops, sampling = request.stops, msgspec.structs.asdict(request.sampling)
@@ -50,13 +50,13 @@ def preprocessed(request: Generate) -> dict[str, Any]:
 
 
 def room(request: Generate) -> int | None:
-    """Tokens that may still come; None: no limit was said."""
+    """Tokens that may still come; None: there is no limit."""
     limit = request.stops.max_tokens
     return None if limit is None else max(0, limit - tokens.count(request.prior_output))
 
 
 def openai(request: Chat) -> dict[str, Any]:
-    """The client's own request. `n` is 1: the front door asks once for each choice.
+    """The client's own request. `n` is 1: the ingress sends a request for each choice.
 
     Raises msgspec.DecodeError.
     """

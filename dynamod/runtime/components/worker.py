@@ -9,7 +9,7 @@ from typing import Any
 
 from dynamod.actor import Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, Spawn
-from dynamod.engine.names import ENGINES, arguments_with, canonical, engine_class
+from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical, engine_class
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
@@ -96,9 +96,9 @@ class WorkerComponent(Worker):
 
 
 def _make(config: Mapping[str, Any]) -> Any:
-    name = canonical(str(config.get("engine", "mistralrs")))
+    name = canonical(str(config.get("engine", DEFAULT)))
 
-    def make(options: EngineOptions, spawn: Spawn) -> Engine:
+    def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         return engine_class(name)(options, spawn)
 
     return make
@@ -107,7 +107,7 @@ def _make(config: Mapping[str, Any]) -> Any:
 def options_of(config: Mapping[str, Any]) -> EngineOptions:
     """The engine's options from the component's configuration (keys with `-` or `_`). Raises UserError."""
     get = {key.replace("-", "_"): value for key, value in config.items()}.get
-    typed = str(get("engine", "mistralrs"))
+    typed = str(get("engine", DEFAULT))
     name = canonical(typed)
     model = get("model") or get("model_path") or ""
     path: Path | None = None

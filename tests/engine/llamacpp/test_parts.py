@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
 from dynamod.engine.llamacpp.files import gguf_file
-from dynamod.engine.llamacpp.sizing import Shape, cells_for, threads
+from dynamod.engine.llamacpp.sizing import ModelSize, cells_for, threads
 from dynamod.engine.llamacpp.step_budget import StepBudget
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
@@ -25,7 +25,7 @@ def test_names_of_others_are_known() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"n_cxt": 1}, "n_cxt: unknown key, did you mean n_ctx?; known keys: block_size, cache_type_k"),
+        ({"n_cxt": 1}, "n_cxt: unknown key; did you mean 'n_ctx'? known keys: block_size, cache_type_k"),
         ({"n_ctx": 0}, "n_ctx: expected `int` >= 1, got 0".replace("`", "")),
         ({"n_threads": "many"}, "n_threads: expected"),
         ({"n_batch": 512, "max_num_batched_tokens": 512}, "given twice"),
@@ -65,7 +65,7 @@ def test_the_file_of_a_folder(tmp_path: Path) -> None:
 
 def test_cells() -> None:
     def cells(context: int | None = None, free: int = 2**40, **given: Any) -> int:
-        return cells_for(LlamaCppArguments(**given), Shape(2048, 1000), context, free)
+        return cells_for(LlamaCppArguments(**given), ModelSize(2048, 1000), context, free)
 
     assert cells() == 4 * 2048
     assert cells(1000) == 4000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.engine.llamacpp.kv_cells import Cells
+from dynamod.engine.llamacpp.kv_cells import Cells, Operation
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
 from dynamod.engine.llamacpp.sequence import Sequence
 from dynamod.kvcache.hashes import block_hashes
@@ -29,6 +29,13 @@ class Remembering:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.cells: list[Cell] = []
+
+    def operate(self, operation: Operation) -> None:
+        source, target, start, end = operation
+        if source < 0:
+            self.remove(target, start, end)
+        else:
+            self.copy(source, target, start, end)
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:
         assert source != target
@@ -58,11 +65,13 @@ class House:
     def __init__(self, blocks: int, *, seqs: int = 4, budget: int = 16, cached: int = 3, caching: bool = True) -> None:
         self.memory = Remembering(blocks * SIZE)
         self.told: set[int] = set()
-        self.cells = Cells(self.memory, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, tell=self._tell)
+        self.cells = Cells(
+            self.memory.operate, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
+        )
         self.scheduler = Scheduler(self.cells, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.steps: list[list[Row]] = []
 
-    def _tell(self, item: Stored | Removed) -> None:
+    def _publish(self, item: Stored | Removed) -> None:
         if isinstance(item, Removed):
             assert self.told >= set(item.blocks)
             self.told -= set(item.blocks)
@@ -104,12 +113,12 @@ class House:
         sequence.ids.append(sum(sequence.ids) % 7)
 
     def check(self) -> None:
-        """What is told is there: each block's tokens lie in cells of the slot that is its home."""
+        """What is told is there: each block's tokens lie in cells of the slot that owns it."""
         pool = self.cells.pool
         assert set(pool.names()) == self.told
-        assert pool.statistics().active + pool.statistics().cached <= pool.capacity
+        assert pool.active + pool.cached <= pool.capacity
         for name in self.told:
-            slot, index = self.cells._home[name]
+            slot, index = self.cells._owner[name]
             places = range(index * SIZE, (index + 1) * SIZE)
             found = {cell.place: cell.content for cell in self.memory.cells if slot in cell.slots}
             assert name == block_hashes(tokens.pack(found[places[-1]]), SIZE)[index]

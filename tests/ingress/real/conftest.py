@@ -39,7 +39,7 @@ class Manual(Engine):
     """A text engine that says nothing by itself: the test answers."""
 
     name = "manual"
-    kind = "text"
+    serves = (Chat,)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

@@ -1,6 +1,7 @@
 """Make the sample model from nothing: tokenizer, data, training, evaluation, files.
 
-Run as `python -m dynamod.sample.train` from the root of the repository (see README.md for what it needs).
+Run as `python -m tests.sample_model.train` from the root of the repository (dynamod/sample/README.md says what it
+needs).
 """
 # pyright: basic, reportMissingImports=false
 
@@ -18,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
+
+from dynamod import sample
 
 from . import data
 from .data import Turn
@@ -245,10 +248,12 @@ def evaluate(model: Llama, tokenizer: Tokenizer, seed: int) -> bool:
 
 def main() -> int:
     """The command line."""
-    here = Path(__file__).resolve().parent
-    parser = argparse.ArgumentParser(prog="python -m dynamod.sample.train", description="Make the sample model.")
+    shipped = sample.path("sample").parent
+    parser = argparse.ArgumentParser(prog="python -m tests.sample_model.train", description="Make the sample model.")
     parser.add_argument("--steps", type=int, default=8000, help="training steps (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=here, help="where hf/ and sample.gguf go (default: this folder)")
+    parser.add_argument(
+        "--out", type=Path, default=shipped, help="where hf/ and sample.gguf go (default: dynamod/sample)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of everything random (default %(default)s)")
     parser.add_argument("--lr", type=float, default=2e-3, help="the highest learning rate (default %(default)s)")
     parser.add_argument("--threads", type=int, default=2, help="torch threads (default %(default)s)")

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dynamod.graph.importing import shipped_root
-from dynamod.graph.words import known_hint, names, near
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint, names, near
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -16,12 +16,12 @@ def split_target(target: str) -> tuple[str, str]:
     return name, qualname
 
 
-def module_file(name: str, places: Iterable[Path]) -> Path | None:
+def module_file(name: str, folders: Iterable[Path]) -> Path | None:
     """The file meant by a target that is a path, None when it is a module name. Raises UserError when it is missing."""
     if not (name.endswith(".py") or "/" in name):
         return None
     path = Path(name).expanduser()
-    candidates = [path] if path.is_absolute() else [place / path for place in places]
+    candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
     for candidate in candidates:
         if candidate.is_file():
             return candidate.resolve()

@@ -1,4 +1,4 @@
-"""The small phrases of error messages: lists of names, near names, what a value is."""
+"""Phrases of error messages: lists of names, near names, what a value is."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,11 +9,17 @@ def names(known: Iterable[str]) -> str:
     return ", ".join(sorted(set(known))) or "none"
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'? ` when one of `known` looks like `name`, else nothing."""
+def closest(name: str, known: Iterable[str]) -> str:
+    """The one of `known` that looks like `name`, or nothing."""
     table = {other.replace("-", "_").lower(): other for other in known}
     found = difflib.get_close_matches(name.replace("-", "_").lower(), table, n=1, cutoff=0.7)
-    return f"did you mean '{table[found[0]]}'? " if found else ""
+    return table[found[0]] if found else ""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'x'? ` when one of `known` looks like `name`, else nothing."""
+    found = closest(name, known)
+    return f"did you mean '{found}'? " if found else ""
 
 
 def known_hint(name: str, known: Iterable[str], what: str = "known keys") -> str:
@@ -23,7 +29,7 @@ def known_hint(name: str, known: Iterable[str], what: str = "known keys") -> str
 
 
 def kind(value: object) -> str:
-    """What a value is, in the words of a YAML file rather than Python's."""
+    """What a value is, as YAML calls it rather than Python."""
     for types, word in (
         (bool, "a boolean"),
         (int, "an integer"),

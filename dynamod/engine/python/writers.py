@@ -19,14 +19,14 @@ AFTER_FINISH = 1.0
 """Seconds that a chunk with the usage may come behind the one with the finish reason."""
 
 
-class CallAnswer:
+class CallWriter:
     """Takes whatever an endpoint without a model yields."""
 
     def __init__(self, reply: Reply, name: str) -> None:
         self._reply, self._name = reply, name
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed for what is no JSON-like value."""
+        """Send one item. Raises EngineFailed for what is no JSON-like value."""
         self._reply.items((sendable(item, self._name),))
         return None
 
@@ -35,7 +35,7 @@ class CallAnswer:
         self._reply.items((), "stop")
 
 
-class TokenAnswer:
+class TokenWriter:
     """Takes LLMEngineOutput dicts of a Backend engine. `room`: tokens that may come at most, None without a limit."""
 
     def __init__(self, reply: Reply, name: str, room: int | None) -> None:
@@ -43,11 +43,11 @@ class TokenAnswer:
         self.count = 0
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        """Send one item; see `handler.Take`. Raises EngineFailed that names what is wrong."""
         if not isinstance(item, dict):
             given, item = item, sendable(item, self._name)
             if not isinstance(item, dict):
-                raise EngineFailed(f"{self._name} yielded {shown(given)}: a dict with token_ids is needed")
+                raise EngineFailed(f"{self._name} yielded {quoted(given)}: a dict with token_ids is needed")
         ids, reason = item.get("token_ids"), item.get("finish_reason")
         if ids is None and reason is None:
             keys = ", ".join(map(str, item)) or "nothing"
@@ -60,7 +60,7 @@ class TokenAnswer:
         return 0 if finish else None
 
     def end(self) -> None:
-        """The handler is done: if it has not said why, then it has generated all that it was asked for, or stopped."""
+        """The handler is done: without a finish reason it has generated all that it may, or stopped."""
         full = self._room is not None and self.count >= self._room
         self._reply.tokens(b"", 0, "length" if full else "stop")
 
@@ -73,7 +73,7 @@ class TokenAnswer:
             raise EngineFailed(f"{self._name} yielded the token id {wrong}, which is no 32-bit number") from None
         except TypeError:
             raise EngineFailed(
-                f"{self._name} yielded the token_ids {shown(ids)}: a list of whole numbers is needed"
+                f"{self._name} yielded the token_ids {quoted(ids)}: a list of whole numbers is needed"
             ) from None
         if min(tokens.unpack(packed), default=0) < 0:
             raise EngineFailed(f"{self._name} yielded the token id {min(values)}: none is negative")
@@ -95,7 +95,7 @@ class TokenAnswer:
         return FINISH[text]
 
 
-class ChunkAnswer:
+class ChunkWriter:
     """Takes chat.completion.chunk dicts (or text_completion ones), or a whole answer in one dict."""
 
     def __init__(self, reply: Reply, name: str) -> None:
@@ -105,10 +105,10 @@ class ChunkAnswer:
         self.count = 0  # chunks with content: what stands for tokens as long as the engine counts none
 
     def take(self, item: Any) -> float | None:
-        """See handler.Take. Raises EngineFailed that names what is wrong."""
+        """Send one item; see `handler.Take`. Raises EngineFailed that names what is wrong."""
         item = sendable(item, self._name)
         if not isinstance(item, dict):
-            raise EngineFailed(f"{self._name} yielded {shown(item)}: an OpenAI chunk as a dict is needed")
+            raise EngineFailed(f"{self._name} yielded {quoted(item)}: an OpenAI chunk as a dict is needed")
         if isinstance(item.get("error"), Mapping):
             raise EngineFailed(f"{self._name}: {item['error'].get('message', item['error'])}")
         choices, usage = item.get("choices"), item.get("usage")
@@ -152,11 +152,11 @@ def sendable(item: Any, name: str) -> Any:
         made = plain(item)
         _encode(made)
     except (UserError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise EngineFailed(f"{name} yielded {shown(item)}, which cannot be sent: {error}") from None
+        raise EngineFailed(f"{name} yielded {quoted(item)}, which cannot be sent: {error}") from None
     return made
 
 
-def shown(value: Any) -> str:
+def quoted(value: Any) -> str:
     """A value in an error message."""
     text = repr(value)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -1,0 +1,106 @@
+"""The part of an engine that routers and statistics see: hashes of requests, footprint, snapshot, load."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.message import tokens
+from dynamod.message.errors import BadRequest
+from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
+from dynamod.message.worker import Generate
+
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
+from .scheduler import BatchScheduler
+
+
+class BatchingStatistics(EngineStatistics, frozen=True):
+    """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it."""
+
+    total_blocks: int = 0
+    active_blocks: int = 0
+    cached_blocks: int = 0
+    hit_rate: float = 0.0
+    preemptions: int = 0
+
+
+class BatchingEngine(Engine[Generate]):
+    """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
+
+    `start` sets `schedulers`, `clocks` (one each) and `caching`; whoever hands tokens out adds them to `tokens`.
+    """
+
+    serves = (Generate,)
+
+    def __init__(self, options: EngineOptions, spawn: Spawn, block_size: int) -> None:
+        super().__init__(options, spawn)
+        self.block_size = block_size
+        self.caching = True
+        self.schedulers: Sequence[BatchScheduler[Any]] = ()
+        self.clocks: Sequence[StepClock] = ()
+        self.tokens = 0
+        self._hashed: tuple[Generate, PrefixHashes] | None = None
+
+    @abstractmethod
+    def uncached(self, blocks: Sequence[int], length: int) -> int:
+        """Tokens to compute for a prompt of `length` tokens; `blocks`: sequence hashes of its full blocks."""
+
+    def hashes(self, request: Generate) -> PrefixHashes:
+        """Hashes of a prompt, empty without caching. `footprint` has computed those of the same request just before."""
+        hashed, self._hashed = self._hashed, None
+        if hashed is not None and hashed[0] is request:
+            return hashed[1]
+        return PrefixHashes(self.block_size, request.token_ids + request.prior_output if self.caching else b"")
+
+    def footprint(self, request: Generate) -> tuple[tuple[int, ...], int]:
+        """Ids that another instance has made count as prompt: they have to be computed."""
+        hashes = self.hashes(request)
+        self._hashed = request, hashes
+        length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
+        return tuple(hashes.blocks), self.uncached(hashes.blocks, length)
+
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
+        """The blocks of all pools, named by their sequence hashes, and the load."""
+        names = tuple(dict.fromkeys(name for scheduler in self.schedulers for name in scheduler.pool.names()))
+        return Snapshot(names, names), self.load()
+
+    def load(self) -> Load:
+        """Sums over the schedulers."""
+        schedulers = self.schedulers
+        admitted = sum(one.prompt_tokens for one in schedulers)
+        return Load(
+            running=sum(len(one.running) for one in schedulers),
+            waiting=sum(len(one.waiting) for one in schedulers),
+            active_blocks=sum(one.pool.active for one in schedulers),
+            total_blocks=sum(one.pool.capacity for one in schedulers),
+            hit_rate=sum(one.cached_tokens for one in schedulers) / max(1, admitted),
+        )
+
+    def statistics(self) -> BatchingStatistics:
+        """Sums over the schedulers; of the steps that run now the one that has lasted longest."""
+        load = self.load()
+        steps = [step for clock in self.clocks if (step := clock.current) is not None]
+        since, step_tokens = max(steps, default=(None, 0))
+        return BatchingStatistics(
+            running=load.running,
+            waiting=load.waiting,
+            tokens=self.tokens,
+            steps=sum(clock.steps for clock in self.clocks),
+            in_step_for=since,
+            step_tokens=step_tokens,
+            total_blocks=load.total_blocks,
+            active_blocks=load.active_blocks,
+            cached_blocks=sum(one.pool.cached for one in self.schedulers),
+            hit_rate=load.hit_rate,
+            preemptions=sum(one.preemptions for one in self.schedulers),
+        )
+
+
+def answer_limit(prompt: int, room: int, max_tokens: int | None) -> int:
+    """Tokens that an answer may have. `room`: tokens of prompt and answer together. Raises BadRequest without any."""
+    if not prompt:
+        raise BadRequest("the prompt is empty")
+    if prompt >= room:
+        why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
+        raise BadRequest(why, code="context_length_exceeded")
+    return room - prompt if max_tokens is None else min(max_tokens, room - prompt)
