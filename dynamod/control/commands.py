@@ -238,7 +238,7 @@ class Commands:
         elif name in node.names():
             await node.stop_graph(name)
         else:
-            raise UnknownName(f"no graph '{name}'", _known([*node.names(), *node.failed]))
+            raise UnknownName(f"no graph '{name}'", _known([*sorted(node.names()), *node.failed]))
         return {"stopped": name}
 
     async def _serve(self, arguments: dict[str, Any]) -> dict[str, Any]:

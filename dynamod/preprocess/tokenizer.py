@@ -129,11 +129,6 @@ class Tokenizer:
         text = self._reference.id_to_token(index)  # without a table the reference stays
         return None if text is None else text.encode("utf-8", "replace")
 
-    def token_id(self, text: str) -> int | None:
-        """Return the id of the token that is written `text` (e.g. "<|im_end|>"), or None."""
-        found: int | None = (self._reference or self._fast).token_to_id(text)
-        return found
-
     def token(self, index: int) -> str:
         """Return how the vocabulary writes the token of an id, e.g. "Ġhello"; "" for an id without a token."""
         found: str | None = (self._reference or self._fast).id_to_token(index)
