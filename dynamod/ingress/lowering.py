@@ -15,14 +15,15 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import unsupported
 from dynamod.message.openai import Common
 from dynamod.message.worker import Chat, Generate, Stops
-from dynamod.preprocess.conditions import fit, sampling_of, stops_of
+from dynamod.preprocess.checks import logit_bias
+from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import Output, TextOutput
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
 
-_ANY_TOKEN = 2**31 - 1
+_ANY_TOKEN = 2**31
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
 _INT64 = 2**63
 _Request = TypeVar("_Request", Generate, Chat)
@@ -51,7 +52,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A request as engines get it: one message per choice, in the order of the choices. `model` is None for text.
+    """A request as engines get it: one request per choice, in the order of the choices. `model` is None for text.
 
     `outputs`: what makes text of each choice's answer. `samples`: choices per prompt. `annotations`: for the client.
     """
@@ -106,7 +107,7 @@ def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat",
 
     `kind`: the route by which it came, for the engine. Raises BadRequest.
     """
-    sampling_of(request, card, _ANY_TOKEN)
+    logit_bias(request.logit_bias, _ANY_TOKEN)
     stops = stops_of(request, card, _ANY_TOKEN)
     if stops.max_tokens is not None:
         stops = fit(stops, card.context_length)

@@ -188,7 +188,7 @@ class Processor(Actor):
     # Requests.
 
     async def lower(self, job: Job) -> Lowered:
-        """Check a request and make its mail, in the caller's task: a long prompt keeps no other request waiting.
+        """Check a request and make its engine requests, in the caller's task: a long prompt blocks no other request.
 
         Raises RequestError.
         """

@@ -18,6 +18,7 @@ Choices = Annotated[int, Meta(ge=1, le=128)]
 TopLogprobs = Annotated[int, Meta(ge=0, le=20)]
 TokenId = Annotated[int, Meta(ge=0, le=_INT32)]
 TokenKey = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
 TopK = Annotated[int, Meta(ge=-1, le=_INT32)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
@@ -154,9 +155,7 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     frequency_penalty: Penalty | None = None
     repetition_penalty: RepetitionPenalty | None = None
     length_penalty: float | None = None
-    logit_bias: dict[Annotated[str, Meta(pattern="^[0-9]{1,10}$")], Annotated[float, Meta(ge=-100, le=100)]] | None = (
-        None
-    )
+    logit_bias: dict[TokenKey, Bias] | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
     ignore_eos: bool | None = None
     best_of: Choices | None = None

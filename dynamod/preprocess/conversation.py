@@ -1,15 +1,38 @@
 """Messages and tools of a chat request as the plain dicts that chat templates read."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Message, Part, ToolCall
 
 from . import checks
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+
+
+def check_messages(messages: Sequence[Message]) -> None:
+    """Each message says something, in text. Raises BadRequest."""
+    for place, message in enumerate(messages):
+        where = f"messages[{place}]"
+        if message.content is None and message.role in ("system", "developer", "user"):
+            raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
+        for name in ("audio", "function_call"):
+            if getattr(message, name) is not None:
+                raise unsupported(f"{where}.{name}", f"`{where}.{name}` is not served")
+        if isinstance(message.content, list):
+            for number, part in enumerate(message.content):
+                _check_part(part, f"{where}.content[{number}]")
+
+
+def _check_part(part: Part, where: str) -> None:
+    if part.type != "text":
+        text = f"`{where}.type` is {part.type[:40]!r}; only text parts are served"
+        raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
+    if part.text is None:
+        raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")
 
 
 def messages_of(request: ChatRequest) -> list[dict[str, Any]]:
@@ -32,7 +55,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def text_of(content: str | list[Part] | None) -> str | None:
-    """Text parts joined by newlines (as vLLM and Dynamo do); the API has refused other parts."""
+    """Text parts joined by newlines (as vLLM and Dynamo do); `check_messages` refuses other parts."""
     if content is None or isinstance(content, str):
         return content
     return "\n".join([part.text or "" for part in content])

@@ -327,9 +327,9 @@ def test_penalties_reach_the_engine(served: Served) -> None:
         ({"messages": []}, "messages", "must not be empty"),
         ({"logit_bias": {"99999": 1}}, "logit_bias", "99999"),
         ({"stop_token_ids": [3]}, "stop_token_ids", "cannot stop at token ids"),
-        ({"max_tokens": 0}, "max_tokens", "at least 1"),
+        ({"max_tokens": 0}, "max_tokens", "must be between 1"),
         ({"nvext": {"token_data": [1, 2]}}, "nvext.token_data", "takes text"),
-        ({"messages": "no"}, None, "cannot be read"),
+        ({"messages": "no"}, "messages", "expected array"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type", "text"),
     ],
 )

@@ -15,7 +15,7 @@ from dynamod.ingress.base import Job
 from dynamod.ingress.lowering import Lowered, Served, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt
+from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt, ResponseFormat
 from dynamod.message.worker import Chat
 
 CARD = ModelCard("m", "text", context_length=100)
@@ -130,3 +130,10 @@ async def test_choices_differ_in_their_ids_alone() -> None:
     first = lowered.requests[0]
     assert all(msgspec.structs.replace(request, request_id="r#0") == first for request in lowered.requests)
     assert (lowered.prompt_tokens, lowered.annotations, lowered.model) == ([0, 0, 0], {"request_id": "r"}, None)
+
+
+def test_a_completion_may_not_ask_for_a_form_either() -> None:
+    with pytest.raises(BadRequest) as caught:
+        check_served(completion(response_format=ResponseFormat("json_object")), CARD)
+    assert caught.value.param == "response_format"
+    check_served(completion(response_format=ResponseFormat("text")), CARD)

@@ -4,21 +4,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Stops
+from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
+from dynamod.preprocess.parse import Parser
 
-
-class _ChatBody(ChatRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The frontend has dealt with unknown fields."""
-
-
-class _CompletionBody(CompletionRequest, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """The frontend has dealt with unknown fields."""
+_CHAT, _COMPLETION = Parser(ChatRequest), Parser(CompletionRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +27,14 @@ class LoweredRequest:
 
 def prepare(model: Model, request: Chat) -> Prepared:
     """Read, check and render. Raises BadRequest."""
-    try:
-        if request.kind == "chat":
-            return model.prepare_chat(msgspec.json.decode(request.body, type=_ChatBody))
-        body = msgspec.json.decode(request.body, type=_CompletionBody)
-    except msgspec.MsgspecError as error:
-        raise BadRequest(f"the request cannot be read: {error}") from None
-    if not isinstance(body.prompt, str):
+    if request.kind == "chat":
+        chat, _ = _CHAT.parse(request.body)
+        check_messages(chat.messages)
+        return model.prepare_chat(chat)
+    completion, _ = _COMPLETION.parse(request.body)
+    if not isinstance(completion.prompt, str):
         raise BadRequest("mistralrs takes one prompt as a string", param="prompt")
-    return model.prepare_prompts(body, [body.prompt])[0]
+    return model.prepare_prompts(completion, [completion.prompt])[0]
 
 
 def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:

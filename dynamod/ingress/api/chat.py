@@ -6,8 +6,9 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from dynamod.ingress.base import Logprob
-from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import ChatRequest, Message, Part
+from dynamod.message.errors import BadRequest
+from dynamod.message.openai import ChatRequest
+from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
@@ -124,25 +125,3 @@ class ChatCompletions(Generation[ChatRequest]):
 
 def _token(token: str, raw: bytes, value: float) -> dict[str, Any]:
     return {"token": token, "bytes": list(raw), "logprob": finite(value)}
-
-
-def check_messages(messages: Sequence[Message]) -> None:
-    """Each message says something, in text. Raises BadRequest."""
-    for place, message in enumerate(messages):
-        where = f"messages[{place}]"
-        if message.content is None and message.role in ("system", "developer", "user"):
-            raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
-        for name in ("audio", "function_call"):
-            if getattr(message, name) is not None:
-                raise unsupported(f"{where}.{name}", f"`{where}.{name}` is not served")
-        if isinstance(message.content, list):
-            for number, part in enumerate(message.content):
-                _check_part(part, f"{where}.content[{number}]")
-
-
-def _check_part(part: Part, where: str) -> None:
-    if part.type != "text":
-        text = f"`{where}.type` is {part.type[:40]!r}; only text parts are served"
-        raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
-    if part.text is None:
-        raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")

@@ -26,8 +26,8 @@ from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
 from dynamod.preprocess.model import Model
+from dynamod.preprocess.parse import Parser, check_json
 
-from .parse import Parser, check_json
 from .response import ResponseWriter
 
 

@@ -164,9 +164,9 @@ class ResponseWriter(ResponseSink, ABC):
         choice.tokens += tokens
         meter.output_tokens += tokens
 
-    @abstractmethod
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
         """Take what a text engine says of a choice. Raises TypeError, ValueError or AttributeError for nonsense."""
+        raise TypeError("this answer has no parts")
 
     def _finished(self, choice: Choice) -> None:
         """A choice is complete."""

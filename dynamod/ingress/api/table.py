@@ -1,7 +1,7 @@
 """All endpoints of the API, one line each, and the server made of them."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 
 from aiohttp import web
 
@@ -45,7 +45,9 @@ def make_server(settings: FrontendSettings, backend: Backend, extra_collectors: 
         for one in ENDPOINTS
     ]
 
+    described = cache(partial(document, ENDPOINTS, settings))  # made when first asked for
+
     async def openapi(_context: RequestContext) -> web.Response:
-        return json_response(document(ENDPOINTS, settings))
+        return json_response(described())
 
     return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, extra_collectors)

@@ -11,9 +11,9 @@ from dynamod.http.errors import json_response
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Messages, ModelRequest
+from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.tokenizer import Tokenizer
 
-from .chat import check_messages
 from .endpoint import BodyEndpoint, Frontend
 
 _RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")

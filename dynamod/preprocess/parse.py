@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
+_type_info = cache(inspect.type_info)
 _BROKEN = (UnicodeDecodeError, RecursionError)
 
 
@@ -97,7 +99,7 @@ def _explain(error: msgspec.ValidationError, kind: Any, body: bytes) -> BadReque
 def _out_of_range(kind: Any, body: bytes, path: str) -> BadRequest | None:
     """None: the value is not to be found, because its key is in the body twice."""
     steps = [name or place for name, place in _STEP.findall(path)]
-    for allowed, value in _numbers(inspect.type_info(kind), check_json(body), steps):
+    for allowed, value in _numbers(_type_info(kind), check_json(body), steps):
         if _outside(allowed, value):
             shown = _shown(value) if abs(value) < 1e18 else "out of range"
             text = f"`{path}` is {shown}; it must be {_bounds(allowed)}"

@@ -1,0 +1,88 @@
+"""Routes as data, and a server that has nothing but them."""
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import NoMethod, NoRoute, json_response
+from dynamod.http.routes import Route, Routes
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings
+
+
+async def echo(context: RequestContext) -> web.Response:
+    return json_response({"path": context.request.rel_url.path, "id": context.id})
+
+
+async def broken(_context: RequestContext) -> web.Response:
+    raise KeyError("secret")
+
+
+async def other(_context: RequestContext) -> web.Response:
+    return json_response({})
+
+
+ROUTES = [
+    Route("POST", "/v1/things", other, guarded=True),
+    Route("GET", "/v1/things", echo, guarded=True),
+    Route("GET", "/v1/things/", echo, guarded=True, prefix=True),
+    Route("GET", "/open", echo),
+    Route("GET", "/broken", broken),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "handler"),
+    [
+        ("GET", "/v1/things", echo),
+        ("HEAD", "/v1/things", echo),
+        ("POST", "/v1/things", other),
+        ("GET", "/v1/things/", echo),
+        ("GET", "/v1/things/a/b", echo),
+    ],
+)
+def test_the_handler_is_found(method, path, handler) -> None:
+    assert Routes(ROUTES).find(method, path) is handler
+
+
+@pytest.mark.parametrize("path", ["/", "", "*", "/v1", "/v1/thing", "/v1/thingsx", "/open/", "//open", "/open/x"])
+def test_other_paths_are_unknown(path) -> None:
+    with pytest.raises(NoRoute):
+        Routes(ROUTES).find("GET", path)
+
+
+def test_other_methods_are_told_which_there_are() -> None:
+    for method, path, allow in [("PUT", "/v1/things", "POST, GET, HEAD"), ("POST", "/v1/things/x", "GET, HEAD")]:
+        with pytest.raises(NoMethod) as caught:
+            Routes(ROUTES).find(method, path)
+        assert caught.value.allow == allow
+
+
+@pytest.mark.parametrize(
+    ("path", "guarded"),
+    [("/v1/things", True), ("/v1/unknown", True), ("/v1", True), ("/v1x", False), ("/open", False), ("", False)],
+)
+def test_the_folder_of_a_guarded_route_is_guarded(path, guarded) -> None:
+    assert Routes(ROUTES).guarded(path) is guarded
+
+
+async def test_a_server_of_routes_alone() -> None:
+    state = {"endpoints": ["dyn://a.b.c"], "instances": []}
+    server = Server(FrontendSettings(host="127.0.0.1", port=0, api_keys=("key",)), ROUTES, lambda: state)
+    await server.start()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+
+        async def get(path: str, **headers: str):
+            async with session.get(path, headers=headers) as answer:
+                return answer.status, await answer.json()
+
+        assert await get("/open", **{"x-request-id": "mine"}) == (200, {"path": "/open", "id": "mine"})
+        assert (await get("/v1/things"))[0] == (await get("/v1/nothing"))[0] == 401
+        assert (await get("/v1/nothing", Authorization="Bearer key"))[0] == 404
+        assert (await get("/v1/things/x/y", Authorization="Bearer key"))[1]["path"] == "/v1/things/x/y"
+        assert (await get("/health"))[1]["endpoints"] == ["dyn://a.b.c"]
+        status, body = await get("/broken")
+        assert (status, body["error"]["code"]) == (500, "internal_error")
+        assert "secret" not in str(body)
+    await server.stop(0)
