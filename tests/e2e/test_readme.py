@@ -43,9 +43,10 @@ def blocks(kind: str) -> dict[str, list[str]]:
 
 
 def commands(heading: str) -> list[str]:
-    """The shell commands under a heading, one per line (a backslash joins lines)."""
+    """The shell commands under a heading, one per line (a backslash joins lines), without comments behind them."""
     texts = "\n".join(blocks("bash")[heading]).replace("\\\n", " ").splitlines()
-    return [text.strip() for text in texts if text.strip() and not text.lstrip().startswith("#")]
+    lines = [re.sub(r"(^|\s+)# .*", "", text).strip() for text in texts]
+    return [line for line in lines if line]
 
 
 def plain(text: str) -> str:
@@ -206,12 +207,12 @@ def test_one_engine_without_a_graph_file(shell: Callable[[Path], Shell]) -> None
 
 @needs_curl
 def test_several_workers(shell: Callable[[Path], Shell], machine: Any) -> None:
-    serve, ask, explain, replay = commands("Several workers, a router that knows their caches")
+    serve, ask, explain, replay = commands("Several workers and a KV-aware router")
     here = shell(ROOT)
     here.run(serve)
     assert json.loads(here.run(ask))["usage"]["completion_tokens"] == 20
     printed = sorted(plain(line).replace("*", "") for line in here.run(explain).splitlines())
-    (shown,) = blocks("text")["Several workers, a router that knows their caches"]
+    (shown,) = blocks("text")["Several workers and a KV-aware router"]
     assert sorted(plain(line).replace("*", "") for line in shown.splitlines()) == printed
     rows = {row.split("|")[1].strip(): row.split("|") for row in here.run(replay).splitlines() if row.startswith("| ")}
     assert float(rows["kv"][2]) > float(rows["kv-original"][2]) > float(rows["round-robin"][2])
@@ -303,7 +304,7 @@ def test_no_command_is_left_out() -> None:
     run = {
         "Run it",
         "One engine without a graph file",
-        "Several workers, a router that knows their caches",
+        "Several workers and a KV-aware router",
         "Several nodes",
         "Your own graph",
         "Your own engine in Python",
@@ -318,6 +319,15 @@ def test_no_command_is_left_out() -> None:
 
 def test_links_lead_somewhere() -> None:
     for file in [ROOT / "README.md", *ROOT.glob("*/README.md"), *ROOT.glob("dynamod/*/README.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)\)", file.read_text()):
-            if "://" not in target:
-                assert (file.parent / target).exists(), f"{file}: {target}"
+        for target, heading in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", file.read_text()):
+            if "://" in target:
+                continue
+            found = file.parent / target if target else file
+            assert found.exists(), f"{file}: {target}"
+            assert not heading or heading in headings(found), f"{file}: {target}#{heading}"
+
+
+def headings(file: Path) -> set[str]:
+    """Headings of a file as links name them."""
+    found = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
