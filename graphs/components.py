@@ -8,33 +8,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dynamod.engine.names import DEFAULT, typed_names
 from dynamod.graph.service import depends, endpoint, service
+from dynamod.http.settings import FrontendSettings
+from dynamod.worker.settings import WorkerSettings
 
 
 class Settings(BaseModel):
     """Base of all settings: `max-model-len` and `max_model_len` are the same key, unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
-
-
-class FrontendSettings(Settings):
-    """The OpenAI front door."""
-
-    host: str = Field("0.0.0.0", description="address to listen on")
-    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    served_model_name: str | None = Field(None, description="accepted for old files; the worker names the model")
-    endpoint: str | None = Field(None, description="accepted for old files, like dynamo.Processor.chat/completions")
-    body_limit_mb: float | None = Field(None, gt=0, description="largest request body")
-    api_keys: str | None = Field(None, description="comma separated keys; clients send one as Bearer token")
-    api_key_file: str | None = Field(None, description="file with one key per line")
-    unknown_fields: Literal["ignore", "reject"] = "ignore"
-    overload_status: int = Field(503, ge=400, le=599, description="HTTP status when no worker can take a request")
-    tls_cert_path: str | None = None
-    tls_key_path: str | None = None
-    client_timeout: float | None = Field(None, ge=0, description="seconds a client may take nothing (300, 0: for ever)")
-    keep_alive: float | None = Field(None, ge=0, description="seconds between SSE comments on a silent stream")
-    request_timeout: float | None = Field(None, gt=0, description="seconds for a whole request")
 
 
 class ProcessorSettings(Settings):
@@ -75,26 +57,6 @@ class ProcessorSettings(Settings):
     first_token_timeout: float | None = Field(600.0, gt=0, description="seconds until the first token")
     token_gap_timeout: float | None = Field(120.0, gt=0, description="seconds between tokens")
     request_timeout: float | None = Field(None, gt=0, description="seconds for the whole request")
-
-
-class WorkerSettings(Settings):
-    """An engine with one model."""
-
-    engine: str = Field(DEFAULT, description=", ".join(typed_names()))
-    model: str | None = Field(None, description="folder, GGUF file, Hugging Face repository, or `sample`")
-    model_config_path: str | None = Field(None, alias="model_config", description="tokenizer and template from here")
-    served_model_name: str | None = Field(None, description="name that clients use; default: from the model's path")
-    endpoint: str = "generate"
-    context_length: int | None = Field(None, gt=0, description="reduce the model's context to this")
-    kv_cache_block_size: int | None = Field(None, gt=0, description="tokens per block; the engine's own (mocker 64)")
-    migration_limit: int = Field(3, ge=0, le=1023)
-    tensor_parallel_size: int = Field(1, ge=1, le=255)
-    base_gpu_id: int = Field(0, ge=0)
-    static: bool = Field(False, description="serve at a fixed address that needs no discovery, and publish no model")
-    heartbeat_timeout: float | None = Field(None, gt=0, description="seconds of silence: the process is stopped (2)")
-    stall_timeout: float | None = Field(None, gt=0, description="seconds that a step of the engine may take (10)")
-    stall_per_token: float | None = Field(None, gt=0, description="seconds more for each token of the step (0.01)")
-    engine_args: dict[str, Any] = Field({}, description="handed to the engine as they are")
 
 
 @service(

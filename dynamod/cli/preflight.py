@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical, check_arguments, require_installed
-from dynamod.graph.graph import PROCESSOR, WORKER, Graph
+from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
+from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph
+from dynamod.graph.typed import validate
 from dynamod.message.errors import UserError
 
 
@@ -14,15 +15,19 @@ def check(graph: Graph) -> None:
             from dynamod.router.settings import settings_of
 
             settings_of({key.replace("-", "_"): value for key, value in spec.config.items()})
+        if spec.component_kind == FRONTEND:
+            from dynamod.http.settings import FrontendSettings
+
+            validate(FrontendSettings, spec.config, spec.name).keys()
         if spec.component_kind != WORKER:
             continue
-        config = {key.replace("-", "_"): value for key, value in spec.config.items()}
-        typed = str(config.get("engine") or DEFAULT)
-        name = canonical(typed)
+        from dynamod.worker.settings import WorkerSettings
+
+        settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+        name, model = settings.name, settings.model
         require_installed(name)
-        arguments = arguments_with(typed, config.get("engine_args") or {})
-        check_arguments(name, arguments, config.get("kv_cache_block_size"))
-        model = str(config.get("model") or config.get("model_path") or "")
+        arguments = arguments_with(settings.engine, settings.engine_args)
+        check_arguments(name, arguments, settings.kv_cache_block_size)
         if not ENGINES[name].model:
             continue
         if not model:

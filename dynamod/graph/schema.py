@@ -8,6 +8,7 @@ from dynamod.graph.graph import Graph
 from dynamod.graph.importing import Importer, shipped_root
 from dynamod.graph.load import load_service
 from dynamod.graph.options import PLACEMENTS
+from dynamod.graph.typed import model_schema
 from dynamod.graph.yamlgraph import GRAPH_KEYS, SERVICE_KEYS
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -112,9 +113,8 @@ def _models(graph: Graph) -> dict[str, Any]:
 def _section(name: str, model: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if model is None:
         return {"type": ["object", "null"], "properties": _section_keys()}
-    body = model.model_json_schema(ref_template=f"#/$defs/{name}.{{model}}")
-    for inner, definition in body.pop("$defs", {}).items():
-        defs[f"{name}.{inner}"] = definition
+    body, inner = model_schema(model, f"#/$defs/{name}.{{name}}")
+    defs |= {f"{name}.{one}": definition for one, definition in inner.items()}
     own: dict[str, Any] = {}
     for key, value in body.get("properties", {}).items():
         own[key] = value

@@ -233,12 +233,14 @@ def _errors_of(name: str) -> Iterator[None]:
 
 
 def _config_model(inner: type, given: type | None) -> type | None:
-    """The pydantic model of the section. A nested `Config` that is no model is the class's own business."""
-    pydantic = sys.modules.get("pydantic")  # who has a model has imported it
-    is_model = pydantic is not None and (lambda cls: isinstance(cls, type) and issubclass(cls, pydantic.BaseModel))
-    if given is not None:
-        if not is_model or not is_model(given):
-            raise UserError(f"config: {given!r} is no pydantic model")
-        return given
+    """The model of the section. A nested `Config` that is no pydantic model is the class's own business."""
+    loaded = sys.modules.get  # who has a model has imported its library; this module stays light
+    pydantic, msgspec = loaded("pydantic"), loaded("msgspec")
     nested = getattr(inner, "Config", None)
-    return cast("type", nested) if is_model and is_model(nested) else None
+    if given is None:
+        is_model = pydantic is not None and isinstance(nested, type) and issubclass(nested, pydantic.BaseModel)
+        return nested if is_model else None
+    models = tuple(kind for kind in (pydantic and pydantic.BaseModel, msgspec and msgspec.Struct) if kind)
+    if not isinstance(given, type) or not issubclass(given, models):
+        raise UserError(f"config: {given!r} is no pydantic model")
+    return given

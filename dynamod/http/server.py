@@ -23,6 +23,9 @@ from .settings import FrontendSettings
 
 log = logging.getLogger("dynamod.frontend")
 
+BACKLOG = 4096
+"""Connections that wait to be accepted."""
+
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 
 
@@ -43,7 +46,7 @@ class Server:
         self.metrics = Metrics()
         self.exposition = Exposition(self.metrics, settings.metrics_prefix, extra_collectors)
         self._routes = Routes([*routes, *health_routes(state, self.exposition)])
-        self._keys = KeyCheck(settings.api_keys)
+        self._keys = KeyCheck(settings.keys())
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._busy: dict[RequestContext, web.RequestHandler] = {}
@@ -73,7 +76,7 @@ class Server:
         self._http = HttpServer(self._handle, handler_cancellation=True)
         self._http.client_timeout = self.settings.client_timeout
         loop = asyncio.get_running_loop()
-        host, port, backlog = self.settings.host, self.settings.port, self.settings.backlog
+        host, port, backlog = self.settings.host, self.settings.port, BACKLOG
         try:
             if sock is not None:
                 self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=backlog)
@@ -155,7 +158,7 @@ class Server:
         return response
 
     def _tls(self) -> ssl.SSLContext | None:
-        cert, key = self.settings.tls_cert, self.settings.tls_key
+        cert, key = self.settings.tls_cert_path, self.settings.tls_key_path
         if not cert:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,80 +1,86 @@
-"""What an operator can decide about the HTTP server."""
+"""What an operator can decide about the HTTP server: the keys of the frontend's section in a config file."""
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from dynamod.message.errors import UserError
 
 METRICS_PREFIX = "dynamo_frontend"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FrontendSettings:
-    """Settings of one server; `port` 0 takes a free one. Times are seconds, 0 or None switches a thing off."""
+Seconds = Annotated[float, Meta(ge=0)]
 
-    host: str = "0.0.0.0"
-    port: int = 8000
-    body_limit_mb: float = 45.0
-    api_keys: tuple[str, ...] = field(default=(), repr=False)
+
+class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The OpenAI frontend. Times are seconds; 0 switches a thing off."""
+
+    host: Annotated[str, Meta(description="address to listen on")] = "0.0.0.0"
+    port: Annotated[int, Meta(ge=0, le=65535, description="port to listen on; 0 takes a free one")] = 8000
+    served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
+    endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
+    body_limit_mb: Annotated[float, Meta(gt=0, description="largest request body")] = 45.0
+    api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
+    api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
     unknown_fields: Literal["ignore", "reject"] = "ignore"
-    overload_status: int = 503
-    tls_cert: str = ""
-    tls_key: str = ""
-    keep_alive: float = 0.0  # interval of SSE comments that keep proxies from closing a silent stream
-    total_timeout: float | None = None
-    client_timeout: float = 300.0  # a client that reads nothing for so long is disconnected
-    metrics_prefix: str = METRICS_PREFIX
-    force_include_usage: bool = False
-    backlog: int = 4096
+    overload_status: Annotated[
+        int, Meta(ge=400, le=599, description="HTTP status when no worker can take a request")
+    ] = 503
+    tls_cert_path: str = ""
+    tls_key_path: str = ""
+    client_timeout: Annotated[Seconds, Meta(description="seconds a client may read nothing; 0: for ever")] = 300.0
+    keep_alive: Annotated[Seconds, Meta(description="seconds between SSE comments on a silent stream")] = 0.0
+    request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
+    metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX
+    force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65535:
-            raise UserError(f"port {self.port} is not between 0 and 65535")
-        if not self.body_limit_mb > 0:
-            raise UserError(f"body limit of {self.body_limit_mb} MB is not above 0")
-        if self.unknown_fields not in ("ignore", "reject"):
-            raise UserError(f"unknown_fields is {self.unknown_fields!r}", "use ignore or reject")
-        if not 400 <= self.overload_status <= 599:
-            raise UserError(f"overload status {self.overload_status} is no HTTP error", "use 503, 529 or 429")
-        if bool(self.tls_cert) != bool(self.tls_key):
+        if bool(self.tls_cert_path) != bool(self.tls_key_path):
             raise UserError("TLS needs a certificate and a key", "give both files")
-        if (
-            self.keep_alive < 0
-            or self.client_timeout < 0
-            or (self.total_timeout is not None and self.total_timeout < 0)
-        ):
-            raise UserError("a time of the frontend is negative")
+
+    def __repr__(self) -> str:
+        return f"FrontendSettings({self.host}:{self.port})"  # a log must not show the keys
 
     @property
     def body_limit(self) -> int:
         """Largest request body in bytes."""
         return int(self.body_limit_mb * 1024 * 1024)
 
-    @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> "FrontendSettings":
-        """Defaults, then the original's environment variables, then `overrides` that are not None.
+    @property
+    def guarded(self) -> bool:
+        """Whether clients have to send a key."""
+        return bool(self.api_keys or self.api_key_file)
 
-        DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE, DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS,
-        DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated), DYN_API_KEY_FILE.
-        """
-        env = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        if text := env.get("DYN_HTTP_BODY_LIMIT_MB"):
-            values["body_limit_mb"] = _number("DYN_HTTP_BODY_LIMIT_MB", text)
-        if text := env.get("DYN_HTTP_OVERLOAD_STATUS_CODE"):
-            values["overload_status"] = int(_number("DYN_HTTP_OVERLOAD_STATUS_CODE", text))
-        if text := env.get("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS"):
-            values["keep_alive"] = _number("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS", text) / 1000
-        if text := env.get("DYN_ENABLE_FORCE_INCLUDE_USAGE"):
-            values["force_include_usage"] = text.strip().lower() in ("1", "true", "yes", "on")
-        values["metrics_prefix"] = metrics_prefix(env)
-        if keys := read_keys(text=env.get("DYN_API_KEYS", ""), file=env.get("DYN_API_KEY_FILE", "")):
-            values["api_keys"] = keys
-        return cls(**values | {name: value for name, value in overrides.items() if value is not None})
+    def keys(self) -> tuple[str, ...]:
+        """The API keys. Raises UserError when the file cannot be read or holds none."""
+        return read_keys(self.api_keys, self.api_key_file)
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings that the original's environment variables give. Raises UserError.
+
+    DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE, DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS,
+    DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated), DYN_API_KEY_FILE.
+    """
+    env = os.environ if environ is None else environ
+    values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
+    if text := env.get("DYN_HTTP_BODY_LIMIT_MB"):
+        values["body_limit_mb"] = _number("DYN_HTTP_BODY_LIMIT_MB", text)
+    if text := env.get("DYN_HTTP_OVERLOAD_STATUS_CODE"):
+        values["overload_status"] = int(_number("DYN_HTTP_OVERLOAD_STATUS_CODE", text))
+    if text := env.get("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS"):
+        values["keep_alive"] = _number("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS", text) / 1000
+    if text := env.get("DYN_ENABLE_FORCE_INCLUDE_USAGE"):
+        values["force_include_usage"] = text.strip().lower() in ("1", "true", "yes", "on")
+    for name in ("DYN_API_KEYS", "DYN_API_KEY_FILE"):
+        if text := env.get(name):
+            values[name.removeprefix("DYN_").lower()] = text
+    return values
 
 
 def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:

@@ -6,8 +6,9 @@ import pytest
 
 from dynamod.engine.mocker.arguments import MockerArguments, arguments_of
 from dynamod.engine.names import check_arguments
+from dynamod.graph.typed import validate
 from dynamod.message.errors import UserError
-from dynamod.runtime.components.worker import options_of
+from dynamod.worker.settings import WorkerSettings
 
 
 def test_the_defaults_are_the_originals() -> None:
@@ -36,8 +37,8 @@ def test_the_block_size_of_the_worker_counts() -> None:
     with pytest.raises(UserError, match="block_size: 16, but kv_cache_block_size is 32"):
         arguments_of({"block_size": 16}, 32)
     config: dict[str, Any] = {"engine": "mocker", "model": "sample", "engine_args": {"num_gpu_blocks": 5}}
-    assert options_of(config).kv_cache_block_size is None
-    options = options_of({**config, "kv_cache_block_size": 8})
+    assert validate(WorkerSettings, config, "Worker").options().kv_cache_block_size is None
+    options = validate(WorkerSettings, {**config, "kv_cache_block_size": 8}, "Worker").options()
     assert arguments_of(options.arguments, options.kv_cache_block_size).block_size == 8
 
 

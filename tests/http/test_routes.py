@@ -69,7 +69,7 @@ def test_the_folder_of_a_guarded_route_is_guarded(path, guarded) -> None:
 
 async def test_a_server_of_routes_alone() -> None:
     state = {"endpoints": ["dyn://a.b.c"], "instances": []}
-    server = Server(FrontendSettings(host="127.0.0.1", port=0, api_keys=("key",)), ROUTES, lambda: state)
+    server = Server(FrontendSettings(host="127.0.0.1", port=0, api_keys="key"), ROUTES, lambda: state)
     await server.start()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 

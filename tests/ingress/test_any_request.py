@@ -94,7 +94,7 @@ def test_the_document_covers_every_route(threaded) -> None:
 
 
 def test_keys_and_the_overload_status_show_in_the_document() -> None:
-    made = document(ENDPOINTS, FrontendSettings(api_keys=("x",), overload_status=529))
+    made = document(ENDPOINTS, FrontendSettings(api_keys="x", overload_status=529))
     assert made["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
     assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
     assert "529" in made["paths"]["/v1/completions"]["post"]["responses"]

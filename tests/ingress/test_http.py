@@ -209,7 +209,7 @@ async def test_a_text_engine_never_sees_broken_json(server, backend, connect) ->
 
 
 async def test_api_keys(serve, connect) -> None:
-    server = await serve(api_keys=("good", "b\u00e9tter"))
+    server = await serve(api_keys="good,b\u00e9tter")
 
     async def ask(path: str, **headers: str) -> int:
         client = await connect(server)
@@ -253,7 +253,7 @@ async def test_tls(serve, tmp_path) -> None:
         pytest.skip("no openssl to make a certificate with")
     make = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
     subprocess.run([*make, "-subj", "/CN=x", "-keyout", key, "-out", cert], check=True, capture_output=True)
-    server = await serve(tls_cert=cert, tls_key=key)
+    server = await serve(tls_cert_path=cert, tls_key_path=key)
     async with aiohttp.ClientSession() as session:
         where = f"https://127.0.0.1:{server.port}/v1/chat/completions"
         async with session.post(where, json=CHAT | {"stream": True}, ssl=False) as answer:

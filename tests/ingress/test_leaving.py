@@ -72,7 +72,7 @@ async def test_a_request_that_ends_well_is_not_cancelled(server, backend, connec
 
 async def test_the_total_clock_before_the_first_byte_is_a_504(serve, backend, connect) -> None:
     backend.play = silent
-    client = await connect(await serve(total_timeout=0.05))
+    client = await connect(await serve(request_timeout=0.05))
     for body in (CHAT, UNARY):
         client.post(PATH, body)
         status, headers = await client.head()
@@ -83,7 +83,7 @@ async def test_the_total_clock_before_the_first_byte_is_a_504(serve, backend, co
 
 async def test_the_total_clock_in_mid_stream_is_an_error_event(serve, backend, connect) -> None:
     backend.play = forever
-    client = await connect(await serve(total_timeout=0.1))
+    client = await connect(await serve(request_timeout=0.1))
     client.post(PATH, CHAT)
     await client.head()
     chunks = await client.chunks()
@@ -98,7 +98,7 @@ async def test_the_total_clock_covers_a_backend_that_does_not_begin(serve, backe
         await never.wait()
 
     backend.start = start
-    client = await connect(await serve(total_timeout=0.05))
+    client = await connect(await serve(request_timeout=0.05))
     client.post(PATH, CHAT)
     assert (await client.head())[0] == 504
 
@@ -110,7 +110,7 @@ async def test_a_reader_that_stalls_is_cut_off_by_the_total_clock(serve, backend
         sink.finish(0, "stop", 1)
 
     backend.play = play
-    server = await serve(total_timeout=0.2)
+    server = await serve(request_timeout=0.2)
     client = await connect(server, 4096)
     client.post(PATH, CHAT)
     await until(lambda: backend.runs)

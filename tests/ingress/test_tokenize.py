@@ -109,7 +109,7 @@ async def test_a_text_engine_has_no_tokenizer_here(post, backend, path, fields) 
 
 @pytest.mark.parametrize(("path", "fields"), [("/tokenize", {"prompt": "x"}), ("/detokenize", {"tokens": [1]})])
 async def test_keys_guard_them(serve, connect, path, fields) -> None:
-    server = await serve(api_keys=("good",))
+    server = await serve(api_keys="good")
     for headers, expected in (({}, 401), ({"authorization": "Bearer good"}, 200)):
         client = await connect(server)
         client.post(path, json.dumps(fields).encode(), **headers)

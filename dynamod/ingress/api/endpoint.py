@@ -158,7 +158,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         job = Job(frontend.unused_id(context.id), self, asked, body)
         writer = self.writer(asked, job, context, meter, frontend.settings)
         clock: asyncio.TimerHandle | None = None
-        limit = frontend.settings.total_timeout
+        limit = frontend.settings.request_timeout
         if limit:
             clock = asyncio.get_running_loop().call_later(limit, context.abort, _too_long(limit))
         frontend.ids.add(job.id)

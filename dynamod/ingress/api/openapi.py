@@ -29,12 +29,12 @@ _MAYBE_TEXT = {"type": ["string", "null"]}
 def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
     """The OpenAPI 3.1 description of a server with these endpoints."""
     schemes: dict[str, Any] = {}
-    if settings.api_keys:
+    if settings.guarded:
         schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
     paths = _server_paths()
     for endpoint in endpoints:
         operation = _operation(endpoint, settings)
-        if settings.api_keys:
+        if settings.guarded:
             operation["security"] = [{"key": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     for path, methods in paths.items():

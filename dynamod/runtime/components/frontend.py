@@ -1,12 +1,13 @@
 """The frontend component: the HTTP server in the ingress process."""
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from dynamod.actor import Actor, Reason
+from dynamod.graph.typed import given, validate
 from dynamod.http.exposition import Exposition
 from dynamod.http.server import Server
-from dynamod.http.settings import FrontendSettings, read_keys
+from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
 from dynamod.message.errors import UserError
 from dynamod.runtime.context import ComponentContext
@@ -33,7 +34,8 @@ class FrontendComponent(Actor):
             raise UserError(
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
-        self._server = make_server(settings_of(ctx.config), backend, [self._statistics])
+        settings = validate(FrontendSettings, {**from_environment(), **given(ctx.config)}, ctx.name)
+        self._server = make_server(settings, backend, [self._statistics])
         await self._server.start(ctx.listener())
 
     def _statistics(self) -> "Iterable[Metric]":
@@ -59,22 +61,3 @@ class FrontendComponent(Actor):
         """Close the door."""
         if self._server is not None:
             await self._server.stop(grace=GRACE)
-
-
-def settings_of(config: Mapping[str, Any]) -> FrontendSettings:
-    """The HTTP settings from the component's configuration, over those of the environment. Raises UserError."""
-    keys = {name.replace("-", "_"): value for name, value in config.items()}
-    api_keys = read_keys(text=str(keys.get("api_keys") or ""), file=str(keys.get("api_key_file") or ""))
-    return FrontendSettings.from_environment(
-        host=keys.get("host"),
-        port=keys.get("port"),
-        body_limit_mb=keys.get("body_limit_mb"),
-        api_keys=api_keys or None,
-        unknown_fields=keys.get("unknown_fields"),
-        overload_status=keys.get("overload_status"),
-        tls_cert=keys.get("tls_cert_path"),
-        tls_key=keys.get("tls_key_path"),
-        keep_alive=keys.get("keep_alive"),
-        client_timeout=keys.get("client_timeout"),
-        total_timeout=keys.get("request_timeout"),
-    )

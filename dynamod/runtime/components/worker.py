@@ -2,19 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dynamod.actor import Reason, handle
 from dynamod.engine.base import Engine, EngineOptions, Spawn
-from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical, engine_class
+from dynamod.engine.names import engine_class
+from dynamod.graph.typed import validate
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
 from dynamod.runtime.context import ComponentContext
 from dynamod.transport.base import Reply
+from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
 
 log = logging.getLogger("dynamod.worker")
@@ -40,9 +39,9 @@ class WorkerComponent(Worker):
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
-        self._static = bool(ctx.config.get("static", False))
-        self._endpoint = str(ctx.config.get("endpoint", "generate"))
-        super().__init__(_make(ctx.config), options_of(ctx.config), self._published, self._withdrawn)
+        settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
+        self._static, self._endpoint = settings.static, settings.endpoint
+        super().__init__(_maker(settings.name), settings.options(), self._published, self._withdrawn)
 
     async def started(self) -> None:
         """Load the engine; the lease is waited for meanwhile."""
@@ -95,47 +94,8 @@ class WorkerComponent(Worker):
         await super().stopping(reason)
 
 
-def _make(config: Mapping[str, Any]) -> Any:
-    name = canonical(str(config.get("engine", DEFAULT)))
-
+def _maker(name: str) -> Any:
     def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         return engine_class(name)(options, spawn)
 
     return make
-
-
-def options_of(config: Mapping[str, Any]) -> EngineOptions:
-    """The engine's options from the component's configuration (keys with `-` or `_`). Raises UserError."""
-    get = {key.replace("-", "_"): value for key, value in config.items()}.get
-    typed = str(get("engine", DEFAULT))
-    name = canonical(typed)
-    model = get("model") or get("model_path") or ""
-    path: Path | None = None
-    if model and ENGINES[name].model:
-        from dynamod.preprocess.locate import locate
-
-        path = locate(str(model))
-    served = get("served_model_name") or get("model_name") or ""
-    if not served:
-        from dynamod.preprocess.locate import model_name
-
-        served = model_name(str(model), path) if path is not None else ""
-    if path is None and ENGINES[name].model:
-        raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
-    config_path = get("model_config")
-    if config_path:
-        from dynamod.preprocess.locate import locate
-
-        config_path = locate(str(config_path))
-    arguments = arguments_with(typed, get("engine_args") or {})
-    return EngineOptions(
-        name=str(served),
-        path=path,
-        config_path=config_path,
-        context_length=get("context_length"),
-        kv_cache_block_size=int(get("kv_cache_block_size") or 0) or None,
-        migration_limit=int(get("migration_limit", 3)),
-        tensor_parallel_size=int(get("tensor_parallel_size") or 1),
-        base_gpu_id=int(get("base_gpu_id") or 0),
-        arguments=arguments,
-    )
