@@ -258,6 +258,25 @@ def test_the_map_shows_the_import_rules() -> None:
             assert shown[package] == more, package
 
 
+def test_the_map_names_files_that_exist() -> None:
+    named = set(re.findall(r"`(\w+/[\w/]+\.py)`", (PACKAGE / "README.md").read_text()))
+    assert named
+    missing = {name for name in named if not (PACKAGE / name).is_file() and not (ROOT / name).is_file()}
+    assert not missing
+
+
+@pytest.mark.parametrize("package", [package.name for package in packages()])
+def test_the_readme_of_a_package_names_its_modules(package: str) -> None:
+    """All of them, with or without `.py`, and no file in the first column of a table that is not there."""
+    text = (PACKAGE / package / "README.md").read_text()
+    named = {name.rstrip("/").rpartition("/")[2].removesuffix(".py") for name in re.findall(r"`([\w./]+)`", text)}
+    modules = [path for path in sources(PACKAGE / package) if path.name not in ("__init__.py", "__main__.py")]
+    assert [str(path.relative_to(PACKAGE)) for path in modules if path.stem not in named] == []
+    cells = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    files = {path.name for path in sources(PACKAGE / package)}
+    assert {name for cell in cells for name in re.findall(r"(\w+\.py)`", cell)} <= files
+
+
 def test_the_root_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= 300
 
