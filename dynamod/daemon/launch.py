@@ -7,11 +7,12 @@ import msgspec
 
 from dynamod.actor import Backoff, Spec
 from dynamod.graph.graph import Graph
-from dynamod.runtime.liveness import clocks_of
+from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
 from dynamod.runtime.plan import HostPlan, ServicePlan
 
 from .gpus import VARIABLE
+from .groups import Group
 from .process import Adopt, Output, Process, ProcessRecord
 from .running import Running
 from .spawn import Origin
@@ -41,11 +42,15 @@ class Launcher:
         self._adopt, self._output, self._changed, self._origin = adopt, output, changed, origin
         self.records: dict[str, ProcessRecord] = {}
 
+    def clocks(self, group: Group) -> Clocks:
+        """How a process of the group is judged, as the environment of its command says. Raises UserError."""
+        return clocks_of([spec.config for spec in group.services], self._origin.environ)
+
     def spec(self, running: Running, index: int, child: str) -> Spec:
         """How to start replica `index`, under the supervisor's name `child`."""
         environ = self._environ(running, index)
         fds = [running.sock.fileno()] if running.sock is not None else []
-        clocks = clocks_of([spec.config for spec in running.group.services])
+        clocks = self.clocks(running.group)
 
         def factory() -> Process:
             plan = self._plan(running, index, child, environ)  # with what the other components are told by now

@@ -15,7 +15,6 @@ from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-from dynamod.runtime.liveness import clocks_of
 
 from .gpus import Gpus
 from .groups import Group, groups, require_some
@@ -86,13 +85,14 @@ class GraphRunner:
         )
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
+        self._stopping = asyncio.Lock()
 
     async def start(self) -> None:
         """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
         try:
             require_some(self.graph, self._node)
             for group in groups(self.graph, self._node):
-                clocks_of([spec.config for spec in group.services])  # wrong ones are told before anything runs
+                self._launcher.clocks(group)  # wrong ones are told before anything runs
                 listener = group.listener()
                 sock = None
                 if listener is not None:
@@ -111,14 +111,15 @@ class GraphRunner:
         self._changed()
 
     async def stop(self) -> None:
-        """End all processes at once and give everything back."""
-        if self._supervisor is not None:
-            names = [child.name for child in self._supervisor.children()]
-            await asyncio.gather(*(self._supervisor.stop_child(name) for name in names))
-            await self._system.root.stop_child(self.name)
-            self._supervisor = None
-        self._release()
-        self._changed()
+        """End all processes at once and give everything back. A second caller waits for the first."""
+        async with self._stopping:
+            if self._supervisor is not None:
+                names = [child.name for child in self._supervisor.children()]
+                await asyncio.gather(*(self._supervisor.stop_child(name) for name in names))
+                await self._system.root.stop_child(self.name)
+                self._supervisor = None
+            self._release()
+            self._changed()
 
     def rows(self) -> list[Row]:
         """One row per component and replica, and for each process that is about to take its place or to leave it."""

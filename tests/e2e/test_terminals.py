@@ -174,6 +174,33 @@ def test_commands_reach_all_sessions(machine: Any) -> None:
         assert (result.code, result.err.count("the daemon of this machine was stopped")) == (0, 1)
 
 
+@pytest.mark.parametrize("how", ["stop", "SIGTERM to the daemon", "SIGINT"])
+@together
+def test_a_daemon_ends_its_graphs_once_however_it_is_ended(machine: Any, how: str) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="10")
+    stream = machine.stream(command.ready(), " ".join(f"word{n}" for n in range(30)))
+    if how == "stop":
+        assert machine.run("dynamo", "stop").code == 0
+    elif how == "SIGINT":
+        command.send(signal.SIGINT)
+    else:
+        os.kill(machine.daemon().pid, signal.SIGTERM)
+    stream.read()
+    assert stream.finish == "stop" or stream.error is not None, "a client hears how its response ended"
+    result = command.wait(10)
+    assert result.code == 0
+    assert "did not end" not in result.err
+    assert "Traceback" not in result.err
+
+
+@together
+def test_the_clocks_of_a_session_are_those_of_its_command(machine: Any) -> None:
+    machine.start("dynamo-run", *WORKER).ready()
+    wrong = machine.start("dynamo-run", *WORKER, DYNAMOD_STALL_TIMEOUT="soon").wait(20)
+    assert wrong.code == 2
+    assert "DYNAMOD_STALL_TIMEOUT is 'soon'" in wrong.mistake()
+
+
 @together
 def test_terminals_with_the_same_words_have_names_of_their_own(machine: Any) -> None:
     machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "1"
