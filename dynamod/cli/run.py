@@ -12,11 +12,12 @@ from dynamod import __version__
 from dynamod.discovery.keys import Address
 from dynamod.graph.graph import DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
+from dynamod.router.policies import NAMES as MODES
+from dynamod.router.policies import mode_of
 
 if TYPE_CHECKING:
     from .interrupt import Talk
 
-MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
 _BOOLS = {"true": True, "false": False}
 MIGRATIONS = 1023
@@ -224,7 +225,7 @@ def build(arguments: RunArguments) -> Graph:
                 raise UserError(
                     f"{name} belongs to the front door, not to in={arguments.input}", "give it with in=http"
                 )
-        check_mode(flags.router_mode)
+        mode_of(flags.router_mode)
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
@@ -265,13 +266,6 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
     return Address.parse(output), model
 
 
-def check_mode(mode: str) -> None:
-    """Raises UserError for a router mode that is none."""
-    from dynamod.router.policy import mode_of
-
-    mode_of(mode)
-
-
 def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
     """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     frontend = {
@@ -295,7 +289,7 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
     }
     if not 0 <= flags.http_port <= 65535:
         raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
-    check_mode(flags.router_mode)
+    mode_of(flags.router_mode)
     specs = [
         _spec("Processor", "processor:ProcessorComponent", processor, "dynamo", "Processor"),
         _spec("Frontend", "frontend:FrontendComponent", frontend, "dynamo", "Frontend"),

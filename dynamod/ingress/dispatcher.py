@@ -44,7 +44,7 @@ class Route:
 
     def computed(self) -> None:
         """The first token has come."""
-        self._router.computed(self)
+        self._router.prefill_completed(self)
         self._dispatch.released(self._model)
 
     def wait(self, inflight: "Queued") -> bool:
@@ -54,7 +54,7 @@ class Route:
 
     def end(self) -> None:
         """The worker has no more to do with the request."""
-        self._router.end(self)
+        self._router.finished(self)
         self._dispatch.released(self._model)
 
 
@@ -143,7 +143,7 @@ class Dispatcher:
             return None
         route.decision = decision
         self.decisions.add(decision)
-        router.begin(route, decision, route.prompt)
+        router.started(route, decision, route.prompt)
         self.overhead(model).scheduling.observe((perf_counter() - started) * 1000)
         return served.get(decision.chosen)
 
@@ -167,8 +167,8 @@ class Dispatcher:
             live = self._live[model] = {one.instance_id: one for one in instances}
             for worker in before.keys() - live.keys():
                 self._feeds.drop((model, worker))
-                router.forget(worker)
-            if self.settings.listens:
+                router.state.forget(worker)
+            if self.settings.needs_events:
                 for worker, instance in live.items():
                     if before.get(worker) is not instance:
                         self._feeds.follow((model, worker), instance)
@@ -182,7 +182,7 @@ class Dispatcher:
         for worker in self._live.pop(model, ()):
             self._feeds.drop((model, worker))
             if router is not None:
-                router.forget(worker)
+                router.state.forget(worker)
         if router is not None:
             router.workers = set()
 
@@ -194,14 +194,14 @@ class Dispatcher:
     def expire(self) -> None:
         """Forget load that was never released, ask again for feeds that are silent. Called twice a second."""
         for router in self.routers.values():
-            router.expire()
+            router.state.expire()
         self._feeds.look()
 
     def _news(self, key: tuple[str, int], items: Sequence[WorkerEvent], anew: bool) -> None:
         model, worker = key
         router = self.routers.get(model)
         if router is not None:
-            router.news(worker, items, anew)
+            router.state.apply(worker, items, anew)
             self.released(model)
 
     # The queue.

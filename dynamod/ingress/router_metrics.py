@@ -94,7 +94,7 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
             ),
         )
         for worker in sorted(router.workers):
-            load = router.active.of(worker)
+            load = router.state.active.of(worker)
             name = names.get(worker) or f"{worker:x}"
             yield f"{prefix}_worker", {**labels, "worker": name}, WorkerRow(load.blocks, load.prefill)
         yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting(model))

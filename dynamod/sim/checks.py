@@ -151,20 +151,20 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
             continue
         if processor.dispatch.waiting(MODEL):
             log.violate("the queue is empty", f"{place.name} has {processor.dispatch.waiting(MODEL)} waiting")
-        own = [key for key in getattr(router.active, "_requests", ()) if isinstance(key, Route)]
+        own = [key for key in getattr(router.state.active, "_requests", ()) if isinstance(key, Route)]
         if own:
             log.violate("load is released", f"{place.name} counts {len(own)} requests of its own")
         for number in sorted(live):
-            load = router.active.of(number)
+            load = router.state.active.of(number)
             if load.requests:
                 log.violate("load is released", f"{place.name} counts {load.requests} requests at {number:x}")
-        indexed = dict(router.index.dump())
+        indexed = dict(router.state.index.dump())
         if not indexed.keys() <= live.keys():
             log.violate(
                 "the index knows the living", f"{place.name} has blocks of {_hex(indexed.keys() - live.keys())}"
             )
         for number, worker in live.items():
-            if whole and router.settings.listens:
+            if whole and router.settings.needs_events:
                 names = worker.blocks()
                 have = set(indexed[number].blocks) if number in indexed else set()
                 if names != have:

@@ -114,9 +114,9 @@ def _routing(cluster: Cluster, found: dict[str, Any]) -> None:
         spent = processor.dispatch.overhead(MODEL).scheduling
         total += spent.total
         count += sum(spent.counts)
-        statistics = router.index.statistics()
+        statistics = router.state.index.statistics()
         blocks, names = max(blocks, statistics.blocks), max(names, statistics.names)
-        index = router.index
+        index = router.state.index
         if not records:
             decision = router.decide(Prompt("measured", 100, (1, 2, 3)), processor.view.serving(MODEL))
             records += [decision] if decision is not None else []

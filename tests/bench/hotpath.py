@@ -111,12 +111,12 @@ def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
         output,
         listener,
         0,
-        post=around,
+        transport=around,
         route=around,
         exact=True,
         limit=3,
         now=now,
-        landed=lambda _: None,  # type: ignore[arg-type]
+        completed=lambda _: None,  # type: ignore[arg-type]
     )
     made.send()
 

@@ -13,7 +13,7 @@ from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.migration import request as flight_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
-from dynamod.router.router import Router
+from dynamod.router.state import WorkerState
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
 from dynamod.transport.inbox import Inbox
@@ -50,7 +50,7 @@ def keeps_load(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_blocks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     """A worker that goes is not forgotten."""
-    patch.setattr(Router, "forget", lambda self, worker: None)
+    patch.setattr(WorkerState, "forget", lambda self, worker: None)
 
 
 def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def _only_added(real: Any) -> Any:
 
 def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
     """A worker that tells anew what is under way there is believed, and the old words too."""
-    patch.setattr(ActiveLoad, "disown", lambda self, worker: None)
+    patch.setattr(ActiveLoad, "drop_published", lambda self, worker: None)
 
 
 def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:
