@@ -1,6 +1,5 @@
 """The base class of actors, and the decorators that make a method the receiver of a message type."""
 
-import asyncio
 import types
 import typing
 from collections.abc import Callable, Coroutine, Mapping
@@ -18,7 +17,8 @@ def handle(method: F) -> F:
     """Mark a method `async def name(self, message: SomeType)` as the receiver of mail of that type (or union).
 
     What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
-    failure is answered. Raising crashes the actor.
+    failure is answered. A future that it returns is the reply later: the actor goes on, and the future is cancelled
+    when the asker leaves. Raising crashes the actor.
     """
     method.__actor_lane__ = "mail"  # type: ignore[attr-defined]
     return method
@@ -81,6 +81,3 @@ class Actor:
     def inspection(self) -> dict[str, Any]:
         """What `inspect` shows beside the kernel's own facts. Must not block, must not contain payloads."""
         return {}
-
-
-Reply = asyncio.Future[Any]
