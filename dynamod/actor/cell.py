@@ -269,7 +269,7 @@ class Cell:
             if envelope.reply is None:
                 await receiver(self.actor, envelope.message)
             else:
-                async with asyncio.timeout_at(envelope.deadline) as scope:
+                async with asyncio.timeout(None) as scope:  # the asker's own clock abandons the envelope
                     envelope.scope = scope
                     value = await receiver(self.actor, envelope.message)
                 if isinstance(value, asyncio.Future):
@@ -363,8 +363,12 @@ class Cell:
         label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
         task = self._helpers.create_task(self._help(work), name=label, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step never awaited it
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            work.close()  # a task that is cancelled before its first step has never awaited it
+
+        task.add_done_callback(ended)
         return task
 
     def start_child(self, name: str, actor: Actor) -> "Ref":

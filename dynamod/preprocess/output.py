@@ -1,6 +1,7 @@
 """From an engine's deltas to the text a client sees: detokenising, stop tokens, stop strings, limits.
 
-`Output` is for token engines, `TextOutput` for text engines. One object serves one answer, called by the stream's sink:
+`Output` is for token engines, `TextOutput` for text engines, `NoText` for answers without text. One object serves one
+answer, called by the stream's sink:
 
     text = output.push(ids)          # what to send now, perhaps ""
     if output.finish: ...            # "stop" or "length": over; tell the engine if it did not say so itself
@@ -16,7 +17,39 @@ from .stops import StopMatcher
 from .tokenizer import Tokenizer
 
 
-class Output:
+class NoText:
+    """An answer of values without text, for example embeddings. Whoever sends text takes one of the others."""
+
+    __slots__ = ("completion_tokens", "finish")
+
+    def __init__(self) -> None:
+        self.completion_tokens = 0
+        self.finish: str | None = None
+
+    def token(self, index: int) -> str:
+        """`push` of one id behind which the engine goes on."""
+        return self.push((index,))
+
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """Text for new ids. Raises TypeError where the engine should not send any."""
+        raise TypeError("an engine of another kind sent token ids")
+
+    def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
+        """Text to show for new text. Raises TypeError where the engine should not send any."""
+        raise TypeError("an engine of another kind sent text")
+
+    def end(self, finish: str) -> str:
+        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
+        if self.finish is not None:
+            return ""
+        self.finish = finish
+        return self._rest()
+
+    def _rest(self) -> str:
+        return ""
+
+
+class Output(NoText):
     """What the ingress applies to one answer's tokens.
 
     Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
@@ -35,9 +68,6 @@ class Output:
         "_simple",
         "_stop_ids",
         "_token",
-        "completion_tokens",
-        "finish",
-        "prompt_tokens",
     )
 
     def __init__(
@@ -45,12 +75,12 @@ class Output:
         tokenizer: Tokenizer,
         stops: Stops,
         eos_token_ids: Iterable[int] = (),
-        prompt_tokens: int = 0,
         *,
         skip_special: bool = True,
         continuing: bool = False,
         include_stop: bool = False,
     ) -> None:
+        super().__init__()
         self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
         self._push = self._decoder.push
         self._token = self._decoder.token
@@ -60,9 +90,6 @@ class Output:
         self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
         self._min = stops.min_tokens or 0
         self._simple = self._limit if self._matcher is None else 0  # fewer tokens than this end only by a stop token
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = 0
-        self.finish: str | None = None
 
     def token(self, index: int) -> str:
         """`push` of one id behind which the engine goes on: the hot path."""
@@ -93,13 +120,6 @@ class Output:
             self.finish = engine_finish
         return text
 
-    def end(self, finish: str) -> str:
-        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
-        if self.finish is not None:
-            return ""
-        self.finish = finish
-        return self._rest()
-
     def _one(self, index: int) -> str:
         """One token with every check, in the order of the rules."""
         self.completion_tokens += 1
@@ -127,18 +147,16 @@ class Output:
         return shown if found else shown + self._matcher.flush()
 
 
-class TextOutput:
+class TextOutput(NoText):
     """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
 
-    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish", "prompt_tokens")
+    __slots__ = ("_limit", "_matcher", "_min")
 
-    def __init__(self, stops: Stops, prompt_tokens: int = 0, *, include_stop: bool = False) -> None:
+    def __init__(self, stops: Stops, *, include_stop: bool = False) -> None:
+        super().__init__()
         self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
         self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
         self._min = stops.min_tokens or 0
-        self.prompt_tokens = prompt_tokens
-        self.completion_tokens = 0
-        self.finish: str | None = None
 
     def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
         """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over.
@@ -159,9 +177,5 @@ class TextOutput:
             return text + self.end("length")
         return text
 
-    def end(self, finish: str) -> str:
-        """The engine has ended the answer: return what was held back. The first reason to finish stays."""
-        if self.finish is not None:
-            return ""
-        self.finish = finish
+    def _rest(self) -> str:
         return self._matcher.flush() if self._matcher is not None else ""

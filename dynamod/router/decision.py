@@ -9,13 +9,16 @@ KEPT = 16
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker as the router saw it. `overlap`: blocks of the prompt that it had; `total`: the weighted cost."""
+    """One worker as the router saw it. `overlap`: blocks of the prompt that it had.
+
+    `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None where nobody asked for costs.
+    """
 
     instance: int
     overlap: int
     requests: int
-    terms: msgspec.Struct  # cost.Terms
-    total: float
+    total: float = 0.0
+    terms: msgspec.Struct | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -38,7 +38,9 @@ class Eligible:
     def __init__(self, prompt: Prompt, tried: Collection[int], policy: Policy, state: WorkerState) -> None:
         self._prompt, self._tried, self._state = prompt, tried, state
         columns = state.columns
-        self._out = {worker for worker in tried if worker in columns.all.place} | columns.busy
+        self._out: Collection[int] = columns.busy
+        if tried:
+            self._out = columns.busy.union(worker for worker in tried if worker in columns.all.place)
         self._only, self.reason = self._required(policy)
         self.workers = columns.without(self._out) if self._only is None else self._one(self._only)
         self.overlaps = state.overlaps(prompt.blocks)
@@ -64,17 +66,21 @@ class Eligible:
             costs[place] = cost
         return costs
 
-    def candidates(self, places: Sequence[int], weights: Mapping[str, float]) -> tuple[Candidate, ...]:
-        """Records of the workers at some places, with their costs by these weights; without weights costs are 0."""
-        if self._counted is not None and len(places) == len(self.workers.ids):
+    def candidates(self, places: Sequence[int], weights: Mapping[str, float] | None) -> tuple[Candidate, ...]:
+        """Records of the workers at some places, with their costs by these weights; None: nobody asked for costs."""
+        whole = len(places) == len(self.workers.ids)
+        workers = self.workers if whole else self.workers.at(places)
+        ids, requests, overlaps = workers.ids, workers.requests, self.overlaps
+        depths = [overlaps.get(worker, 0) for worker in ids] if overlaps else [0] * len(ids)
+        if weights is None:
+            return tuple(map(Candidate, ids, depths, requests))
+        if whole and self._counted is not None:
             found, costs = self._counted
         else:
-            workers = self.workers.at(places)
-            found = self._sent_to(workers, workers.ids)
+            found = self._sent_to(workers, ids)
             costs = totals(found, weights)
         terms = map(Terms, *(term.weigh(found, 1.0) for term in TERMS.values()))
-        ids, requests = found.workers.ids, found.workers.requests
-        return tuple(map(Candidate, ids, [self.overlaps.get(worker, 0) for worker in ids], requests, terms, costs))
+        return tuple(map(Candidate, ids, depths, requests, costs, terms))
 
     def excluded(self) -> tuple[tuple[int, str], ...]:
         """KEPT at most of those who may not, and why."""
@@ -84,6 +90,8 @@ class Eligible:
 
     def most_overlap(self, chosen: int) -> int:
         """The most blocks of the prompt that any of the workers has; `chosen` is one of them."""
+        if not self.overlaps:
+            return 0
         most = self.overlaps.get(chosen, 0)
         deeper = [(depth, worker) for worker, depth in self.overlaps.items() if depth > most]
         return max([depth for depth, worker in deeper if worker in self.workers.place], default=most)

@@ -107,7 +107,7 @@ class Router:
         left_out = len(workers.ids) - len(places)
         if left_out and tied:
             tied = tuple(sorted({workers.ids[place] for place in places}.intersection(tied)))
-        excluded, weights = eligible.excluded(), self._applied(prompt) if question.scored else {}
+        excluded, weights = eligible.excluded(), self._applied(prompt) if self._scores else None
         return Decision(
             request=prompt.request,
             model=self.model,

@@ -148,6 +148,8 @@ class Client:
 
     def fail(self, error: RequestError) -> None:
         """See ResponseSink."""
+        if self.process is not None and not self.process.alive:
+            return  # what a process that is killed still wants to write reaches nobody
         self._hear("fail")
         self.error = error
         over = bool(self.end)

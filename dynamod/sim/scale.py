@@ -111,7 +111,7 @@ def _routing(cluster: Cluster, found: dict[str, Any]) -> None:
         router = processor.router() if processor is not None else None
         if processor is None or router is None:
             continue
-        spent = processor.dispatch.overhead(MODEL).scheduling
+        spent = processor.dispatch.counts[MODEL].overhead.scheduling
         total += spent.total
         count += sum(spent.counts)
         statistics = router.state.index.statistics()

@@ -106,10 +106,13 @@ def check(router: Router, prompt: Prompt, decision: Decision) -> None:
     weight = applied(router.settings.weights, factor)
     for one in decision.candidates:
         overlap, requests, terms = expected(router, prompt, one.instance)
-        assert (one.overlap, one.requests, one.terms) == (overlap, requests, terms)
-        if decision.mode == "kv" or decision.shadow_mode == "kv":
-            total = sum(weight[name] * getattr(terms, name) for name in TERMS)
-            assert one.total == pytest.approx(total) or len(decision.candidates) == 1
+        assert (one.overlap, one.requests) == (overlap, requests)
+        total = sum(weight[name] * getattr(terms, name) for name in TERMS)
+        if one.terms is not None:
+            assert (one.terms, one.total) == (terms, pytest.approx(total))
+        else:
+            assert one.total == 0
+            assert len(decision.candidates) == 1 or "kv" not in (decision.mode, decision.shadow_mode)
     if decision.mode != "kv" or len(decision.candidates) == 1 or decision.temperature > 0:
         return
     bound = overload_bound([one.requests for one in decision.candidates])

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from dynamod.ingress.dispatcher import ModelServed
 from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.errors import Overloaded
 from dynamod.router.router import RouterSettings
@@ -21,7 +22,7 @@ async def started(house: Any, until: Any, workers: int, engine: Any, **settings:
 
 
 def router(house: Any) -> Any:
-    return house.processor.dispatch.routers["sample"]
+    return house.processor.dispatch.routers["sample", ""]
 
 
 async def test_what_was_sent_is_remembered_where_engines_tell_nothing(house, until, words) -> None:
@@ -55,7 +56,7 @@ async def test_busy_workers_get_nothing_and_the_request_is_refused(house, until,
     await house.ask(text="x")
     await until(lambda: len(members[1].engine.replies) == 1)
     router(house).state.active.start("b", members[1].instance.instance_id, (), 5, 0.0)
-    client = await house.ask(text="x")
+    client = await (await house.ask(text="x")).wait()
     assert isinstance(client.error, Overloaded)
     assert client.error.retry_after
     record = house.processor.dispatch.decisions.of("job3")
@@ -67,12 +68,12 @@ async def test_requests_wait_in_the_order_of_their_priority(house, until, words)
     router(house).state.active.start("load", member.instance.instance_id, (), 5, 0.0)
     for priority in (0, 5, 0):
         await house.ask(text=f"p{priority}", nvext={"agent_hints": {"priority": priority}})
-    full = await house.ask(text="x")
+    full = await (await house.ask(text="x")).wait()
     assert isinstance(full.error, Overloaded)
-    assert house.processor.dispatch.waiting("sample") == 3
+    assert house.processor.dispatch.waiting(("sample", "")) == 3
     assert not member.engine.replies
     router(house).state.active.finish("load")
-    house.processor.dispatch.released("sample")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: len(member.engine.replies) == 3)
     asked = [b"p5" in request.body for request in member.engine.requests]
     assert asked == [True, False, False]
@@ -82,10 +83,11 @@ async def test_who_leaves_the_queue_makes_room(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv", busy_prefill=0, queue_size=1)
     router(house).state.active.start("load", member.instance.instance_id, (), 5, 0.0)
     waiting = await house.ask(text="gone")
+    await until(lambda: house.processor.dispatch.waiting(("sample", "")) == 1)
     waiting.run.cancel()
     await house.ask(text="stays")
     router(house).state.active.finish("load")
-    house.processor.dispatch.released("sample")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: len(member.engine.replies) == 1)
     await asyncio.sleep(0.02)
     assert [b"stays" in request.body for request in member.engine.requests] == [True]
@@ -112,7 +114,7 @@ async def test_ingress_processes_hear_of_each_others_requests(house, until, word
     other = await second_ingress(house, until, mode="kv")
     await until(lambda: member.actor.statistics().feeds == 2)
     await house.ask(text="x")
-    theirs = other.dispatch.routers["sample"]
+    theirs = other.dispatch.routers["sample", ""]
     await until(lambda: theirs.state.active.of(number).requests == 1)
     assert router(house).state.active.of(number).requests == 1, "who sent it is not told again"
     member.engine.replies[0].text("a", 1, "stop", 1)
@@ -136,8 +138,8 @@ async def test_many_changes_of_one_turn_are_one_look(house, until, words, monkey
     dispatch = house.processor.dispatch
     await until(lambda: len(router(house).workers) == 3)
     looks: list[set[int]] = []
-    released = dispatch.released
-    monkeypatch.setattr(dispatch, "released", lambda model: (looks.append(router(house).workers), released(model)))
+    fell = dispatch._load_fell
+    monkeypatch.setattr(dispatch, "_load_fell", lambda key: (looks.append(router(house).workers), fell(key)))
     for member in members[:2]:
         house.leave(member)  # each is two changes
     assert not looks
@@ -149,12 +151,12 @@ async def test_many_changes_of_one_turn_are_one_look(house, until, words, monkey
 async def test_a_router_with_other_blocks_hears_all_anew(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv")
     await until(lambda: member.actor.statistics().feeds == 1)
-    dispatch, old = house.processor.dispatch, router(house)
+    old = router(house)
     card = msgspec.structs.replace(house.processor.cards["sample"], kv_cache_block_size=old.block_size * 2)
-    new = dispatch.router(card)
-    assert new is not old
+    house.processor._dispatcher.send_nowait(ModelServed(card))
+    await until(lambda: router(house) is not old)
     assert not old.workers
-    await until(lambda: member.instance.instance_id in new.state.loads)
+    await until(lambda: member.instance.instance_id in router(house).state.loads)
     assert member.actor.statistics().feeds == 1
 
 
@@ -199,11 +201,12 @@ async def test_who_waits_and_is_sent_by_its_clock_is_sent_once(house, until, wor
     for number, member in enumerate(members):
         router(house).state.active.start(number, member.instance.instance_id, (), 5, 0.0)
     await house.ask(text="x")
-    (inflight,) = house.processor._in_flight
+    await until(lambda: house.processor.dispatch.waiting(("sample", "")) == 1)
+    (inflight,) = house.processor.requests._open
     for number in range(2):
         router(house).state.active.finish(number)
     inflight.leave("its clock has passed")
-    house.processor.dispatch.released("sample")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: sum(len(member.engine.replies) for member in members) == 1)
     await asyncio.sleep(0.05)
     assert sum(len(member.engine.replies) for member in members) == 1
@@ -232,7 +235,7 @@ async def test_a_hard_session_has_one_worker_for_all_ingress_processes(house, un
     assert len(set.union(*first.values())) > 1
     (gone,) = first["a"]
     await house.die(members[gone])
-    await until(lambda: all(len(one.dispatch.routers["sample"].workers) == 3 for one in (house.processor, other)))
+    await until(lambda: all(len(one.dispatch.routers["sample", ""].workers) == 3 for one in (house.processor, other)))
     second = await homes()
     assert {len(places) for places in second.values()} == {1}
     assert gone not in set.union(*second.values())
