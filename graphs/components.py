@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dynamod.graph.service import depends, endpoint, service
 from dynamod.http.settings import FrontendSettings
+from dynamod.router.cost import TERMS
+from dynamod.router.policies import NAMES
 from dynamod.worker.settings import WorkerSettings
 
 
@@ -26,11 +28,9 @@ class ProcessorSettings(Settings):
     block_size: int | None = None
     max_model_len: int | None = None
     router: str | None = Field(None, description="old name of router_mode")
-    router_mode: str | None = Field(
-        None, description="round-robin (default), random, kv, least-loaded, power-of-two or direct"
-    )
+    router_mode: str | None = Field(None, description=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}; {NAMES[0]} by default")
     router_cost: dict[str, float] | Literal["original"] | None = Field(
-        None, description="weights of the KV cost: prefill, queued, active, evicted, interference; or the word original"
+        None, description=f"weights of the KV cost: {', '.join(TERMS)}; or the word original"
     )
     kv_overlap_score_weight: float = Field(1.0, ge=0, description="scales every prompt term; 0: only active blocks")
     router_temperature: float = Field(0.0, ge=0, description="0 takes the lowest cost, above it chance by softmax")

@@ -17,7 +17,8 @@ def handle(method: F) -> F:
     """Mark a method `async def name(self, message: SomeType)` as the receiver of messages of that type (or union).
 
     What it returns is the reply to an `ask`; returning an exception makes the ask raise it, which is how an expected
-    failure is answered. Raising crashes the actor.
+    failure is answered. A future that it returns is the reply later: the actor goes on, and the future is cancelled
+    when the asker leaves. Raising crashes the actor.
     """
     method.__actor_lane__ = "messages"  # type: ignore[attr-defined]
     return method

@@ -46,6 +46,7 @@ class Envelope:
     deadline: float | None = None
     chain: tuple[str, ...] = ()
     scope: asyncio.Timeout | None = None
+    later: asyncio.Future[Any] | None = None
     abandoned: bool = False
 
     def abandon(self) -> None:
@@ -53,6 +54,19 @@ class Envelope:
         self.abandoned = True
         if self.scope is not None and not self.scope.expired():
             self.scope.reschedule(asyncio.get_running_loop().time())
+        if self.later is not None:
+            self.later.cancel()
+
+    def defer(self, later: asyncio.Future[Any]) -> None:
+        """The asker gets its reply when this future is done."""
+        self.later = later
+        later.add_done_callback(self._settle)
+
+    def _settle(self, later: asyncio.Future[Any]) -> None:
+        if later.cancelled():
+            self.answer(ActorUnreachable("the reply was withdrawn"))
+        else:
+            self.answer(later.exception() or later.result())
 
     def answer(self, value: Any) -> None:
         """Give the asker its reply; an exception instance is raised there."""
@@ -119,6 +133,10 @@ class Context:
         """Run `work` beside the mailbox as long as the actor lives; its exception crashes the actor."""
         return self.cell.spawn(work, name)
 
+    def child(self, name: str, actor: Actor) -> "Ref":
+        """Start an actor that shares this one's life: it ends when this one ends, and its crash is this one's crash."""
+        return self.cell.start_child(name, actor)
+
     def watch(self, ref: "Ref") -> None:
         """Have `Terminated` delivered to this actor when the incarnation behind `ref` ends (at once if it has)."""
         self.system.watch(ref, lambda notice: self.cell.mailbox.put_control(Envelope(notice)))
@@ -148,6 +166,7 @@ class Cell:
         self._watchers: list[Callable[[Terminated], None]] = []
         self._helpers: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._deferred: set[asyncio.Future[Any]] = set()
         self._helper_error: BaseException | None = None
         self._current: Envelope | None = None
         self._current_since = 0.0
@@ -250,9 +269,15 @@ class Cell:
             if envelope.reply is None:
                 await receiver(self.actor, envelope.message)
             else:
-                async with asyncio.timeout_at(envelope.deadline) as scope:
+                async with asyncio.timeout(None) as scope:  # the asker's own clock abandons the envelope
                     envelope.scope = scope
-                    envelope.answer(await receiver(self.actor, envelope.message))
+                    value = await receiver(self.actor, envelope.message)
+                if isinstance(value, asyncio.Future):
+                    self._deferred.add(value)
+                    value.add_done_callback(self._deferred.discard)
+                    envelope.defer(value)
+                else:
+                    envelope.answer(value)
         except TimeoutError:
             if scope is None or not scope.expired():
                 raise
@@ -273,6 +298,9 @@ class Cell:
         for envelope in self.mailbox.close():
             self.system.undelivered(self.ref, envelope.message, "the actor ended")
             envelope.answer(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it read the message"))
+        for later in self._deferred:
+            if not later.done():
+                later.set_exception(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it replied"))
         try:
             async with asyncio.timeout(self._shutdown):
                 await self.actor.stopping(reason)
@@ -335,19 +363,40 @@ class Cell:
         label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
         task = self._helpers.create_task(self._help(work), name=label, context=context)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: work.close())  # a task cancelled before its first step never awaited it
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            work.close()  # a task that is cancelled before its first step has never awaited it
+
+        task.add_done_callback(ended)
         return task
+
+    def start_child(self, name: str, actor: Actor) -> "Ref":
+        """See Context.child."""
+        ref = self.system.next_incarnation(f"{self.ref.path}/{name}")
+        cell = Cell(self.system, ref, actor, self._child_died, self._shutdown)
+        self.system.register(cell)
+        cell.adopt(self.spawn(cell.run(), name))
+        return ref
+
+    def _child_died(self, cell: "Cell", reason: Reason) -> None:
+        self.system.unregister(cell)
+        if isinstance(reason, Crashed):
+            self._crash(reason.error)
 
     async def _help(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             return await work
         except Exception as error:
-            if self._helper_error is None and self.state != "Stopped":
-                self._helper_error = error
-                assert self.task is not None
-                self.task.cancel()  # the crash must not wait for the end of a long message
+            self._crash(error)
             return None
+
+    def _crash(self, error: BaseException) -> None:
+        """Something that shares this actor's life has failed."""
+        if self._helper_error is None and self.state != "Stopped":
+            self._helper_error = error
+            assert self.task is not None
+            self.task.cancel()  # the crash must not wait for the end of a long message
 
     # Looking inside.
 

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from dynamod.message.errors import UserError
+from dynamod.router.policies import NAMES, mode_of
 
 app = typer.Typer(help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True)
 
-COMPARED = ("round-robin", "random", "least-loaded", "power-of-two", "kv-original", "kv")
+COMPARED = (*(name for name in NAMES if name not in ("direct", "session-affinity")), "kv-original")
+"""Without the modes that need a client who names the worker or a session."""
 
 
 @app.command("replay")
@@ -101,16 +103,13 @@ def _arrivals(trace: str, block_size: int, seed: int) -> list[Any]:
 
 
 def _modes(text: str) -> Sequence[str]:
-    from dynamod.router.policy import mode_of
-
     names = COMPARED if text == "all" else tuple(word.strip() for word in text.split(","))
     return [name if name == "kv-original" else mode_of(name) for name in names]
 
 
 def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -> Any:
     from dynamod.router.cost import ORIGINAL, weights_of
-    from dynamod.router.policy import mode_of
-    from dynamod.router.router import RouterSettings
+    from dynamod.router.settings import RouterSettings
 
     if name == "kv-original":
         return RouterSettings("kv", ORIGINAL, overlap_weight, temperature)

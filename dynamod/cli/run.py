@@ -13,11 +13,12 @@ from dynamod.discovery.keys import Address
 from dynamod.engine.names import DEFAULT, ENGINES
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
+from dynamod.router.policies import NAMES as MODES
+from dynamod.router.policies import mode_of
 
 if TYPE_CHECKING:
     from .interrupt import Talk
 
-MODES = ("round-robin", "random", "kv", "least-loaded", "power-of-two", "direct")
 INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
 _BOOLS = {"true": True, "false": False}
 MIGRATIONS = 1023
@@ -226,7 +227,7 @@ def build(arguments: RunArguments) -> Graph:
                 raise UserError(
                     f"{name} belongs to the front door, not to in={arguments.input}", "give it with in=http"
                 )
-        check_mode(flags.router_mode)
+        mode_of(flags.router_mode)
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
@@ -267,13 +268,6 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
     return Address.parse(output), model
 
 
-def check_mode(mode: str) -> None:
-    """Raises UserError for a router mode that is none."""
-    from dynamod.router.policy import mode_of
-
-    mode_of(mode)
-
-
 def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
     """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     frontend = {
@@ -297,7 +291,7 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
     }
     if not 0 <= flags.http_port <= 65535:
         raise UserError(f"--http-port {flags.http_port} is out of range", "choose 0 to 65535")
-    check_mode(flags.router_mode)
+    mode_of(flags.router_mode)
     specs = [
         _spec("Processor", PROCESSOR, processor, "dynamo", "Processor"),
         _spec("Frontend", FRONTEND, frontend, "dynamo", "Frontend"),

@@ -17,6 +17,9 @@ log = logging.getLogger("dynamod.registry")
 _instance = msgspec.json.Decoder(Instance)
 _card = msgspec.json.Decoder(ModelCard)
 
+_Group = tuple[str, tuple[str, str, str] | None, str | None]
+"""Model, what its cards must have in common, pool."""
+
 ModelWatcher = Callable[[str, ModelCard | None], None]
 
 GROUPS = 64
@@ -76,7 +79,7 @@ class View:
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
         self._quarantined: set[str] = set()
-        self._served: dict[tuple[str, tuple[str, str, str] | None], tuple[ModelCard | None, Serving]] = {}
+        self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
@@ -128,12 +131,12 @@ class View:
         """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
         return list(self.served(name, like).instances)
 
-    def served(self, name: str, like: ModelCard | None = None) -> Serving:
+    def served(self, name: str, like: ModelCard | None = None, pool: str | None = None) -> Serving:
         """`serving`, kept up to date while things change: with thousands of instances it costs nothing to ask again.
 
-        To be asked for each time: an answer that is not asked for may be forgotten.
+        `pool`: only its instances. To be asked for each time: an answer that is not asked for may be forgotten.
         """
-        key = (name, None if like is None else (like.name, like.kind, like.mdc_sum))  # what `disagree` looks at
+        key = (name, None if like is None else (like.name, like.kind, like.mdc_sum), pool)  # what `disagree` looks at
         found = self._served.get(key)
         if found is not None:
             return found[1]
@@ -142,21 +145,22 @@ class View:
         group = Serving()
         self._served[key] = (like, group)
         for place in self._models.get(name, ()):
-            group.put(place, self._serves(place, name, like))
+            group.put(place, self._serves(place, name, like, pool))
         return group
 
-    def _serves(self, place: str, name: str, like: ModelCard | None) -> Instance | None:
+    def _serves(self, place: str, name: str, like: ModelCard | None, pool: str | None) -> Instance | None:
         card = self._models.get(name, {}).get(place)
         if card is None or (like is not None and disagree(card, like)):
             return None
         instance = self._by_key.get(INSTANCES + place)
-        ready = instance is not None and instance.state == "ready" and not self.quarantined(instance)
-        return instance if ready else None
+        if instance is None or instance.state != "ready" or self.quarantined(instance):
+            return None
+        return instance if pool is None or instance.pool == pool else None
 
     def _revise(self, place: str) -> None:
         """Something at a place of the registry has changed."""
-        for (name, _), (like, group) in self._served.items():
-            group.put(place, self._serves(place, name, like))
+        for (name, _, pool), (like, group) in self._served.items():
+            group.put(place, self._serves(place, name, like, pool))
 
     def quarantined(self, instance: Instance) -> bool:
         """Whether the daemon of the instance's process does not hear from it."""

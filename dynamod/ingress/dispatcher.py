@@ -1,240 +1,298 @@
-"""Where requests go: a router per model, a route for each flight, and a queue for when all workers are busy.
+"""The dispatcher: an actor that gives requests their place at an instance, or has them wait for one.
 
-A route is charged to its worker before the request is sent, is told when the prompt has been computed, and ends with
-the flight, whatever way that ends: load can neither be late nor be left behind.
+It has a router for each model and pool, subscribes to the events of the workers for them, and keeps a queue for when
+all workers are busy. `router.placement.DispatcherClient` is how others ask it for places.
 """
 
 import asyncio
-import heapq
-import random as random_module
 import time
-from collections.abc import Collection, Sequence
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import perf_counter
-from typing import Protocol
 
-from dynamod.discovery.view import View
+import msgspec
+
+from dynamod.actor import Actor, Reason, control, handle
+from dynamod.discovery.view import Serving, View
 from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import Overloaded
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.decision import Decision, DecisionLog
-from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.router.placement import Acquire, Placement
+from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import MigrationCounts, Overhead
-from .subscriptions import EventSubscriptions, Spawn
+from .subscriptions import EventSubscriptions
+
+HOUSEKEEPING = 0.5
+"""Seconds between looks for load that was never released and for subscriptions that are silent."""
+
+Key = tuple[str, str]
+"""Model and pool."""
+
+Row = tuple[str, dict[str, str], msgspec.Struct]
+"""Of metrics: prefix, labels, numbers."""
 
 
-class Route:
-    """One flight's way: see migration.request.Route. `decision` is the last one."""
+@dataclass(frozen=True, slots=True)
+class ModelServed:
+    """Requests for this model are placed from now on, at instances whose card agrees with this one."""
 
-    __slots__ = ("_dispatch", "_model", "_router", "decision", "prompt")
-
-    def __init__(self, dispatch: "Dispatcher", model: str, router: Router, prompt: Prompt) -> None:
-        self._dispatch, self._model, self._router = dispatch, model, router
-        self.prompt = prompt
-        self.decision: Decision | None = None
-
-    def pick(self, tried: Collection[int]) -> Instance | None:
-        """Decide and charge; None when none can take it."""
-        return self._dispatch.pick(self._model, self._router, self, tried)
-
-    def others(self, tried: Collection[int]) -> bool:
-        """Whether an instance is ready that has not been tried, and may be: who asks for one by its id has no other."""
-        return self.prompt.instance not in tried and self._dispatch.available(self._model, tried)
-
-    def computed(self) -> None:
-        """The first token has come."""
-        self._router.computed(self)
-        self._dispatch.released(self._model)
-
-    def wait(self, inflight: "Queued") -> bool:
-        """A move that finds all workers busy waits, whatever the queue's size: its client is in the middle."""
-        self._dispatch.wait(self._model, inflight, forced=True)
-        return True
-
-    def end(self) -> None:
-        """The worker has no more to do with the request."""
-        self._router.end(self)
-        self._dispatch.released(self._model)
+    card: ModelCard
 
 
-class Queued(Protocol):
-    """What waits for a worker that is not busy: a flight. `instance` is None until it has been sent once."""
+@dataclass(frozen=True, slots=True)
+class ModelGone:
+    """Nobody serves the model any more."""
 
-    over: bool
-    instance: Instance | None
-
-    def send(self) -> bool:
-        """Send it. False when none can take it."""
-        ...
+    model: str
 
 
-class Dispatcher:
-    """All routers of an ingress process, and what waits for them."""
+@dataclass(frozen=True, slots=True)
+class DecisionsOf:
+    """Ask for the decisions about a request: a list of `Decision`, empty when it is not known (any more)."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class RouterRows:
+    """Ask for what metrics show of the routers: a list of rows (see router_metrics.rows)."""
+
+    prefix: str
+    migration_limit: int | None = None
+
+
+class ModelCounts:
+    """What is counted of a model's requests: what routing has cost them, and how often they had to move."""
+
+    __slots__ = ("migrations", "overhead")
+
+    def __init__(self) -> None:
+        self.overhead, self.migrations = Overhead(), MigrationCounts()
+
+
+@dataclass(slots=True)
+class _Group:
+    """The instances of a model in one pool, as they were when its router was told of them last."""
+
+    router: Router
+    seen: tuple[Instance, ...] = ()
+    live: dict[int, Instance] = field(default_factory=dict[int, Instance])
+
+
+@dataclass(slots=True, order=True)
+class _Waiting:
+    """A request in the queue. The lowest rank is served first: high priority, then early arrival."""
+
+    rank: tuple[int, int]
+    message: Acquire = field(compare=False)
+    turn: asyncio.Future[Placement] = field(compare=False)
+
+
+class Dispatcher(Actor):
+    """Places requests (`Acquire`). `counts`: by model, where it observes what decisions cost.
+
+    `decisions`: requests of which decisions are kept.
+    """
+
+    mailbox_capacity = 4096
 
     def __init__(
-        self, view: View, transport: Transport, settings: RouterSettings, random: random_module.Random, spawn: Spawn
+        self,
+        view: View,
+        transport: Transport,
+        settings: RouterSettings,
+        counts: Mapping[str, ModelCounts],
+        decisions: int = 1000,
     ) -> None:
-        self._view, self.settings = view, settings
-        self._random = random
-        self._loop = asyncio.get_running_loop()
-        self.routers: dict[str, Router] = {}
-        self.decisions = DecisionLog()
+        self._view, self._transport, self._settings, self.counts = view, transport, settings, counts
         self._cards: dict[str, ModelCard] = {}
-        self._overheads: dict[str, Overhead] = {}
-        self._migrations: dict[str, MigrationCounts] = {}
-        self._feeds = EventSubscriptions(transport, spawn, self._loop.time, self._news)
-        self._live: dict[str, dict[int, Instance]] = {}  # model -> the workers that are followed
-        self._followed: dict[str, tuple[Instance, ...]] = {}  # model -> what the view said then
-        self._due = False
-        self._queues: dict[str, list[tuple[int, int, Queued]]] = {}  # heaps: priority, turn, flight
-        self._turns = count()
-        self._closed = False
-        view.on_change(self._changed)
+        self._groups: dict[Key, _Group] = {}
+        self._queues: dict[Key, list[_Waiting]] = {}
+        self.decisions = DecisionLog(decisions)
+        self._arrivals = count()
+        self._follow_due = self._closed = False
 
-    def router(self, card: ModelCard) -> Router:
-        """The router of a model; a new one when its blocks have another size."""
-        self._cards[card.name] = card
-        router = self.routers.get(card.name)
-        if router is None or router.block_size != card.kv_cache_block_size:
-            self._unfollow(card.name)
-            router = self.routers[card.name] = Router(
-                card.name, card.kv_cache_block_size, self.settings, self._random, self._loop.time, time.time
-            )
-            self.follow()
-        return router
+    async def started(self) -> None:
+        """Begin to follow the view."""
+        self._loop = asyncio.get_running_loop()
+        self._subscriptions = EventSubscriptions(self._transport, self.context.task, self._loop.time, self._events)
+        self._view.on_change(self._changed)
+        self.context.task(self._keep_house(), "housekeeping")
 
-    def drop(self, model: str) -> None:
-        """Nobody serves the model any more."""
-        self._unfollow(model)
-        self._cards.pop(model, None)
-        self._overheads.pop(model, None)
-        self._migrations.pop(model, None)
+    async def stopping(self, reason: Reason) -> None:
+        """End all subscriptions."""
+        self.close()
 
-    def route(self, card: ModelCard, prompt: Prompt) -> Route:
-        """A route for one flight."""
-        return Route(self, card.name, self.router(card), prompt)
+    def close(self) -> None:
+        """End all subscriptions, and follow nobody any more."""
+        self._closed = True
+        self._subscriptions.close()
 
-    def overhead(self, model: str) -> Overhead:
-        """What routing has cost requests of a model."""
-        found = self._overheads.get(model)
-        if found is None:
-            found = self._overheads[model] = Overhead()
-        return found
+    # Messages.
 
-    def migrations(self, model: str) -> MigrationCounts:
-        """How often requests for a model had to move."""
-        found = self._migrations.get(model)
-        if found is None:
-            found = self._migrations[model] = MigrationCounts()
-        return found
+    @handle
+    async def acquire(self, message: Acquire) -> Placement | Overloaded | asyncio.Future[Placement]:
+        """Place a request now, queue it, or refuse it."""
+        key = (message.model, message.pool)
+        self._serve_queue(key)
+        return self._place(key, message) or self._enqueue(key, message)
 
-    def available(self, model: str, tried: Collection[int]) -> bool:
-        """Whether an instance is ready that has not been tried."""
-        served = self._view.served(model, self._cards.get(model))
-        return any(one.instance_id not in tried for one in served.instances)
+    @control
+    async def model_served(self, message: ModelServed) -> None:
+        """Route for the model; with a new router when its blocks have another size."""
+        card = self._cards[message.card.name] = message.card
+        for key in [key for key in self._groups if key[0] == card.name]:
+            if self._groups[key].router.block_size != card.kv_cache_block_size:
+                self._drop(key)
+        self._group((card.name, ""))
 
-    def pick(self, model: str, router: Router, route: Route, tried: Collection[int]) -> Instance | None:
-        """Decide for a route and charge it."""
+    @control
+    async def model_gone(self, message: ModelGone) -> None:
+        """Forget the model's routers. Its queue waits for its return, as long as the requests' clocks allow."""
+        self._cards.pop(message.model, None)
+        for key in [key for key in self._groups if key[0] == message.model]:
+            self._drop(key)
+
+    @handle
+    async def decisions_of(self, message: DecisionsOf) -> list[Decision]:
+        """Why a request went where it went."""
+        return self.decisions.of(message.request)
+
+    @handle
+    async def router_rows(self, message: RouterRows) -> list[Row]:
+        """What metrics show of the routers."""
+        from .router_metrics import rows  # a scrape may come, or never
+
+        return list(rows(self, self._view, message.prefix, message.migration_limit))
+
+    # For metrics.
+
+    @property
+    def routers(self) -> dict[Key, Router]:
+        """The router of each model and pool."""
+        return {key: group.router for key, group in self._groups.items()}
+
+    def waiting(self, key: Key) -> int:
+        """Requests in a queue."""
+        return sum(not one.turn.done() for one in self._queues.get(key, ()))
+
+    # Placing.
+
+    def _place(self, key: Key, message: Acquire) -> Placement | None:
+        """Decide, and count the request as load there. None when nobody can take it now."""
         started = perf_counter()
-        served = self._view.served(model, self._cards.get(model))
-        decision = router.decide(route.prompt, served.instances, tried)
-        if decision is None:
+        group = self._group(key)
+        if group is None:
             return None
-        route.decision = decision
+        router, serving = group.router, self._serving(key)
+        decision = router.decide(message.prompt, serving.instances, message.exclude)
+        instance = serving.get(decision.chosen) if decision is not None else None
+        if decision is None or instance is None:
+            return None
+        placement = message.placement = Placement(instance, decision, router, partial(self._load_fell, key))
         self.decisions.add(decision)
-        router.begin(route, decision, route.prompt)
-        self.overhead(model).scheduling.observe((perf_counter() - started) * 1000)
-        return served.get(decision.chosen)
+        router.started(placement, decision, message.prompt)
+        self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
+        return placement
+
+    def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
+        retry, queue = bool(message.exclude), self._queues.setdefault(key, [])
+        waits = message.waits and (retry or message.prompt.instance is None)
+        if waits and not retry and len(queue) >= self._settings.queue_size:
+            queue[:] = [one for one in queue if not one.turn.done()]
+            waits = len(queue) < self._settings.queue_size
+        if not waits:
+            return Overloaded(f"No instance of model {message.model!r} can take the request.", retry_after=1.0)
+        turn: asyncio.Future[Placement] = self._loop.create_future()
+        insort(queue, _Waiting((-message.priority, next(self._arrivals)), message, turn))
+        return turn
+
+    def _serve_queue(self, key: Key) -> None:
+        """Place those who wait, in their order. Who is choosy may wait although others behind it are placed."""
+        queue = self._queues.get(key)
+        if not queue:
+            return
+        left: list[_Waiting] = []
+        for place, waiting in enumerate(queue):
+            if waiting.turn.done():
+                continue  # its client has left, or its clock has passed
+            placement = self._place(key, waiting.message)
+            if placement is not None:
+                waiting.turn.set_result(placement)
+            elif waiting.message.choosy:
+                left.append(waiting)
+            else:
+                left += queue[place:]
+                break
+        queue[:] = left
+
+    def _load_fell(self, key: Key) -> None:
+        """A worker may have become free: serve the queue, soon."""
+        if self._queues.get(key):
+            self._loop.call_soon(self._serve_queue, key)
+
+    # Following the workers.
+
+    def _serving(self, key: Key) -> Serving:
+        return self._view.served(key[0], self._cards.get(key[0]), key[1])
+
+    def _group(self, key: Key) -> _Group | None:
+        """The group, a new one when it is asked for the first time; None for a model that is not served."""
+        group, card = self._groups.get(key), self._cards.get(key[0])
+        if group is None and card is not None:
+            size, random = card.kv_cache_block_size, self.context.random
+            router = Router(card.name, size, self._settings, random, self._loop.time, time.time)
+            group = self._groups[key] = _Group(router)
+            self.follow()
+        return group
 
     def _changed(self) -> None:
-        """The registry has said something: look at all that it says in this turn of the loop at once."""
-        if not self._due:
-            self._due = True
+        """The view has changed: look at all that changes in this turn of the loop at once."""
+        if not self._follow_due:
+            self._follow_due = True
             self._loop.call_soon(self.follow)
 
     def follow(self) -> None:
-        """Look again at which workers there are, and follow those that are new or have changed."""
-        self._due = False
-        if self._closed:
-            return
-        for model, router in self.routers.items():
-            instances = self._view.served(model, self._cards.get(model)).instances
-            if self._followed.get(model) is instances:
+        """Look again at which workers there are, and subscribe to those that are new or have changed."""
+        self._follow_due = False
+        for key, group in self._groups.items() if not self._closed else ():
+            instances = self._serving(key).instances
+            if group.seen is instances:
                 continue
-            self._followed[model] = instances
-            before = self._live.get(model, {})
-            live = self._live[model] = {one.instance_id: one for one in instances}
+            before, live = group.live, {one.instance_id: one for one in instances}
+            group.seen, group.live, group.router.workers = instances, live, set(live)
             for worker in before.keys() - live.keys():
-                self._feeds.drop((model, worker))
-                router.forget(worker)
-            if self.settings.listens:
+                self._subscriptions.drop((key, worker))
+                group.router.state.forget(worker)
+            if self._settings.needs_events:
                 for worker, instance in live.items():
                     if before.get(worker) is not instance:
-                        self._feeds.follow((model, worker), instance)
-            router.workers = set(live)
-            self.released(model)
+                        self._subscriptions.follow((key, worker), instance)
+            self._load_fell(key)
 
-    def _unfollow(self, model: str) -> None:
-        """A model's router goes, or another takes its place, which the workers' new feeds tell anew."""
-        self._followed.pop(model, None)
-        router = self.routers.pop(model, None)
-        for worker in self._live.pop(model, ()):
-            self._feeds.drop((model, worker))
-            if router is not None:
-                router.forget(worker)
-        if router is not None:
-            router.workers = set()
+    def _drop(self, key: Key) -> None:
+        """A router goes. If another takes its place, new subscriptions state everything to that one."""
+        group = self._groups.pop(key)
+        for worker in group.live:
+            self._subscriptions.drop((key, worker))
+        group.router.workers = set()
 
-    def close(self) -> None:
-        """Let go of all feeds: who opens them again is about to end."""
-        self._closed = True
-        self._feeds.close()
+    def _events(self, source: tuple[Key, int], events: Sequence[WorkerEvent], snapshot: bool) -> None:
+        key, worker = source
+        group = self._groups.get(key)
+        if group is not None:
+            group.router.state.apply(worker, events, snapshot)
+            self._load_fell(key)
 
-    def expire(self) -> None:
-        """Forget load that was never released, ask again for feeds that are silent. Called twice a second."""
-        for router in self.routers.values():
-            router.expire()
-        self._feeds.look()
-
-    def _news(self, key: tuple[str, int], items: Sequence[WorkerEvent], anew: bool) -> None:
-        model, worker = key
-        router = self.routers.get(model)
-        if router is not None:
-            router.news(worker, items, anew)
-            self.released(model)
-
-    # The queue.
-
-    def wait(self, model: str, inflight: Queued, priority: int = 0, *, forced: bool = False) -> bool:
-        """Queue a flight that found all workers busy, higher priorities first. False when the queue is full; `forced`
-        finds place.
-
-        The flight's own clock bounds how long it waits.
-        """
-        queue = self._queues.setdefault(model, [])
-        if not forced and len(queue) >= self.settings.queue_size:
-            queue[:] = [one for one in queue if not one[2].over and one[2].instance is None]
-            heapq.heapify(queue)
-            if len(queue) >= self.settings.queue_size:
-                return False
-        heapq.heappush(queue, (-priority, next(self._turns), inflight))
-        return True
-
-    def waiting(self, model: str) -> int:
-        """Flights in the queue of a model."""
-        return sum(not inflight.over for _, _, inflight in self._queues.get(model, ()))
-
-    def released(self, model: str) -> None:
-        """Load may have fallen: send what waits, soon and in its order."""
-        if self._queues.get(model):
-            self._loop.call_soon(self._pump, model)
-
-    def _pump(self, model: str) -> None:
-        queue = self._queues.get(model, [])
-        while queue:
-            inflight = queue[0][2]
-            gone = inflight.over or inflight.instance is not None  # its clock may have sent it meanwhile
-            if not gone and not inflight.send():
-                return
-            heapq.heappop(queue)
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING)
+            for group in self._groups.values():
+                group.router.state.expire()
+            self._subscriptions.look()

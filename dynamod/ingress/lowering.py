@@ -92,12 +92,11 @@ async def lower_tokens(
             model.tokenizer,
             generate.stops,
             generate.eos_token_ids,
-            count,
             skip_special=request.skip_special_tokens is not False,
             continuing=continuing,
             include_stop=bool(request.include_stop_str_in_output),
         )
-        for generate, count in zip(requests, counts, strict=True)
+        for generate in requests
     ]
     return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples)
 

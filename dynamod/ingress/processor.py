@@ -1,31 +1,33 @@
-"""The processor: from an accepted HTTP request to flights on instances. The real `Backend` of the front door.
+"""The processor: from an accepted HTTP request to requests in flight on instances. The real `Backend` of the frontend.
 
-It is an actor with one message per request (`Serve`); after that the flights call the outlet directly.
+It is an actor that loads the models of the registry and owns the tasks of the requests in flight. Its dispatcher is an
+actor of its own below it. Requests come by the `ProcessorBackend` that it publishes, not by its mailbox.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, handle
+from dynamod.actor import Actor, Ref, handle
 from dynamod.discovery.view import View
-from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import NotFound, Overloaded, RequestError, UserError
-from dynamod.message.ingress import Logprobs
-from dynamod.message.worker import Generate
-from dynamod.migration.request import InFlightRequest, Limits
+from dynamod.message.errors import NotFound, UserError
+from dynamod.migration.request import Limits
 from dynamod.preprocess.model import Model
-from dynamod.router.router import Prompt, RouterSettings
+from dynamod.router.decision import Decision
+from dynamod.router.placement import DispatcherClient
+from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
-from .base import Job, Logprob, ResponseSink, Run
-from .dispatcher import Dispatcher, Route
+from .base import Job, ResponseSink, Run
+from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
+from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .memory import trim_memory
 
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.frontend")
 
 CLOCK = 0.5
-"""Seconds between looks at the clocks of all flights."""
+"""Seconds between looks at the clocks of all requests in flight."""
 
 
 class ProcessorStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, flights in the air, flights landed, models ready."""
+    """Requests taken, choices in flight, choices completed, models ready."""
 
     requests: int
     flights: int
@@ -48,26 +50,59 @@ class ProcessorStatistics(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Serve:
-    """Begin to serve a request. `runs` gets its run: a sender that leaves may never hear the reply."""
+class Explain:
+    """Ask for the decisions about a request, as JSON-like records; the `id` of its answer will do too."""
 
-    job: Job
-    sink: ResponseSink
-    lowered: Lowered
-    runs: list[Run] = field(default_factory=list[Run])
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class GetBackend:
+    """Ask for the `ProcessorBackend` by which requests come."""
 
 
 Announce = Callable[[str, ModelCard | None], None]
 
 
-class Processor(Actor):
-    """Knows the models of the registry, loads their tokenizers, and starts flights.
+class ProcessorBackend:
+    """What a processor publishes for the HTTP side: its models by reading, its work by direct calls.
 
-    `announce(name, card)` is told when a model can be asked for here, and with None when no longer. `node()`: the name
-    of this node; models of workers on other nodes are fetched when they are not found here.
+    A call per request, and not a message, because the request's own task waits for its place in the dispatcher's
+    mailbox.
     """
 
-    mailbox_capacity = 4096
+    def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
+        self._processor, self._view = processor, view
+
+    def models(self) -> Mapping[str, ModelCard]:
+        """Models that can be asked for now, by name."""
+        return self._processor.cards
+
+    def model(self, name: str) -> Model | None:
+        """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
+        return self._processor.model(name)
+
+    def health(self) -> Mapping[str, Any]:
+        """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
+        serving = [instance for name in self._processor.cards for instance in self._view.serving(name)]
+        shown = [instance for instance in self._view.all_instances() if instance.endpoint != "load_metrics"]
+        rows = [msgspec.to_builtins(instance) for instance in shown]
+        for row in rows:
+            del row["transport"]  # the addresses of sockets are for those inside
+        return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
+
+    async def start(self, job: Job, sink: ResponseSink) -> Run:
+        """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
+        return await self._processor.requests.start(job, sink, await self._processor.lower(job))
+
+
+class Processor(Actor):
+    """Knows the models of the registry, loads their tokenizers, and starts requests.
+
+    `announce(name, card)` is called when a model can be asked for here, and with None when no longer. `node()`: the
+    name of this node; models of workers on other nodes are fetched when they are not found here. `decisions`: requests
+    of which the routing decisions are kept.
+    """
 
     def __init__(
         self,
@@ -80,56 +115,90 @@ class Processor(Actor):
         migration_max_seq_len: int | None = None,
         announce: Announce = lambda _name, _card: None,
         node: Callable[[], str] = lambda: "",
+        decisions: int = 1000,
     ) -> None:
         self._view, self._transport = view, transport
-        self._routing, self._limits, self._migration_limit = routing, limits, migration_limit
-        self._longest_move = migration_max_seq_len
+        self._needs_blocks = routing.needs_blocks
+        self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
         self._announce = announce
         self._node = node
         self._files: ModelFiles | None = None
         self._loading: dict[str, ModelCard] = {}
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
+        self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
-        self._in_flight: dict[InFlightRequest, None] = {}  # in the order in which they took off: so clocks act, too
-        self._requests = self._completed_count = 0
+        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions)
+        self._requests: RequestsInFlight | None = None
 
     async def started(self) -> None:
         """Begin to watch models and clocks."""
-        self.dispatch = Dispatcher(self._view, self._transport, self._routing, self.context.random, self.context.task)
+        self._dispatcher = self.context.child("dispatcher", self.dispatch)
+        await self.context.system.ready(self._dispatcher, timeout=10)
+        self._requests = requests = RequestsInFlight(
+            self._view,
+            self._transport,
+            DispatcherClient(self._dispatcher, self._view),
+            self.context.task,
+            asyncio.get_running_loop().time,  # the system's clock, without the calls between
+            self._counts,
+            limits=self._limits,
+            migration_limit=self._migration_limit,
+            longest=self._longest_move,
+        )
         self._view.on_model(self._model_changed)
-        self._view.on_change(self._leave_quarantined)
+        self._view.on_change(requests.leave_quarantined)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
-        self.context.task(self._watch_clocks(), "clocks")
+        self.context.task(self._watch_clocks(requests), "clocks")
 
     @handle
-    async def serve(self, message: Serve) -> "Run | RequestError":
-        """Start a request's flights. What is wrong with the request is the reply."""
-        try:
-            run = self._start(message.job, message.sink, message.lowered)
-        except RequestError as error:
-            return error
-        message.runs.append(run)
-        return run
+    async def explain_request(self, message: Explain) -> list[dict[str, Any]]:
+        """Why a request went where it went."""
+        asked = DecisionsOf(message.request.removeprefix("chatcmpl-").removeprefix("cmpl-"))
+        return self._records(await self._dispatcher.ask(asked, timeout=5.0))
 
-    def statistics(self) -> ProcessorStatistics:
-        """A snapshot."""
-        return ProcessorStatistics(self._requests, len(self._in_flight), self._completed_count, len(self.cards))
+    @handle
+    async def router_rows(self, message: RouterRows) -> list[Row]:
+        """What metrics show of the routers."""
+        rows: list[Row] = await self._dispatcher.ask(message, timeout=5.0)
+        return rows
 
-    def inspection(self) -> dict[str, Any]:
-        """The statistics and the models."""
-        return {**msgspec.to_builtins(self.statistics()), "model_names": sorted(self.cards)}
+    @handle
+    async def get_backend(self, message: GetBackend) -> ProcessorBackend:
+        """How requests come."""
+        return ProcessorBackend(self.context.ref, self, self._view)
 
     def explain(self, request: str) -> list[dict[str, Any]]:
-        """The decisions for a request as JSON-like records; an answer's `id` will do too."""
+        """`Explain` without a message."""
+        request = request.removeprefix("chatcmpl-").removeprefix("cmpl-")
+        return self._records(self.dispatch.decisions.of(request))
+
+    def _records(self, decisions: list[Decision]) -> list[dict[str, Any]]:
         names = {instance.instance_id: instance.process for instance in self._view.all_instances()}
         found: list[dict[str, Any]] = []
-        for decision in self.dispatch.decisions.of(request.removeprefix("chatcmpl-").removeprefix("cmpl-")):
+        for decision in decisions:
             record = msgspec.to_builtins(decision)
             for candidate in record["candidates"]:
                 candidate["process"] = names.get(candidate["instance"], "")
             found.append({**record, "overlap": decision.overlap, "regret": decision.regret})
         return found
+
+    def statistics(self) -> ProcessorStatistics:
+        """A snapshot."""
+        requests = self._requests
+        if requests is None:
+            return ProcessorStatistics(0, 0, 0, len(self.cards))
+        return ProcessorStatistics(requests.started, len(requests), requests.completed, len(self.cards))
+
+    def inspection(self) -> dict[str, Any]:
+        """The statistics and the models."""
+        return {**msgspec.to_builtins(self.statistics()), "model_names": sorted(self.cards)}
+
+    @property
+    def requests(self) -> RequestsInFlight:
+        """What starts requests, from `started` on."""
+        assert self._requests is not None
+        return self._requests
 
     # Models.
 
@@ -137,7 +206,8 @@ class Processor(Actor):
         self._loading.pop(name, None)
         if card is None:
             self._models.pop(name, None)
-            self.dispatch.drop(name)
+            self._counts.pop(name, None)
+            self._dispatcher.send_nowait(ModelGone(name))
             if self.cards.pop(name, None) is not None:
                 self._announce(name, None)
         elif card.kind == "text":
@@ -182,7 +252,7 @@ class Processor(Actor):
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._models[name] = model
         self.cards[name] = card
-        self.dispatch.router(card)  # it follows the workers from now on
+        self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
         self._announce(name, card)
 
     # Requests.
@@ -197,182 +267,15 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        hashing = self.dispatch.overhead(name).block_hashing
-        served = Served(card, self._models[name], self.context.random, self._routing.needs_blocks, hashing)
+        hashing = self._counts[name].overhead.block_hashing
+        served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing)
         return await job.endpoint.lower(job, served)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
         return self._models.get(name)
 
-    def _start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
-        card, model = lowered.card, lowered.model
-        self._requests += 1
-        run = _Run(sink)
-        limit = card.migration_limit if self._migration_limit is None else self._migration_limit
-        in_flight: list[InFlightRequest] = []
-        for index, request in enumerate(lowered.requests):
-            in_flight.append(
-                InFlightRequest(
-                    request,
-                    lowered.outputs[index],
-                    run,
-                    index,
-                    transport=self._transport,
-                    route=self.dispatch.route(card, self._prompt(job, lowered, index)),
-                    exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
-                    limit=limit,
-                    now=asyncio.get_running_loop().time,  # the system's clock, without the calls between
-                    completed=self._completed,
-                    logprobs=_logprobs_of(model, sink) if model is not None else None,
-                    migrations=self.dispatch.migrations(card.name),
-                    longest=self._longest_move,
-                )
-            )
-        run.in_flight = in_flight
-        if not self._view.serving(card.name, card):
-            raise Overloaded(f"No instance of model {card.name!r} is ready.", retry_after=1.0)
-        if job.request.wants("query_instance_id"):
-            self._tell_instance(sink, lowered, self.dispatch.route(card, self._prompt(job, lowered, 0)))
-            return run
-        sink.started(len(in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
-        for inflight in in_flight:
-            if run.over:
-                break
-            self._in_flight[inflight] = None
-            if not inflight.send() and not self._queued(job, card.name, inflight):
-                inflight.cancel()
-                run.fail(Overloaded(f"No instance of model {card.name!r} can take the request.", retry_after=1.0))
-        return run
-
-    @staticmethod
-    def _tell_instance(sink: ResponseSink, lowered: Lowered, route: Route) -> None:
-        """Say where the request would go, and what it would be; nothing is generated."""
-        instance = route.pick(())
-        route.end()
-        if instance is None:
-            raise Overloaded(f"No instance of model {lowered.card.name!r} can take the request.", retry_after=1.0)
-        told: dict[str, Any] = {**lowered.annotations, "worker_instance_id": instance.instance_id}
-        request = lowered.requests[0]
-        if isinstance(request, Generate):
-            told["token_data"] = list(tokens.unpack(request.token_ids))
-        sink.started(1, lowered.prompt_tokens[0], told)
-        sink.finish(0, "stop", 0)
-
-    def _queued(self, job: Job, model: str, inflight: InFlightRequest) -> bool:
-        """Whether a flight waits for a worker that is not busy; one that asks for a worker by its id does not."""
-        nvext = job.request.nvext
-        if nvext is not None and nvext.backend_instance_id is not None:
-            return False
-        hints = nvext.agent_hints if nvext is not None else None
-        priority = hints.get("priority") if isinstance(hints, dict) else None
-        return self.dispatch.wait(model, inflight, priority if isinstance(priority, int) else 0)
-
-    @staticmethod
-    def _prompt(job: Job, lowered: Lowered, index: int) -> Prompt:
-        nvext = job.request.nvext
-        blocks = lowered.blocks[index] if lowered.blocks else ()
-        session = job.request.prompt_cache_key or ""
-        if nvext is None:
-            return Prompt(job.id, lowered.prompt_tokens[index], blocks, session=session)
-        override = nvext.router_config_override
-        return Prompt(
-            job.id,
-            lowered.prompt_tokens[index],
-            blocks,
-            nvext.backend_instance_id,
-            override.overlap_score_weight if override is not None else None,
-            override.router_temperature if override is not None else None,
-            session,
-        )
-
-    def _leave_quarantined(self) -> None:
-        for inflight in list(self._in_flight):
-            if inflight.instance is not None and self._view.quarantined(inflight.instance):
-                inflight.leave("the worker's process does not answer any more")
-
-    def _completed(self, inflight: InFlightRequest) -> None:
-        self._in_flight.pop(inflight, None)
-        self._completed_count += 1
-
-    async def _watch_clocks(self) -> None:
+    async def _watch_clocks(self, requests: RequestsInFlight) -> None:
         while True:
             await asyncio.sleep(CLOCK)
-            for inflight in list(self._in_flight):
-                inflight.expire(self._limits)
-            self.dispatch.expire()
-
-
-class _Run:
-    """All flights of one request; the first failure ends them all."""
-
-    def __init__(self, sink: ResponseSink) -> None:
-        self._outlet = sink
-        self.in_flight: list[InFlightRequest] = []
-        self.over = False
-        self.text, self.chunk, self.finish = sink.text, sink.chunk, sink.finish
-
-    def fail(self, error: RequestError) -> None:
-        """One choice failed."""
-        if not self.over:
-            self.cancel()
-            self._outlet.fail(error)
-
-    def cancel(self) -> None:
-        """See ingress.base.Run."""
-        self.over = True
-        for inflight in self.in_flight:
-            inflight.cancel()
-
-
-def _logprobs_of(model: Model, sink: ResponseSink) -> Callable[[int, Logprobs, Sequence[int]], None]:
-    def entry(token: int) -> tuple[str, bytes]:
-        raw = model.tokenizer.token_bytes(token) or b""
-        return raw.decode(errors="replace"), raw
-
-    def tell(index: int, delta: Logprobs, ids: Sequence[int]) -> None:
-        tops = delta.top or ((),) * len(delta.chosen)
-        entries = [
-            Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
-            for token, value, top in zip(ids, delta.chosen, tops, strict=False)
-        ]
-        sink.logprobs(index, tuple(entries))
-
-    return tell
-
-
-class ProcessorBackend:
-    """What the HTTP side holds: the processor's models by reading, its work by mail."""
-
-    def __init__(self, ref: Ref, processor: Processor, view: View) -> None:
-        self._ref, self._processor, self._view = ref, processor, view
-
-    def models(self) -> Mapping[str, ModelCard]:
-        """See ingress.base.Backend."""
-        return self._processor.cards
-
-    def model(self, name: str) -> Model | None:
-        """See ingress.base.Backend."""
-        return self._processor.model(name)
-
-    def health(self) -> Mapping[str, Any]:
-        """See ingress.base.Backend."""
-        serving = [instance for name in self._processor.cards for instance in self._view.serving(name)]
-        shown = [instance for instance in self._view.all_instances() if instance.endpoint != "load_metrics"]
-        rows = [msgspec.to_builtins(instance) for instance in shown]
-        for row in rows:
-            del row["transport"]  # the places of sockets are for those inside
-        return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
-
-    async def start(self, job: Job, sink: ResponseSink) -> Run:
-        """See ingress.base.Backend."""
-        message = Serve(job, sink, await self._processor.lower(job))
-        try:
-            run: Run = await self._ref.ask(message, timeout=30.0)
-        except (ActorUnreachable, DeadlineExceeded, MailboxFull) as error:
-            raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
-        except asyncio.CancelledError:
-            for begun in message.runs:  # the client left while the reply was on its way
-                begun.cancel()
-            raise
-        return run
+            requests.look()

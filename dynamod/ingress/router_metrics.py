@@ -8,10 +8,9 @@ from dynamod.discovery.view import View
 from dynamod.http.metrics import Histogram
 from dynamod.observe.metrics import Buckets
 
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, Row
 
-Row = tuple[str, dict[str, str], msgspec.Struct]
-"""Prefix, labels, numbers."""
+__all__ = ["Row", "rows"]
 
 
 class RouterRow(msgspec.Struct, frozen=True):
@@ -76,8 +75,8 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
     where the processor's settings say so instead of the model's card.
     """
     names = {instance.instance_id: instance.process for instance in view.all_instances()}
-    for model, router in list(dispatch.routers.items()):
-        labels = {"model": model.lower()}
+    for (model, pool), router in dispatch.routers.items():
+        labels = {"model": model.lower(), **({"pool": pool} if pool else {})}
         known = router.statistics()
         yield (
             "dynamod_router",
@@ -94,11 +93,13 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
             ),
         )
         for worker in sorted(router.workers):
-            load = router.active.of(worker)
+            load = router.state.active.of(worker)
             name = names.get(worker) or f"{worker:x}"
             yield f"{prefix}_worker", {**labels, "worker": name}, WorkerRow(load.blocks, load.prefill)
-        yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting(model))
-        migrations, name = dispatch.migrations(model), f"{prefix}_model"
+        yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting((model, pool)))
+        if pool:
+            continue  # what follows is counted by model
+        migrations, name = dispatch.counts[model].migrations, f"{prefix}_model"
         yield name, {**labels, "migration_type": "new_request"}, MovesRow(migrations.new)
         yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(migrations.ongoing)
         yield name, labels, LongRow(migrations.long)
@@ -107,7 +108,7 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
         card = view.card(model)
         if card is not None:
             yield name, labels, LimitRow(card.migration_limit if limit is None else limit)
-        cost = dispatch.overhead(model)
+        cost = dispatch.counts[model].overhead
         yield "dynamo_router_overhead", labels, OverheadRow(_buckets(cost.block_hashing), _buckets(cost.scheduling))
 
 

@@ -8,7 +8,10 @@ EngineKind = Literal["tokens", "text"]
 
 
 class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One live process behind an endpoint. `transport` maps a post's name to where it listens, e.g. {"unix": PATH}."""
+    """One live process behind an endpoint. `transport` maps a transport's name to where it listens: {"unix": PATH}.
+
+    `pool`: which phase of a request it is for; the empty one has the ordinary workers, which do all of it.
+    """
 
     namespace: str
     component: str
@@ -19,6 +22,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     node: str = ""
     pid: int = 0
     process: str = ""
+    pool: str = ""
 
     @property
     def path(self) -> str:

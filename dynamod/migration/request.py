@@ -1,12 +1,15 @@
-"""A flight: one choice of a request on its way through an instance, and through another when that one fails.
+"""One choice of a request on its way through an instance, and through another when that one fails.
 
-It is the sink of the request's stream, so `delta` is the hot path of the ingress: called once per engine step and
-stream, it turns ids into text and hands it to the outlet in the same call.
+`run` is its life: acquire a place, open an attempt there, wait for the end of it, decide, again or finish. What the
+instance sends meanwhile does not pass through that coroutine: the request is the sink of its stream, so `token` and
+`delta` are the hot path of the ingress. They are called once per engine step and stream, turn ids into text and hand
+it to the sink of the response in the same call.
 """
 
+import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,9 +18,10 @@ import msgspec
 from dynamod.actor import StreamGap, unseen
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, RequestError
+from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Request
+from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Transport
 
 from .decision import Broken, decide
@@ -25,33 +29,25 @@ from .decision import Broken, decide
 log = logging.getLogger("dynamod.migration")
 
 
-class TokenOutput(Protocol):
-    """What turns ids into text (preprocess.output.Output)."""
+class Output(Protocol):
+    """What makes text of an engine's deltas, and knows when the answer is over (preprocess.output).
+
+    An engine sends ids or text.
+    """
 
     finish: str | None
     completion_tokens: int
-
-    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
-        """Text for new ids; sets `finish` when the answer is over. `engine_finish`: these are the engine's last."""
-        ...
 
     def token(self, index: int) -> str:
         """`push` of one id behind which the engine goes on."""
         ...
 
-    def end(self, finish: str) -> str:
-        """The engine is done: what was held back."""
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """Text for new ids; sets `finish` when the answer is over. `engine_finish`: these are the engine's last."""
         ...
-
-
-class TextOutput(Protocol):
-    """What checks text of a text engine (preprocess.output.TextOutput)."""
-
-    finish: str | None
-    completion_tokens: int
 
     def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
-        """Text to show for new text. `engine_finish`: it is the engine's last."""
+        """Text to show for new text, which stands for so many tokens."""
         ...
 
     def end(self, finish: str) -> str:
@@ -59,14 +55,14 @@ class TextOutput(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Where the flight's answer goes: the part of ingress.base.ResponseSink for one choice."""
+class ChoiceSink(Protocol):
+    """Where the answer goes: the part of ingress.base.ResponseSink that one choice calls."""
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """New text."""
 
     def chunk(self, index: int, chunk: Any) -> None:
-        """A chunk the engine made itself."""
+        """A value that the engine made itself."""
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """The choice is complete."""
@@ -75,30 +71,8 @@ class Listener(Protocol):
         """The choice ends with an error."""
 
 
-class Route(Protocol):
-    """Chooses instances for one flight and keeps the account of their load (frontend.dispatch)."""
-
-    def pick(self, tried: Collection[int]) -> Instance | None:
-        """An instance that is ready and not among those tried, charged with the request; None when there is none."""
-        ...
-
-    def others(self, tried: Collection[int]) -> bool:
-        """Whether `pick` would find one."""
-        ...
-
-    def computed(self) -> None:
-        """The picked instance has sent its first token."""
-
-    def end(self) -> None:
-        """The picked instance has no more to do with the request. Called again, it does nothing."""
-
-    def wait(self, inflight: "InFlightRequest") -> bool:
-        """All others are busy: call `flight.send` when one is not. False when that cannot be."""
-        ...
-
-
 class MigrationCounts(Protocol):
-    """Counts moves to other instances (frontend.metrics.MigrationCounts)."""
+    """Counts migrations (http.metrics.MigrationCounts)."""
 
     def broke(self, ongoing: bool) -> None:
         """A request is sent again; `ongoing`: part of its answer had come."""
@@ -108,14 +82,6 @@ class MigrationCounts(Protocol):
 
     def settled(self, seconds: float, ok: bool) -> None:
         """Another instance has taken it (or none has) that long after the stream broke."""
-
-
-class _Uncounted:
-    def broke(self, ongoing: bool) -> None: ...
-
-    def too_long(self) -> None: ...
-
-    def settled(self, seconds: float, ok: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,91 +95,144 @@ class Limits:
 
 
 class InFlightRequest:
-    """One choice. `landed(flight)` is called once when it is over, whatever way.
+    """One choice. `completed(request)` is called once when it is over, whatever way.
 
-    `longest`: tokens of prompt and answer above which an answer is not continued elsewhere; None: there is no bound.
+    Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
+    `acquire(tried)` waits for a place at an instance that was not tried, `available(tried)` says whether there is one.
+    `exact`: the engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and
+    answer above which an answer is not continued elsewhere, None: there is no bound.
     """
 
     def __init__(
         self,
-        request: Generate | Chat,
-        output: TokenOutput | TextOutput,
-        listener: Listener,
+        request: Request,
+        output: Output,
+        sink: ChoiceSink,
         index: int,
         *,
         transport: Transport,
-        route: Route,
+        acquire: Callable[[Collection[int]], Awaitable[Placement]],
+        available: Callable[[Collection[int]], bool],
         exact: bool,
         limit: int,
         now: Callable[[], float],
         completed: Callable[["InFlightRequest"], None],
+        migrations: MigrationCounts,
         logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
-        migrations: MigrationCounts = _Uncounted(),
+        prompt_tokens: int = 0,
         longest: int | None = None,
     ) -> None:
         self.request = request
         self.index = index
         self.over = False
-        self.instance: Instance | None = None
-        self._output = output
-        self._listener = listener
-        self._transport, self._route = transport, route
-        self._exact, self._limit, self._longest = exact, limit, longest
+        self.instance: Instance | None = None  # where it is; None while it has no place
+        self._output, self._token = output, output.token
+        self._sink, self._show = sink, sink.text
+        self._transport, self._acquire, self._available = transport, acquire, available
+        self._exact, self._limit = exact, limit
+        self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
-        self._logprobs = logprobs
-        self._migrations = migrations
-        self._broke_at: float | None = None  # until another instance has taken the request
-        self._pending_logprobs: Logprobs | None = None
+        self._logprobs, self._migrations = logprobs, migrations
         self._tried: set[int] = set()
-        self._sends = 0
-        self._base = 0  # received before the current send
-        self._received = 0  # tokens, characters or items of the answer so far
+        self._broke_at: float | None = None  # until another instance has taken the request
+        self._received = self._base = 0  # tokens, characters or items of the answer: so far, and before this attempt
         self._history = array("i")  # ids received, for another instance to continue behind
-        self._outbound: Outbound | None = None
+        self._pending_logprobs: Logprobs | None = None
+        self._placement: Placement
+        self._attempt: _Attempt | None = None
+        self._waiting: asyncio.Task[Any] | None = None  # our own task while it waits for a place
         self.started_at = self.moved_at = now()
         self.accepted = False
-        text_engine = not isinstance(request, Generate)
-        self._push: Any = output.push_text if text_engine else output.push  # type: ignore[union-attr]
-        self._token: Any = None if text_engine else output.token  # type: ignore[union-attr]
-        self._tell = listener.text
 
-    def send(self) -> bool:
-        """Send the request to an instance. False when none is ready; the flight is then still on the ground."""
-        instance = self._route.pick(self._tried)
-        if instance is None:
-            return False
-        self._tried.add(instance.instance_id)
-        self._sends += 1
-        self.instance = instance
+    # Its life.
+
+    async def run(self) -> None:
+        """Carry the choice to its end. Whoever cancels this task ends the choice with an error."""
+        try:
+            while not self.over:
+                with await self._place() as placement:
+                    broken = await self._send(placement)
+                if broken is not None and not self.over:
+                    self._move(*broken)
+        except RequestError as error:
+            self._fail(error)
+        except asyncio.CancelledError:
+            if not self.over:  # else it was `cancel` that interrupted the wait for a place
+                self._fail(Overloaded("the processor is ending", retry_after=1.0))
+                raise
+        except Exception as error:
+            self._bug(error)
+
+    async def _place(self) -> Placement:
+        self._waiting = asyncio.current_task()
+        try:
+            return await self._acquire(self._tried)
+        finally:
+            self._waiting = None
+
+    async def _send(self, placement: Placement) -> "_Break | None":
+        """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
+        self._placement, self.instance = placement, placement.instance
+        self._tried.add(self.instance.instance_id)
         self.accepted = False
         self.moved_at = self._now()
         self._base = self._received
         self._pending_logprobs = None
         request = self.request
-        if self._history and isinstance(request, Generate):
+        if self._history:
             request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
-        number = self._sends
-        outbound = self._transport.open(instance, request, _Attempt(self, number))
-        if not self.over and self._sends == number:  # a post inside the process may have refused it, and we moved on
-            self._outbound = outbound
-        return True
+        attempt = self._attempt = _Attempt(self)
+        outbound = self._transport.open(self.instance, request, attempt)
+        if self._attempt is attempt:  # a transport inside the process may have refused it in the call
+            attempt.outbound = outbound
+        try:
+            return await attempt.ended
+        finally:
+            self.instance = None
+
+    def _move(self, why: str, retry: bool) -> None:
+        """Decide whether another instance gets the request. Raises the error to end with if none does."""
+        received, long = self._received, self._too_long()
+        others = self._available(self._tried)
+        verdict = decide(Broken(why, retry, received, self._exact, len(self._tried), self._limit, others, long))
+        if long and received:
+            self._migrations.too_long()
+        if not verdict.again:
+            after = 1.0 if verdict.error == "Overloaded" else None
+            raise REQUEST_ERRORS[verdict.error](verdict.message, retry_after=after)
+        if self._broke_at is None:
+            self._broke_at = self.moved_at
+        self._migrations.broke(received > 0)
+        log.warning("request %s moves to another instance: %s", self.request.request_id, why)
+
+    def _too_long(self) -> bool:
+        if self._longest is None or not self._exact:
+            return False
+        return self._prompt_tokens + self._received > self._longest
+
+    # What ends an attempt, or all of it.
 
     def cancel(self) -> None:
-        """The client has left: free the slot, say nothing more."""
+        """The client has left: free the slot, call the sink no more."""
         if not self.over:
-            self._land(notify_engine=True)
+            self._end()
 
     def leave(self, why: str) -> None:
         """The instance cannot be waited for: go on elsewhere, or end with an error."""
-        if not self.over:
+        if self._attempt is not None:
             self._break(why, retry=False)
 
     def expire(self, limits: Limits) -> None:
-        """Check the request's clocks; the stream breaks (and may move) when one has passed."""
+        """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.
+
+        Before it has a place its clock is the deadline with which it waits for one.
+        """
         now = self._now()
         waited = now - self.moved_at
         if limits.total is not None and now - self.started_at > limits.total:
             self._fail(REQUEST_ERRORS["TimedOut"](f"the request took longer than {limits.total:g} s in total"))
+        elif self._attempt is None:
+            return
         elif self._received > self._base:
             if limits.gap is not None and waited > limits.gap:
                 self._break(f"the answer paused for more than {limits.gap:g} s", retry=False)
@@ -221,22 +240,58 @@ class InFlightRequest:
             if limits.first is not None and waited > limits.first:
                 self._break(f"no token came within {limits.first:g} s", retry=False)
         elif limits.queue is not None and waited > limits.queue:
-            why = f"no instance took the request within {limits.queue:g} s"
-            if self.instance is None:  # it is not with any: all are busy
-                self._fail(REQUEST_ERRORS["Overloaded"](f"{why}: all are busy", retry_after=1.0))
-            else:
-                self._break(why, retry=True)
+            self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
 
-    # Called by the leg.
+    def _break(self, why: str, *, retry: bool, notify_engine: bool = True) -> None:
+        """The attempt is worth nothing any more. `retry`: its instance did nothing for the request."""
+        self.moved_at = self._now()
+        self._leave_instance((why, retry), notify_engine)
+
+    def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
+        if not self.over:
+            self._end(notify_engine=notify_engine)
+            self._sink.fail(error)
+
+    def _bug(self, error: Exception) -> None:
+        """An error of ours or the tokenizer's ends this request, not its neighbours."""
+        log.exception("request %s failed while its answer was read", self.request.request_id)
+        self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
+
+    def _end(self, *, notify_engine: bool = True) -> None:
+        self.over = True
+        if self._broke_at is not None:
+            self._settled(False)
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._leave_instance(None, notify_engine)
+        self._completed(self)
+
+    def _leave_instance(self, broken: "_Break | None", notify_engine: bool) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            if notify_engine and attempt.outbound is not None:
+                attempt.outbound.cancel()
+            if not attempt.ended.done():  # else the actor that runs us is ending
+                attempt.ended.set_result(broken)
+
+    def _settled(self, ok: bool) -> None:
+        assert self._broke_at is not None
+        seconds, self._broke_at = self._now() - self._broke_at, None
+        self._migrations.settled(seconds, ok)
+        if ok and self.instance is not None:
+            where = self.instance.process or f"{self.instance.instance_id:x}"
+            log.info("request %s was taken by %s within %.1f ms", self.request.request_id, where, seconds * 1000)
+
+    # What the instance sends; called by the attempt.
 
     def token(self, offset: int, index: int) -> None:
-        """Take one token of the current leg behind which the engine goes on: the hot path of the ingress."""
+        """Take one token of the current attempt behind which the engine goes on: the hot path of the ingress."""
         if self.over:
             return
         received = self._received
         if received == self._base:
-            self._route.computed()
-        if self._base + offset != received or self._pending_logprobs is not None or self._token is None:
+            self._placement.prefill_completed()
+        if self._base + offset != received or self._pending_logprobs is not None:
             self.delta(Tokens(0, offset, tokens.pack((index,))))
             return
         self._received = received + 1
@@ -247,184 +302,117 @@ class InFlightRequest:
         try:
             text = self._token(index)
             if output.finish is None:
-                self._tell(self.index, text, 1)
+                self._show(self.index, text, 1)
             else:
-                self._emit(text, 1, None, None)
+                self._emit(text, 1, None)
         except Exception as error:
             self._bug(error)
 
     def delta(self, delta: Delta) -> None:
-        """Take one delta of the current leg."""
+        """Take one delta of the current attempt."""
         try:
-            kind = type(delta)
-            if kind is Tokens:
-                self._tokens(delta)  # type: ignore[arg-type]
-            elif kind is Accepted:
+            if isinstance(delta, Tokens):
+                self._tokens(delta)
+            elif isinstance(delta, Accepted):
                 self.accepted = True
                 self.moved_at = self._now()
                 if self._broke_at is not None:
                     self._settled(True)
-            elif kind is Text:
-                self._text(delta)  # type: ignore[arg-type]
-            elif kind is Items:
-                self._items(delta)  # type: ignore[arg-type]
-            elif kind is Logprobs:
-                self._pending_logprobs = delta  # type: ignore[assignment]
-            elif kind is Failed:
-                self._failed(delta)  # type: ignore[arg-type]
+            elif isinstance(delta, Text):
+                self._text(delta)
+            elif isinstance(delta, Items):
+                self._items(delta)
+            elif isinstance(delta, Logprobs):
+                self._pending_logprobs = delta
+            else:
+                self._failed(delta)
         except StreamGap as error:
             self._break(f"the stream lost frames ({error})", retry=False)
         except Exception as error:
             self._bug(error)
 
-    def _bug(self, error: Exception) -> None:
-        """An error of ours or the tokenizer's ends this request, not its neighbours."""
-        log.exception("request %s failed while its answer was read", self.request.request_id)
-        self._fail(EngineFailed(f"internal error while reading the answer: {type(error).__name__}"))
+    def _count(self, offset: int, length: int) -> int:
+        """A piece of the answer has come, in tokens, characters or items: how many of those are there already."""
+        if self._received == self._base:
+            self._placement.prefill_completed()
+        offset += self._base
+        skip = unseen(self._received, offset, length) if offset != self._received else 0
+        self._received += length - skip
+        self.moved_at = self._now()
+        return skip
 
     def _tokens(self, delta: Tokens) -> None:
-        if self._received == self._base:
-            self._route.computed()
-        packed, count, skip = delta.ids, len(delta.ids) >> 2, 0
-        offset = self._base + delta.offset
-        if offset != self._received:
-            skip = unseen(self._received, offset, count)
-            packed, count = packed[skip * 4 :], count - skip
-        self._received += count
-        self.moved_at = self._now()
-        ids = tokens.unpack(packed)
+        skip = self._count(delta.offset, len(delta.ids) >> 2)
+        ids = tokens.unpack(delta.ids[skip * 4 :])
         if self._exact:
             self._history.extend(ids)
         if self._pending_logprobs is not None:
             pending, self._pending_logprobs = self._pending_logprobs, None
             if skip:
                 pending = Logprobs(pending.stream, pending.offset, pending.chosen[skip:], pending.top[skip:])
-            if self._logprobs is not None and count:
+            if self._logprobs is not None and ids:
                 self._logprobs(self.index, pending, ids)
         before = self._output.completion_tokens
-        text = self._push(ids, delta.finish) if count else ""
-        self._emit(text, self._output.completion_tokens - before, delta.finish, None)
+        text = self._output.push(ids, delta.finish) if ids else ""
+        self._emit(text, self._output.completion_tokens - before, delta.finish)
 
     def _text(self, delta: Text) -> None:
-        if self._received == self._base:
-            self._route.computed()
-        offset = self._base + delta.offset
-        text, count = delta.text, delta.tokens
-        if offset != self._received:
-            text = text[unseen(self._received, offset, len(text)) :]
-            count = count if text else 0  # a doubled delta has been counted
-        self._received += len(text)
-        self.moved_at = self._now()
-        before = self._output.completion_tokens
-        shown = self._push(text, count, delta.finish)
-        self._emit(shown, self._output.completion_tokens - before, delta.finish, delta.prompt_tokens)
+        output, doubled = self._output, self._base + delta.offset != self._received
+        text = delta.text[self._count(delta.offset, len(delta.text)) :]
+        count = delta.tokens if text or not doubled else 0  # what came twice has been counted
+        before = output.completion_tokens
+        shown = output.push_text(text, count, delta.finish)
+        self._emit(shown, output.completion_tokens - before, delta.finish, delta.prompt_tokens)
 
     def _items(self, delta: Items) -> None:
-        if self._received == self._base:
-            self._route.computed()
-        skip = unseen(self._received, self._base + delta.offset, len(delta.items))
-        self._received += len(delta.items) - skip
-        self.moved_at = self._now()
+        skip = self._count(delta.offset, len(delta.items))
         for item in delta.items[skip:]:
-            self._listener.chunk(self.index, item)
+            self._sink.chunk(self.index, item)
         if delta.finish is not None:
-            self._emit("", 0, delta.finish, None)
+            self._emit("", 0, delta.finish)
 
-    def _emit(self, text: str, count: int, engine_finish: str | None, prompt_tokens: int | None) -> None:
+    def _emit(self, text: str, count: int, engine_finish: str | None, prompt_tokens: int | None = None) -> None:
         output = self._output
         finish = output.finish
         if finish is None and engine_finish is not None:
             text += output.end(engine_finish)
             finish = engine_finish
         if text or count:
-            self._listener.text(self.index, text, count)
+            self._show(self.index, text, count)
         if finish is not None and not self.over:
-            self._land(notify_engine=engine_finish is None)
-            self._listener.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
+            self._end(notify_engine=engine_finish is None)
+            self._sink.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
 
     def _failed(self, delta: Failed) -> None:
         if delta.retry:
-            self._outbound = None
-            self._break(delta.message, retry=True)
+            self._break(delta.message, retry=True, notify_engine=False)
         else:
-            self._outbound = None
-            self._fail(delta.exception())
+            self._fail(delta.exception(), notify_engine=False)
 
-    def _break(self, why: str, *, retry: bool) -> None:
-        outbound, self._outbound = self._outbound, None
-        if outbound is not None:
-            outbound.cancel()
-        self._route.end()
-        long, others = self._too_long(), self._route.others(self._tried)
-        verdict = decide(Broken(why, retry, self._received, self._exact, self._sends, self._limit, others, long))
-        if long and self._received:
-            self._migrations.too_long()
-        if verdict.again:
-            if self._broke_at is None:
-                self._broke_at = self._now()
-            self._migrations.broke(self._received > 0)
-            log.warning("request %s moves to another instance: %s", self.request.request_id, why)
-            if self.send():
-                return
-            self.instance, self.accepted, self.moved_at = None, False, self._now()
-            if self._route.wait(self):
-                return
-        error = REQUEST_ERRORS[verdict.error or "Overloaded"](verdict.message or why)
-        if isinstance(error, REQUEST_ERRORS["Overloaded"]):
-            error.retry_after = 1.0
-        self._fail(error)
 
-    def _too_long(self) -> bool:
-        request = self.request
-        if self._longest is None or not isinstance(request, Generate):
-            return False
-        return tokens.count(request.token_ids) + self._received > self._longest
-
-    def _fail(self, error: RequestError) -> None:
-        if not self.over:
-            self._land(notify_engine=True)
-            self._listener.fail(error)
-
-    def _settled(self, ok: bool) -> None:
-        assert self._broke_at is not None
-        seconds, self._broke_at = self._now() - self._broke_at, None
-        self._migrations.settled(seconds, ok)
-        if ok and self.instance is not None:
-            where = self.instance.process or f"{self.instance.instance_id:x}"
-            log.info("request %s was taken by %s within %.1f ms", self.request.request_id, where, seconds * 1000)
-
-    def _land(self, *, notify_engine: bool) -> None:
-        self.over = True
-        if self._broke_at is not None:
-            self._settled(False)
-        outbound, self._outbound = self._outbound, None
-        if outbound is not None and notify_engine:
-            outbound.cancel()
-        self._route.end()
-        self._completed(self)
+_Break = tuple[str, bool]
+"""Why an attempt broke, and whether its instance did nothing for the request."""
 
 
 class _Attempt:
-    """The sink of one send: what an instance says after the request has moved on is not heard."""
+    """The sink of one attempt: what an instance sends after the request has moved on is dropped."""
 
-    __slots__ = ("_number", "_request", "token")
+    __slots__ = ("_request", "ended", "outbound", "token")
 
-    def __init__(self, inflight: InFlightRequest, number: int) -> None:
-        self._request, self._number = inflight, number
-        self.token: Callable[[int, int], None] = (
-            inflight.token
-        )  # without a look at the number: posts say nothing more once a send is cancelled
+    def __init__(self, request: InFlightRequest) -> None:
+        self._request = request
+        self.ended: asyncio.Future[_Break | None] = asyncio.get_running_loop().create_future()
+        self.outbound: Outbound | None = None
+        # Without a look at which attempt it is: transports say nothing more once a stream is cancelled.
+        self.token: Callable[[int, int], None] = request.token
 
     def delta(self, delta: Delta) -> None:
-        inflight = self._request
-        if not inflight.over and inflight._sends == self._number:
-            inflight.delta(delta)
+        if self._request._attempt is self:
+            self._request.delta(delta)
 
     def lost(self, why: str) -> None:
-        inflight = self._request
-        if not inflight.over and inflight._sends == self._number:
-            inflight._outbound = None
-            inflight._break(why, retry=False)
+        if self._request._attempt is self:
+            self._request._break(why, retry=False, notify_engine=False)
 
 
 def _openai(finish: str) -> str:

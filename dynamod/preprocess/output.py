@@ -16,18 +16,29 @@ from .stops import StopMatcher
 from .tokenizer import Tokenizer
 
 
-class _BaseOutput:
+class BaseOutput:
     """What both kinds keep of one answer: its limits and why it is over."""
 
-    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish", "prompt_tokens")
+    __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish")
 
-    def __init__(self, stops: Stops, prompt_tokens: int, include_stop: bool) -> None:
+    def __init__(self, stops: Stops, *, include_stop: bool) -> None:
         self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
         self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
         self._min = stops.min_tokens or 0
-        self.prompt_tokens = prompt_tokens
         self.completion_tokens = 0
         self.finish: str | None = None
+
+    def token(self, index: int) -> str:
+        """`push` of one id behind which the engine goes on."""
+        return self.push((index,))
+
+    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
+        """Text for new ids. Raises TypeError where the engine sends text."""
+        raise TypeError("an engine of another kind sent token ids")
+
+    def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
+        """Text to show for new text. Raises TypeError where the engine sends token ids."""
+        raise TypeError("an engine of another kind sent text")
 
     def end(self, finish: str) -> str:
         """The engine has ended the answer: return what was held back. The first reason to finish stays."""
@@ -41,7 +52,7 @@ class _BaseOutput:
         return self._matcher.flush() if self._matcher is not None else ""
 
 
-class Output(_BaseOutput):
+class Output(BaseOutput):
     """What the ingress applies to one answer's tokens.
 
     Rules: nothing ends an answer before `min_tokens` tokens but the engine itself; then a hidden stop token (the
@@ -58,13 +69,12 @@ class Output(_BaseOutput):
         tokenizer: Tokenizer,
         stops: Stops,
         eos_token_ids: Iterable[int] = (),
-        prompt_tokens: int = 0,
         *,
         skip_special: bool = True,
         continuing: bool = False,
         include_stop: bool = False,
     ) -> None:
-        super().__init__(stops, prompt_tokens, include_stop)
+        super().__init__(stops, include_stop=include_stop)
         self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
         self._push = self._decoder.push
         self._token = self._decoder.token
@@ -128,13 +138,13 @@ class Output(_BaseOutput):
         return visible if found else visible + self._matcher.flush()
 
 
-class TextOutput(_BaseOutput):
+class TextOutput(BaseOutput):
     """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
 
     __slots__ = ()
 
-    def __init__(self, stops: Stops, prompt_tokens: int = 0, *, include_stop: bool = False) -> None:
-        super().__init__(stops, prompt_tokens, include_stop)
+    def __init__(self, stops: Stops, *, include_stop: bool = False) -> None:
+        super().__init__(stops, include_stop=include_stop)
 
     def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
         """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over.

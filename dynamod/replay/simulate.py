@@ -61,14 +61,14 @@ class _Worker:
         self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed)
         self.busy = False
         self.requests = 0
-        router.news(number, (Load(0, 0, 0, machine.num_gpu_blocks, 0.0),))
+        router.state.apply(number, (Load(0, 0, 0, machine.num_gpu_blocks, 0.0),))
 
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         names = tuple(blocks)
-        self._router.news(self.number, (Snapshot(names, names),))  # names of blocks are their sequence hashes here
+        self._router.state.apply(self.number, (Snapshot(names, names),))  # here a block's name is its sequence hash
 
     def _removed(self, blocks: Sequence[int]) -> None:
-        self._router.news(self.number, (Removed(tuple(blocks)),))
+        self._router.state.apply(self.number, (Removed(tuple(blocks)),))
 
 
 class Replay:
@@ -122,7 +122,7 @@ class Replay:
         assert decision is not None
         if keep:
             self.decisions.append(decision)
-        self.router.begin(number, decision, prompt)
+        self.router.started(number, decision, prompt)
         worker = self._workers[decision.chosen]
         worker.requests += 1
         request = _Request(arrival, number, worker)
@@ -144,14 +144,14 @@ class Replay:
             request: _Request = job.owner
             if request.last is None:
                 outcome.ttft.append(now - request.arrival.at)
-                self.router.computed(request.number)
+                self.router.prefill_completed(request.number)
             else:
                 outcome.itl.append(now - request.last)
             request.last = now
         for job in step.finished:
             request = job.owner
             outcome.e2e.append(now - request.arrival.at)
-            self.router.end(request.number)
+            self.router.finished(request.number)
         self._kick(worker)
 
     def _sum_up(self) -> None:

@@ -1,12 +1,12 @@
-"""What is under way at each worker, as a router knows it: its own requests, and those that workers tell of."""
+"""The requests at each worker, as a router knows them: its own, and those that workers publish."""
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 EXPIRY = 600.0
-"""Seconds after which a request that was never ended is no load any more: a lost word must not weigh for ever."""
+"""Seconds after which a request that was never finished is no load any more: a lost event must not weigh for ever."""
 
 
 class Load(NamedTuple):
@@ -22,7 +22,7 @@ class _Request(msgspec.Struct):
     blocks: Sequence[int]
     prefill: int
     since: float
-    told: bool
+    published: bool
 
 
 class _Worker:
@@ -35,7 +35,7 @@ class _Worker:
 
 
 class ActiveLoad:
-    """`begin`, `computed`, `end` of requests under keys of the caller's choice. Unknown keys pass.
+    """`start`, `prefill_completed`, `finish` requests under keys of the caller's choice. Unknown keys pass.
 
     `changed`: workers whose load is another one since somebody emptied it last.
     """
@@ -46,15 +46,15 @@ class ActiveLoad:
         self._heads: dict[int, dict[int, int]] = {}  # a prompt's first block -> worker -> requests
         self.changed: set[int] = set()
 
-    def begin(
-        self, key: Hashable, worker: int, blocks: Sequence[int], prefill: int, now: float, *, told: bool = False
+    def start(
+        self, key: Hashable, worker: int, blocks: Sequence[int], prefill: int, now: float, *, published: bool = False
     ) -> None:
         """A request goes to a worker: sequence hashes of its full blocks, tokens to compute. A known key is moved.
 
-        `told`: the worker says so; `disown` ends it.
+        `published`: a worker's event says so; `drop_published` ends it.
         """
-        self.end(key)
-        self._requests[key] = _Request(worker, blocks, prefill, now, told)
+        self.finish(key)
+        self._requests[key] = _Request(worker, blocks, prefill, now, published)
         load = self._workers.get(worker)
         if load is None:
             load = self._workers[worker] = _Worker()
@@ -69,7 +69,7 @@ class ActiveLoad:
         load.keys[key] = None
         self.changed.add(worker)
 
-    def computed(self, key: Hashable) -> None:
+    def prefill_completed(self, key: Hashable) -> None:
         """The request's prompt has been computed."""
         request = self._requests.get(key)
         if request is not None and request.prefill:
@@ -77,7 +77,7 @@ class ActiveLoad:
             request.prefill = 0
             self.changed.add(request.worker)
 
-    def end(self, key: Hashable) -> None:
+    def finish(self, key: Hashable) -> None:
         """The request is over."""
         request = self._requests.pop(key, None)
         if request is None:
@@ -92,14 +92,14 @@ class ActiveLoad:
             else:
                 del counts[block]
         if request.blocks:
-            self._behead(request.blocks[0], worker)
+            self._forget_head(request.blocks[0], worker)
         load.prefill -= request.prefill
         del load.keys[key]
         if not load.keys:
             del self._workers[worker]
         self.changed.add(worker)
 
-    def _behead(self, block: int, worker: int) -> None:
+    def _forget_head(self, block: int, worker: int) -> None:
         heads = self._heads[block]
         heads[worker] -= 1
         if not heads[worker]:
@@ -107,28 +107,28 @@ class ActiveLoad:
             if not heads:
                 del self._heads[block]
 
-    def disown(self, worker: int) -> None:
-        """A worker tells anew what is under way there: end what it told before. Own requests stay."""
+    def drop_published(self, worker: int) -> None:
+        """A worker will state anew which requests it has: end those it has published. Own requests stay."""
         load = self._workers.get(worker)
         if load is not None:
-            for key in [key for key in load.keys if self._requests[key].told]:
-                self.end(key)
+            for key in [key for key in load.keys if self._requests[key].published]:
+                self.finish(key)
 
     def drop(self, worker: int) -> None:
-        """A worker is gone, with all that was under way there."""
+        """A worker is gone, with all its requests."""
         load = self._workers.pop(worker, None)
         if load is not None:
             for key in load.keys:
                 blocks = self._requests.pop(key).blocks
                 if blocks:
-                    self._behead(blocks[0], worker)
+                    self._forget_head(blocks[0], worker)
             self.changed.add(worker)
 
     def expire(self, now: float) -> int:
         """End requests older than EXPIRY; returns how many."""
         old = [key for key, request in self._requests.items() if now - request.since > EXPIRY]
         for key in old:
-            self.end(key)
+            self.finish(key)
         return len(old)
 
     def of(self, worker: int) -> Load:
@@ -139,27 +139,12 @@ class ActiveLoad:
         requests = len(load.keys)
         return Load(len(load.blocks) + requests, load.prefill, requests)  # each has a partial block too
 
-    def shared(self, worker: int, blocks: Sequence[int]) -> int:
-        """How many of a prompt's blocks are in use at a worker. They are a prefix, so halving finds the end."""
-        load = self._workers.get(worker)
-        if load is None or not blocks or blocks[0] not in load.blocks:
-            return 0
-        low, high = 1, len(blocks)
-        counts = load.blocks
-        while low < high:
-            middle = (low + high + 1) // 2
-            if blocks[middle - 1] in counts:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
     def users(self, blocks: Sequence[int]) -> Collection[int]:
         """Workers that have any of a prompt's blocks in use."""
         return self._heads.get(blocks[0], {}).keys() if blocks else ()
 
     def sharing(self, blocks: Sequence[int], workers: Iterable[int]) -> dict[int, int]:
-        """`shared` of those of the workers for which it is not 0.
+        """How many of a prompt's blocks are in use at those of the workers where it is any.
 
         Many workers answer behind the same system prompt: what one shares is tried first with the next.
         """
@@ -169,13 +154,24 @@ class ActiveLoad:
             return found
         whole, guess = len(blocks), 1
         for worker in workers:
-            if worker not in users:
-                continue
-            counts = self._workers[worker].blocks
-            if blocks[guess - 1] not in counts or (guess < whole and blocks[guess] in counts):
-                guess = self.shared(worker, blocks)
-            found[worker] = guess
+            if worker in users:
+                counts = self._workers[worker].blocks
+                if blocks[guess - 1] not in counts or (guess < whole and blocks[guess] in counts):
+                    guess = _prefix(blocks, counts)
+                found[worker] = guess
         return found
 
     def __len__(self) -> int:
         return len(self._requests)
+
+
+def _prefix(blocks: Sequence[int], used: Mapping[int, int]) -> int:
+    """How many of `blocks` are used. They are a prefix, so halving finds its end; the first one is."""
+    low, high = 1, len(blocks)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if blocks[middle - 1] in used:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -4,30 +4,31 @@ from collections import OrderedDict
 
 import msgspec
 
-from .cost import Terms, Weights
-
 KEPT = 16
 """Candidates that a decision keeps, and instances that could not take the request: of thousands nobody reads more."""
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker as the router saw it. `overlap`: blocks of the prompt that it had; `total`: the weighted cost."""
+    """One worker as the router saw it. `overlap`: blocks of the prompt that it had.
+
+    `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None where nobody asked for costs.
+    """
 
     instance: int
     overlap: int
     requests: int
-    terms: Terms
-    total: float
+    total: float = 0.0
+    terms: msgspec.Struct | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
     """Why a request went where it went.
 
     `candidates`: all up to KEPT, of more the best and the chosen one; `left_out` counts the others. The best have the
-    lowest total, in `least-loaded` the fewest requests; in modes without any they are the first. `excluded` has KEPT at
-    most, `more_excluded` counts the others. `rule` says in words what decided; `tied` are those of the candidates here
-    among which chance decided. `regret`: blocks of locality given away, compared with the one that had most
-    (`most_overlap`). `shadow`: what another policy would have chosen. `at`: seconds since 1970.
+    lowest total, in modes that know no costs the fewest requests; in modes that know no load they are the first.
+    `excluded` has KEPT at most, `more_excluded` counts the others. `rule` says in words what decided; `tied` are those
+    of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
+    that had most (`most_overlap`). `shadow`: what another policy would have chosen. `at`: seconds since 1970.
     """
 
     request: str
@@ -41,7 +42,7 @@ class Decision(msgspec.Struct, frozen=True):
     rule: str
     tied: tuple[int, ...] = ()
     excluded: tuple[tuple[int, str], ...] = ()
-    weights: Weights | None = None
+    weights: msgspec.Struct | None = None  # cost.Weights
     overlap_weight: float = 1.0
     temperature: float = 0.0
     shadow: int | None = None
@@ -53,7 +54,10 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def overlap(self) -> int:
         """Blocks of the prompt that the chosen worker had."""
-        return next((one.overlap for one in self.candidates if one.instance == self.chosen), 0)
+        for candidate in self.candidates:
+            if candidate.instance == self.chosen:
+                return candidate.overlap
+        return 0
 
     @property
     def regret(self) -> int:

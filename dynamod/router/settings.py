@@ -1,14 +1,53 @@
-"""Router settings from a component's configuration (keys with `_`), by the original's names where it has them."""
+"""Settings of a router, and how they are read from a component's configuration (keys with `_`).
+
+The keys are the original's where it has them.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from dynamod.message.errors import UserError
 
 from .approx import TTL
-from .cost import weights_of
-from .policy import RouterMode, mode_of
-from .router import RouterSettings
+from .cost import Weights, weights_of
+from .policies import mode_of, policy_class
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """How to choose. `overlap_weight`: the original's `--kv-overlap-score-weight`. `ttl`: seconds, without events.
+
+    A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
+    tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.
+    """
+
+    mode: str = "round-robin"
+    weights: msgspec.Struct = Weights()
+    overlap_weight: float = 1.0
+    temperature: float = 0.0
+    kv_events: bool = True
+    ttl: float = TTL
+    shadow_mode: str | None = None
+    busy_blocks: float | None = None
+    busy_prefill: float | None = None
+    queue_size: int = 0
+
+    @property
+    def needs_events(self) -> bool:
+        """Whether the events of workers are used at all."""
+        busy = self.busy_blocks is not None or self.busy_prefill is not None
+        return busy or self.needs_blocks or self._any("needs_load")
+
+    @property
+    def needs_blocks(self) -> bool:
+        """Whether prompts must come with the hashes of their blocks."""
+        return self._any("needs_blocks")
+
+    def _any(self, need: str) -> bool:
+        return any(getattr(policy_class(mode), need) for mode in (self.mode, self.shadow_mode) if mode)
 
 
 def settings_of(config: Mapping[str, Any]) -> RouterSettings:
@@ -16,9 +55,7 @@ def settings_of(config: Mapping[str, Any]) -> RouterSettings:
     `router_ttl_secs`, `shadow_router_mode`, `active_decode_blocks_threshold`, `active_prefill_tokens_threshold` and
     `router_queue_size`. Raises UserError that names the key.
     """
-    shadow: RouterMode | None = None
-    if config.get("shadow_router_mode"):
-        shadow = mode_of(str(config["shadow_router_mode"]))
+    shadow = config.get("shadow_router_mode")
     events = config.get("use_kv_events", True)
     if not isinstance(events, bool):
         raise UserError(f"use_kv_events is {events!r}", "give true or false")
@@ -29,7 +66,7 @@ def settings_of(config: Mapping[str, Any]) -> RouterSettings:
         temperature=_number(config, "router_temperature", 0.0),
         kv_events=events,
         ttl=_number(config, "router_ttl_secs", TTL),
-        shadow_mode=shadow,
+        shadow_mode=mode_of(str(shadow)) if shadow else None,
         busy_blocks=_threshold(config, "active_decode_blocks_threshold", 1.0),
         busy_prefill=_threshold(config, "active_prefill_tokens_threshold", float("inf")),
         queue_size=int(_number(config, "router_queue_size", 0)),

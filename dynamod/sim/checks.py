@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Sequence
 
 from dynamod.discovery.keys import CARDS, INSTANCES, QUARANTINED
-from dynamod.ingress.dispatcher import Route
 from dynamod.ingress.processor import CLOCK
 from dynamod.message.errors import NotFound, Overloaded, TimedOut
+from dynamod.router.placement import Placement
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -110,7 +110,7 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str) -> Non
             continue
         if why == "silent" and not informed(place):
             continue
-        if place.processor is None or place.processor.dispatch.waiting(MODEL):
+        if place.processor is None or place.processor.waiting:
             continue
         log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")
 
@@ -144,27 +144,27 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         known = {instance.instance_id for instance in processor.view.serving(MODEL)}
         if known != set(live):
             log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(live)}")
-        if processor.in_flight:
-            log.violate("flights land", f"{place.name} has {processor.in_flight} in the air")
+        if len(processor.requests):
+            log.violate("requests end", f"{place.name} has {len(processor.requests)} in flight")
         router = processor.router()
         if router is None:
             continue
-        if processor.dispatch.waiting(MODEL):
-            log.violate("the queue is empty", f"{place.name} has {processor.dispatch.waiting(MODEL)} waiting")
-        own = [key for key in getattr(router.active, "_requests", ()) if isinstance(key, Route)]
+        if processor.waiting:
+            log.violate("the queue is empty", f"{place.name} has {processor.waiting} waiting")
+        own = [key for key in getattr(router.state.active, "_requests", ()) if isinstance(key, Placement)]
         if own:
             log.violate("load is released", f"{place.name} counts {len(own)} requests of its own")
         for number in sorted(live):
-            load = router.active.of(number)
-            if load.requests:
-                log.violate("load is released", f"{place.name} counts {load.requests} requests at {number:x}")
-        indexed = dict(router.index.dump())
+            requests = router.state.active.of(number).requests
+            if requests:
+                log.violate("load is released", f"{place.name} counts {requests} requests at {number:x}")
+        indexed = dict(router.state.index.dump())
         if not indexed.keys() <= live.keys():
             log.violate(
                 "the index knows the living", f"{place.name} has blocks of {_hex(indexed.keys() - live.keys())}"
             )
         for number, worker in live.items():
-            if whole and router.settings.listens:
+            if whole and router.settings.needs_events:
                 names = worker.blocks()
                 have = set(indexed[number].blocks) if number in indexed else set()
                 if names != have:

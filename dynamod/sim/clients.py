@@ -26,7 +26,7 @@ End = Literal["", "finished", "failed", "left", "cut off", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A request before it is sent. `leaves`: tokens after which the client goes, None: it stays."""
+    """A request before it is sent. `leaves`: tokens after which the client goes; None: it stays."""
 
     number: int
     at: float
@@ -35,6 +35,7 @@ class Wish:
     seed: int
     leaves: int | None
     ingress: float  # a number from 0 to 1 that chooses among those that are there
+    session: str = ""  # its prompt_cache_key
 
 
 def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
@@ -48,7 +49,9 @@ def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
         tail = tuple(random.choices(range(1, 1000), k=random.randint(1, 40)))
         most = random.randint(3, 28)
         leaves = random.randint(0, most) if "leave" in shape.faults and random.random() < 0.1 else None
-        found.append(Wish(number, at, prefix + tail, most, random.getrandbits(31), leaves, random.random()))
+        seed, ingress = random.getrandbits(31), random.random()
+        session = f"s{random.randrange(6)}" if random.random() < 0.5 else ""
+        found.append(Wish(number, at, prefix + tail, most, seed, leaves, ingress, session))
     return found
 
 
@@ -75,7 +78,12 @@ class Client:
         """The request as it comes in."""
         wish = self.wish
         request = CompletionRequest(
-            model=MODEL, prompt=list(wish.prompt), max_tokens=wish.max_tokens, seed=wish.seed, stream=True
+            model=MODEL,
+            prompt=list(wish.prompt),
+            max_tokens=wish.max_tokens,
+            seed=wish.seed,
+            stream=True,
+            prompt_cache_key=wish.session or None,
         )
         return Job(self.id, _ENDPOINT, request, b"")
 
@@ -143,6 +151,8 @@ class Client:
 
     def fail(self, error: RequestError) -> None:
         """See ResponseSink."""
+        if self.process is not None and not self.process.alive:
+            return  # what a process that is killed still wants to write reaches nobody
         self._hear("fail")
         self.error = error
         over = bool(self.end)

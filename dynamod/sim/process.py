@@ -10,19 +10,17 @@ from dynamod.actor import MailboxFull, Reason, System
 from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
-from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.processor import Processor
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Request
-from dynamod.router.decision import DecisionLog
-from dynamod.router.router import RouterSettings
+from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
-from .shape import CLOCKS
+from .shape import CLOCKS, MODEL
 from .wire import Process, SimulatedTransport
 
 PATH = "dynamo.backend.generate"
@@ -120,14 +118,13 @@ class SimulatedProcessor(Processor):
     ) -> None:
         self.process, self.registry, self.transport = process, registry, transport
         self.view = View(registry)
-        self._tell, self._decisions = told, decisions
-        super().__init__(self.view, transport, routing=routing, limits=CLOCKS)
+        self._tell = told
+        super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions)
 
     async def started(self) -> None:
         """As the processor component starts: the door opens when the models that are there can be asked for."""
         await self.registry.leased(timeout=60)
         await super().started()
-        self.dispatch.decisions = DecisionLog(self._decisions)
         await self._caught_up()
         self._tell("ready")
 
@@ -144,18 +141,15 @@ class SimulatedProcessor(Processor):
             self._ready(name, model_of(card), card)
 
     async def stopping(self, reason: Reason) -> None:
-        """Let go of the workers' feeds."""
-        dispatch: Dispatcher | None = getattr(self, "dispatch", None)
-        if dispatch is not None:
-            dispatch.close()
+        """Close the connections."""
         await self.transport.close()
         self._tell("stopped")
 
     @property
-    def in_flight(self) -> int:
-        """Flights in the air."""
-        return len(self._in_flight)
+    def waiting(self) -> int:
+        """Requests in the queue of the one model."""
+        return self.dispatch.waiting((MODEL, ""))
 
-    def router(self) -> Any:
+    def router(self) -> Router | None:
         """The router of the one model, None before it is known."""
-        return next(iter(self.dispatch.routers.values()), None)
+        return self.dispatch.routers.get((MODEL, ""))

@@ -14,7 +14,7 @@ from dynamod.ingress.subscriptions import AGAIN, PATIENCE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.worker import Generate
-from dynamod.router.policy import RouterMode
+from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings
 
 from . import checks
@@ -26,7 +26,8 @@ from .model import options
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
 from .wire import Process
 
-MODES: tuple[RouterMode, ...] = ("kv", "kv", "round-robin", "least-loaded", "power-of-two", "random")
+MODES = ("kv", *(name for name in NAMES if name != "direct"))
+"""`kv` twice, because it has most to be wrong; `direct` is round robin for who asks for nobody."""
 
 LONGEST = (MIGRATIONS + 2) * ((CLOCKS.first or 0) + (CLOCKS.queue or 0)) + (CLOCKS.total or 0)
 """Seconds after which every request has ended, whatever has happened to it."""

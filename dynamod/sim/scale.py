@@ -111,12 +111,12 @@ def _routing(cluster: Cluster, found: dict[str, Any]) -> None:
         router = processor.router() if processor is not None else None
         if processor is None or router is None:
             continue
-        spent = processor.dispatch.overhead(MODEL).scheduling
+        spent = processor.dispatch.counts[MODEL].overhead.scheduling
         total += spent.total
         count += sum(spent.counts)
-        statistics = router.index.statistics()
+        statistics = router.state.index.statistics()
         blocks, names = max(blocks, statistics.blocks), max(names, statistics.names)
-        index = router.index
+        index = router.state.index
         if not records:
             decision = router.decide(Prompt("measured", 100, (1, 2, 3)), processor.view.serving(MODEL))
             records += [decision] if decision is not None else []

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, ROOT)
@@ -27,6 +27,7 @@ from dynamod.http.metrics import ModelMetrics  # noqa: E402
 from dynamod.http.settings import FrontendSettings  # noqa: E402
 from dynamod.ingress.api.chat import ChatCompletions  # noqa: E402
 from dynamod.ingress.api.stream import StreamWriter  # noqa: E402
+from dynamod.ingress.counts import MigrationCounts  # noqa: E402
 from dynamod.message import tokens  # noqa: E402
 from dynamod.message.discovery import Instance  # noqa: E402
 from dynamod.message.ingress import Frame, Step  # noqa: E402
@@ -78,7 +79,9 @@ class Silent:
 
 
 class Around:
-    """Transport and route of a flight."""
+    """Transport, dispatcher and placement of a request in flight."""
+
+    instance = Instance("n", "c", "e", 1, {})
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -87,39 +90,44 @@ class Around:
         self._inbox.open(PATH, request, sink)
         return self
 
-    def pick(self, tried: Any) -> Instance:
-        return Instance("n", "c", "e", 1, {})
+    async def acquire(self, tried: Any) -> "Around":
+        return self
 
-    def others(self, tried: Any) -> bool:
+    def available(self, tried: Any) -> bool:
         return False
 
-    def computed(self) -> None: ...
+    def prefill_completed(self) -> None: ...
 
     def cancel(self) -> None: ...
 
-    def end(self) -> None: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def wait(self, inflight: Any) -> bool:
-        return False
+    def __exit__(self, *_: object) -> None: ...
 
 
-def inflight(inbox: Inbox, output: Any, listener: Any) -> None:
-    """A flight in the air."""
-    around = Around(inbox)
-    now = asyncio.get_running_loop().time
+def inflight(inbox: Inbox, output: Any, sink: Any) -> None:
+    """A request in flight."""
+    around: Any = Around(inbox)
+    loop = asyncio.get_running_loop()
     made = InFlightRequest(
         REQUEST,
         output,
-        listener,
+        sink,
         0,
         transport=around,
-        route=around,
+        acquire=around.acquire,
+        available=around.available,
         exact=True,
         limit=3,
-        now=now,
+        now=loop.time,
         completed=lambda _: None,
+        migrations=MigrationCounts(),
     )
-    made.send()
+    tasks.append(loop.create_task(made.run()))
+
+
+tasks: list[asyncio.Task[None]] = []
 
 
 def outlet(transport: Any) -> StreamWriter:
@@ -168,11 +176,16 @@ async def main() -> None:
         for _ in range(5):
             inbox = Inbox(lambda _payload: None)
             fill(inbox)
+            await asyncio.sleep(0)  # the requests open their streams
             begun = time.process_time()
             for payload in payloads:
                 inbox.frame(payload)
                 await asyncio.sleep(0)
             best = min(best, (time.process_time() - begun) / a.steps / a.streams * 1e6)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            tasks.clear()
         return best
 
     def output() -> Output:
@@ -181,9 +194,9 @@ async def main() -> None:
     layers: list[tuple[str, float]] = []
     for name, make in (
         ("frame: decode, find each stream's sink", lambda inbox: inbox.open(PATH, REQUEST, Nothing())),
-        ("flight: offset, clock, history for a move", lambda inbox: inflight(inbox, Silent(), Silent())),
+        ("request: offset, clock, history for a migration", lambda inbox: inflight(inbox, Silent(), Silent())),
         ("output: limits, stop tokens, id to text", lambda inbox: inflight(inbox, output(), Silent())),
-        ("outlet: counters, JSON of the text, frame", lambda inbox: inflight(inbox, output(), outlet(Silent()))),
+        ("response: counters, JSON of the text, frame", lambda inbox: inflight(inbox, output(), outlet(Silent()))),
     ):
         layers.append((name, await cost(lambda inbox, make=make: [make(inbox) for _ in range(a.streams)])))  # type: ignore[misc]
     connections, reader = await connected(a.streams)

@@ -37,11 +37,11 @@ def cluster(mode: Any, workers: int, idle: bool, system: int) -> tuple[Any, tupl
     chance, shared = random.Random(1), list(range(system))
     for worker in range(1, workers + 1):
         blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + 200)]))
-        router.news(worker, (Snapshot(blocks, blocks), Load(0, 0, 0, len(blocks) + chance.randrange(20), 0.0)))
+        router.state.apply(worker, (Snapshot(blocks, blocks), Load(0, 0, 0, len(blocks) + chance.randrange(20), 0.0)))
     for number in range(0 if idle else workers * 4):
         worker = 1 + chance.randrange(workers)
         blocks = tuple(chain([*shared, *range(worker * 1000, worker * 1000 + chance.randrange(60))]))
-        router.active.begin(number, worker, blocks, chance.randrange(500), 0.0)
+        router.state.active.start(number, worker, blocks, chance.randrange(500), 0.0)
     instances = tuple(Instance("n", "c", "e", worker, {}) for worker in range(1, workers + 1))
     return router, instances, tuple(chain([*shared, *range(3000, 3100)]))
 
@@ -52,14 +52,14 @@ def measure(mode: str, workers: int, *, idle: bool = False, system: int = 0) -> 
     from dynamod.router.router import Prompt
 
     router, instances, blocks = cluster(mode, workers, idle, system)
-    prompt = Prompt("r", len(blocks) * SIZE + 10, blocks if mode == "kv" else ())
+    prompt = Prompt("r", len(blocks) * SIZE + 10, blocks if router.settings.needs_blocks else ())
     decide = best(lambda: router.decide(prompt, instances))
     numbers = iter(range(10**9))
 
     def change() -> None:
         number = next(numbers)
         for worker in range(1, 9):
-            router.news(worker, (RequestStarted(number % 50, (), number % 97),))
+            router.state.apply(worker, (RequestStarted(number % 50, (), number % 97),))
         router.decide(prompt, instances)
 
     changed = best(change)
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="8,2000", help="numbers of workers")
     a = parser.parse_args()
-    from dynamod.router.policy import MODES
+    from dynamod.router.policies import NAMES as MODES
 
     for workers in map(int, a.workers.split(",")):
         for mode in MODES:

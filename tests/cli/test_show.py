@@ -13,7 +13,7 @@ def shown(workers: int) -> str:
     router = Router("m", 16, RouterSettings("kv", busy_prefill=0), random.Random(0), lambda: 1.0, lambda: 1.5e9)
     live = tuple(Instance("n", "c", "e", number, {}) for number in range(workers))
     for number in range(20):
-        router.active.begin(number, number, (), 9, 0.0)
+        router.state.active.start(number, number, (), 9, 0.0)
     made = router.decide(Prompt("r", 40), live)
     record = msgspec.to_builtins(made)
     for one in record["candidates"]:

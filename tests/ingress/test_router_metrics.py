@@ -1,16 +1,16 @@
 """What metrics show of the routers: valid names, honest numbers."""
 
-import asyncio
-import random
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from dynamod.actor import System
 from dynamod.discovery.view import Serving
-from dynamod.ingress.dispatcher import Dispatcher
-from dynamod.ingress.router_metrics import rows
+from dynamod.ingress.dispatcher import Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from dynamod.message.discovery import Instance, ModelCard
+from dynamod.router.placement import DispatcherClient
 from dynamod.router.router import Prompt, RouterSettings
 from dynamod.runtime.statistics import text
 
@@ -27,7 +27,7 @@ class View:
     def serving(self, _model: str, _like: Any = None) -> list[Instance]:
         return self.instances
 
-    def served(self, _model: str, _like: Any = None) -> Serving:
+    def served(self, _model: str, _like: Any = None, _pool: Any = None) -> Serving:
         found = Serving()
         for instance in self.instances:
             found.put(f"{instance.instance_id:x}", instance)
@@ -46,22 +46,26 @@ async def test_a_model_and_its_workers() -> None:
     view: Any = View()
     view.all_instances = lambda: view.instances
     transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
-    dispatch = Dispatcher(
-        view, transport, RouterSettings(mode="kv", shadow_mode="random"), random.Random(1), lambda *_: None
-    )
+    counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
+    settings = RouterSettings(mode="kv", shadow_mode="random")
     card = ModelCard(name="Llama", kind="tokens", kv_cache_block_size=4)
-    routes = [dispatch.route(card, Prompt(f"r{number}", 10, (1, 2))) for number in range(3)]
-    for route in routes:
-        assert route.pick(()) is not None
-    dispatch.overhead("Llama").block_hashing.observe(0.3)
-    migrations = dispatch.migrations("Llama")
-    for ongoing in (True, True, False):
-        migrations.broke(ongoing)
-    migrations.settled(0.004, True)
-    migrations.settled(1.5, False)
-    await asyncio.sleep(0)
+    async with System(seed=1) as system:
+        ref = system.start("dispatcher", lambda: Dispatcher(view, transport, settings, counts))
+        client = DispatcherClient(ref, view)
+        ref.send_nowait(ModelServed(card))
+        for number in range(3):
+            await client.acquire(card, Prompt(f"r{number}", 10, (1, 2)))
+        counts["Llama"].overhead.block_hashing.observe(0.3)
+        migrations = counts["Llama"].migrations
+        for ongoing in (True, True, False):
+            migrations.broke(ongoing)
+        migrations.settled(0.004, True)
+        migrations.settled(1.5, False)
+        rows = await ref.ask(RouterRows("dynamo_frontend"), timeout=1)
+        ref.send_nowait(ModelGone("Llama"))
+        assert await ref.ask(RouterRows("p"), timeout=1) == []
     found = {}
-    for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):
+    for family in text_string_to_metric_families(text("agg/ingress.0", iter(rows))):
         assert family.type != "unknown"
         assert family.documentation
         for sample in family.samples:
@@ -87,5 +91,3 @@ async def test_a_model_and_its_workers() -> None:
     assert found["dynamo_frontend_model_migration_duration_seconds_sum", "success"] == 0.004
     assert found["dynamo_frontend_model_migration_duration_seconds_count", "failure"] == 1
     assert found["dynamo_frontend_model_migration_limit", ""] == 5
-    dispatch.drop("Llama")
-    assert list(rows(dispatch, view, "p")) == []

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.actor.testing import run
+from .instances import run
 
 place = st.integers(0, 4)
 size = st.integers(0, 3)
@@ -38,7 +38,7 @@ def test_one_end_and_no_slot_left(words: Any, events: Any, text: bool, **setting
     async def main() -> None:
         limits = words.Limits(queue=30, first=60, gap=10, total=200)
         air = words.Air(text=text, **setting)
-        air.start()
+        await air.start()
         ended: set[int] = {at for at, send in enumerate(air.sends) if send._gone}
         left = False
         for name, arguments, which in events:
@@ -56,7 +56,11 @@ def test_one_end_and_no_slot_left(words: Any, events: Any, text: bool, **setting
                 over = _speak(send, text, name, arguments)
                 if over:
                     ended.add(at)
+            if which % 2:  # else more is said before the request can act on it
+                await air.settle()
             ended |= {number for number, other in enumerate(air.sends) if other._gone}
+        await air.settle()
+        ended |= {number for number, other in enumerate(air.sends) if other._gone}
         assert air.completed == (1 if air.inflight.over else 0)
         assert air.inflight.over == (air.client.over or left)
         assert len({other.instance.instance_id for other in air.sends}) == len(air.sends)

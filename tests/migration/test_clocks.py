@@ -3,8 +3,9 @@
 import asyncio
 from typing import Any
 
-from dynamod.actor.testing import virtual
 from dynamod.message.errors import EngineFailed, Overloaded, TimedOut
+
+from .instances import virtual
 
 
 async def passes(air: Any, limits: Any, seconds: float) -> None:
@@ -13,12 +14,13 @@ async def passes(air: Any, limits: Any, seconds: float) -> None:
         await asyncio.sleep(0.5)
         if not air.inflight.over:
             air.inflight.expire(limits)
+            await air.settle()
 
 
 @virtual
 async def test_an_instance_that_does_not_accept_is_left(words: Any) -> None:
     air, limits = words.Air(instances=2), words.Limits(queue=30, first=60, gap=10)
-    air.start()
+    await air.start()
     await passes(air, limits, 30)
     assert len(air.sends) == 1
     await passes(air, limits, 1)
@@ -31,7 +33,7 @@ async def test_an_instance_that_does_not_accept_is_left(words: Any) -> None:
 @virtual
 async def test_the_first_token_has_its_own_clock(words: Any) -> None:
     air, limits = words.Air(instances=2), words.Limits(queue=30, first=60, gap=10)
-    air.start()
+    await air.start()
     await passes(air, limits, 20)
     air.last.accept()
     await passes(air, limits, 60)
@@ -48,7 +50,7 @@ async def test_the_first_token_has_its_own_clock(words: Any) -> None:
 async def test_a_pause_moves_an_exact_stream_and_ends_another(words: Any) -> None:
     limits = words.Limits(queue=30, first=60, gap=10)
     air = words.Air()
-    air.start().accept()
+    (await air.start()).accept()
     for index in (1, 2, 3):
         await passes(air, limits, 9)
         air.last.tokens(index)
@@ -60,7 +62,7 @@ async def test_a_pause_moves_an_exact_stream_and_ends_another(words: Any) -> Non
     assert len(air.sends) == 2, "until it is accepted the queue's clock counts"
 
     air = words.Air(text=True)
-    air.start().accept()
+    (await air.start()).accept()
     air.last.text("a")
     await passes(air, limits, 11)
     assert isinstance(air.error, EngineFailed)
@@ -71,7 +73,7 @@ async def test_a_pause_moves_an_exact_stream_and_ends_another(words: Any) -> Non
 @virtual
 async def test_the_total_clock_ends_it_wherever_it_is(words: Any) -> None:
     air, limits = words.Air(), words.Limits(queue=5, first=5, gap=5, total=20)
-    air.start()
+    await air.start()
     await passes(air, limits, 6)
     assert len(air.sends) == 2
     air.last.accept()
@@ -88,7 +90,7 @@ async def test_the_total_clock_ends_it_wherever_it_is(words: Any) -> None:
 @virtual
 async def test_none_is_no_limit(words: Any) -> None:
     air, limits = words.Air(), words.Limits(None, None, None, None)
-    air.start()
+    await air.start()
     for step in (lambda: air.last.accept(), lambda: air.last.tokens(1), lambda: air.last.tokens(2)):
         await passes(air, limits, 10_000)
         step()

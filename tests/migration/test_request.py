@@ -2,20 +2,24 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.actor.testing import run, virtual
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
 from dynamod.message.ingress import Logprobs, Tokens
+from dynamod.message.worker import Stops
+from dynamod.preprocess.output import BaseOutput
+
+from .instances import run, virtual
 
 
 @virtual
 async def test_a_whole_answer(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.accept()
     send.tokens(1, 2)
     send.tokens(3, finish="stop")
@@ -24,21 +28,24 @@ async def test_a_whole_answer(words: Any) -> None:
     assert (air.completed, send.cancelled, len(air.sends)) == (1, 0, 1)
     send.tokens(4)
     send.lose()
+    await air.settle()
     assert air.client.answer == "abc"
 
 
 @virtual
 async def test_the_next_instance_continues_behind_what_came(words: Any) -> None:
     air = words.Air()
-    air.start().accept()
+    (await air.start()).accept()
     air.last.tokens(1, 2)
     air.last.lose()
+    await air.settle()
     assert (len(air.sends), air.last.instance.instance_id, air.last.prior) == (2, 2, [1, 2])
     assert air.last.request.token_ids == air.sends[0].request.token_ids
     assert air.last.request.stops == air.sends[0].request.stops, "limits count the whole answer"
     air.last.accept()
     air.last.tokens(3)
     air.last.fail("EngineFailed", "the worker ended", retry=True)
+    await air.settle()
     assert (len(air.sends), air.last.prior) == (3, [1, 2, 3])
     air.last.tokens(4, finish="length")
     assert air.client.answer == "abcd"
@@ -50,7 +57,7 @@ async def test_the_next_instance_continues_behind_what_came(words: Any) -> None:
 def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[int], size: int, doubled: bool) -> None:
     async def main() -> None:
         air = words.Air(instances=5, limit=4)
-        send = air.start()
+        send = await air.start()
         answer = list(range(1, size + 1))
         for cut in cuts:
             part = answer[len(send.prior if air.inflight._history else []) :][:cut]
@@ -59,6 +66,7 @@ def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[i
                 if doubled:
                     send.tokens(index, offset=send.offset - 1)
             send.lose()
+            await air.settle()
             send = air.last
         rest = answer[len(send.prior) :]
         send.tokens(*rest, finish="stop")
@@ -71,7 +79,7 @@ def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[i
 @virtual
 async def test_what_came_twice_is_dropped(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.tokens(1, 2)
     send.tokens(1, 2, offset=0)
     send.tokens(2, 3, offset=1)
@@ -84,7 +92,7 @@ async def test_what_came_twice_is_dropped(words: Any) -> None:
 @virtual
 async def test_text_and_items_that_came_twice_are_dropped_and_not_counted(words: Any) -> None:
     air = words.Air(text=True)
-    send = air.start()
+    send = await air.start()
     send.text("ab", count=2)
     send.text("ab", count=2, offset=0)
     send.items({"n": 1}, offset=2)
@@ -98,10 +106,11 @@ async def test_text_and_items_that_came_twice_are_dropped_and_not_counted(words:
 @virtual
 async def test_a_gap_moves_the_stream(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.tokens(1)
     send.tokens(3, offset=2)
     assert send.cancelled == 1, "it still works on the request"
+    await air.settle()
     assert (len(air.sends), air.last.prior) == (2, [1])
     air.last.tokens(2, 3, finish="stop")
     assert air.client.answer == "abc"
@@ -110,9 +119,10 @@ async def test_a_gap_moves_the_stream(words: Any) -> None:
 @virtual
 async def test_a_gap_of_a_text_engine_ends_the_answer(words: Any) -> None:
     air = words.Air(text=True)
-    send = air.start()
+    send = await air.start()
     send.text("ab")
     send.text("d", offset=3)
+    await air.settle()
     assert isinstance(air.error, EngineFailed)
     assert "lost frames" in str(air.error)
     assert "cannot continue" in str(air.error)
@@ -120,15 +130,19 @@ async def test_a_gap_of_a_text_engine_ends_the_answer(words: Any) -> None:
 
 
 @virtual
-async def test_an_old_leg_is_not_heard(words: Any) -> None:
+async def test_an_old_attempt_is_not_heard(words: Any) -> None:
     air = words.Air()
-    old = air.start()
+    old = await air.start()
     old.tokens(1)
     old.tokens(5, offset=9)
+    old.sink.delta(Tokens(1, 1, tokens.pack([8])))  # before the request has moved on, too
+    await air.settle()
     assert len(air.sends) == 2
     old.tokens(7, finish="stop")
     old.fail("BadRequest", "late")
+    await air.settle()
     old.lose()
+    await air.settle()
     assert (len(air.sends), air.client.over, air.client.answer) == (2, False, "a")
     air.last.tokens(2, finish="stop")
     assert air.client.answer == "ab"
@@ -137,26 +151,29 @@ async def test_an_old_leg_is_not_heard(words: Any) -> None:
 @virtual
 async def test_the_clients_leaving_frees_the_slot_and_is_quiet(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.tokens(1)
     air.inflight.cancel()
+    await air.settle()
     air.inflight.cancel()
+    await air.settle()
     assert (send.cancelled, air.completed, air.client.over) == (1, 1, False)
     send.tokens(2, finish="stop")
     send.lose()
+    await air.settle()
     assert (len(air.sends), air.client.answer, air.client.over) == (1, "a", False)
 
 
 @virtual
 async def test_our_own_end_is_told_to_the_engine(words: Any) -> None:
     air = words.Air(max_tokens=2)
-    send = air.start()
+    send = await air.start()
     send.tokens(1)
     send.tokens(2)
     assert air.client.finished == [("length", 2, None)]
     assert (send.cancelled, air.completed) == (1, 1)
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.tokens(1, 0, 2)
     assert air.client.finished == [("stop", 2, None)]
     assert (air.client.answer, send.cancelled) == ("a", 1)
@@ -167,7 +184,7 @@ async def test_our_own_end_is_told_to_the_engine(words: Any) -> None:
 def test_the_engines_reason_at_the_limit_wins(words: Any, text: bool, said: str, reason: str) -> None:
     async def main() -> None:
         air = words.Air(text=text, max_tokens=2)
-        send = air.start()
+        send = await air.start()
         if text:
             send.text("ab", said, count=2)
         else:
@@ -181,13 +198,15 @@ def test_the_engines_reason_at_the_limit_wins(words: Any, text: bool, said: str,
 @virtual
 async def test_a_text_engine_is_asked_again_only_before_its_first_text(words: Any) -> None:
     air = words.Air(text=True)
-    first = air.start()
+    first = await air.start()
     first.accept()
     first.lose()
+    await air.settle()
     assert (len(air.sends), air.client.over) == (2, False)
     assert air.last.request == first.request
     air.last.text("a")
     air.last.lose()
+    await air.settle()
     assert isinstance(air.error, EngineFailed)
     assert len(air.sends) == 2
 
@@ -195,17 +214,20 @@ async def test_a_text_engine_is_asked_again_only_before_its_first_text(words: An
 @virtual
 async def test_an_engine_that_is_not_exact_gets_no_prior_output(words: Any) -> None:
     air = words.Air(exact=False)
-    air.start().lose()
+    (await air.start()).lose()
+    await air.settle()
     assert (len(air.sends), air.last.prior) == (2, [])
     air.last.tokens(1)
     air.last.lose()
+    await air.settle()
     assert isinstance(air.error, EngineFailed)
 
 
 @virtual
 async def test_a_migration_limit_of_0(words: Any) -> None:
     air = words.Air(limit=0)
-    air.start().lose()
+    (await air.start()).lose()
+    await air.settle()
     assert isinstance(air.error, EngineFailed)
     assert "migration is off" in str(air.error)
     assert len(air.sends) == 1
@@ -215,9 +237,10 @@ async def test_a_migration_limit_of_0(words: Any) -> None:
 def test_it_moves_as_often_as_it_may(words: Any, limit: int, instances: int) -> None:
     async def main() -> None:
         air = words.Air(instances=instances, limit=limit)
-        air.start()
+        await air.start()
         while not air.client.over:
             air.last.lose()
+            await air.settle()
         assert len(air.sends) == min(limit + 1, instances)
         assert len({send.instance.instance_id for send in air.sends}) == len(air.sends)
         assert isinstance(air.error, Overloaded if instances <= limit else EngineFailed)
@@ -227,46 +250,83 @@ def test_it_moves_as_often_as_it_may(words: Any, limit: int, instances: int) -> 
 
 
 @virtual
-async def test_without_an_instance_it_stays_on_the_ground(words: Any) -> None:
+async def test_without_an_instance_it_fails(words: Any) -> None:
     air = words.Air(instances=0)
-    assert not air.inflight.send()
-    assert (air.completed, air.client.over) == (0, False)
+    await air.run()
+    assert isinstance(air.error, Overloaded)
+    assert (air.completed, air.sends) == (1, [])
+
+
+@virtual
+async def test_a_client_that_leaves_while_the_request_waits_for_a_place(words: Any) -> None:
+    air = words.Air(busy=(1, 2, 3), patient=True)
+    await air.run()
+    assert (air.waiting, air.inflight.instance) == (1, None)
+    air.inflight.cancel()
+    await air.settle()
+    air.free()
+    await air.settle()
+    assert (air.completed, air.sends, air.client.over, air.inflight.over) == (1, [], False, True)
+
+
+@virtual
+async def test_a_client_that_leaves_before_the_request_has_begun(words: Any) -> None:
+    air = words.Air()
+    air.inflight.cancel()
+    await air.run()
+    assert (air.completed, air.sends, air.client.over) == (1, [], False)
+
+
+@virtual
+async def test_the_end_of_the_processor_ends_the_request(words: Any) -> None:
+    for busy in ((), (1, 2, 3)):
+        air = words.Air(busy=busy, patient=True)
+        await air.run()
+        air.task.cancel()
+        await air.settle()
+        assert isinstance(air.error, Overloaded)
+        assert [send.cancelled for send in air.sends] == [1] * len(air.sends)
+        assert air.task.cancelled()
 
 
 @virtual
 async def test_an_error_reaches_the_client_whole(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.fail("BadRequest", "too long", param="messages", code="context_length_exceeded")
+    await air.settle()
     error = air.error
     assert isinstance(error, BadRequest)
     assert (str(error), error.param, error.code) == ("too long", "messages", "context_length_exceeded")
     assert (len(air.sends), send.cancelled) == (1, 0)
 
     air = words.Air()
-    air.start().fail("NotFound", "no such adapter")
+    (await air.start()).fail("NotFound", "no such adapter")
+    await air.settle()
     assert isinstance(air.error, NotFound)
     assert air.error.code == "model_not_found", "without a code of its own the class's"
 
     air = words.Air()
-    air.start().fail("Nonsense", "what")
+    (await air.start()).fail("Nonsense", "what")
+    await air.settle()
     assert isinstance(air.error, EngineFailed)
 
 
 @virtual
 async def test_a_refusal_in_the_call_itself_moves_on_and_the_right_slot_is_freed(words: Any) -> None:
     air = words.Air(full=(1, 2))
-    assert air.inflight.send()
+    await air.start()
     assert [send.instance.instance_id for send in air.sends] == [1, 2, 3]
     air.last.tokens(1)
     air.inflight.cancel()
+    await air.settle()
     assert [send.cancelled for send in air.sends] == [0, 0, 1]
 
 
 @virtual
 async def test_all_refuse_in_the_call(words: Any) -> None:
     air = words.Air(full=(1, 2, 3))
-    assert air.inflight.send()
+    await air.start()
     assert isinstance(air.error, Overloaded)
     assert len(air.sends) == 3
 
@@ -274,8 +334,8 @@ async def test_all_refuse_in_the_call(words: Any) -> None:
 @virtual
 async def test_a_bug_in_reading_ends_this_request_alone(words: Any, caplog: pytest.LogCaptureFixture) -> None:
     air = words.Air()
-    send = air.start()
-    air.inflight._push = air.inflight._token = lambda *ids: 1 // 0
+    send = await air.start()
+    air.inflight._output.push = air.inflight._token = lambda *ids: 1 // 0
     send.tokens(1)
     assert isinstance(air.error, EngineFailed)
     assert "ZeroDivisionError" in str(air.error)
@@ -287,7 +347,7 @@ async def test_a_bug_in_reading_ends_this_request_alone(words: Any, caplog: pyte
 async def test_logprobs_stay_with_their_tokens(words: Any) -> None:
     heard: list[tuple[tuple[float, ...], list[int]]] = []
     air = words.Air(logprobs=lambda index, delta, ids: heard.append((delta.chosen, list(ids))))
-    send = air.start()
+    send = await air.start()
     for _ in range(2):  # the second time is a doubled frame
         send.sink.delta(Logprobs(1, 0, (-0.1, -0.2)))
         send.tokens(1, 2, offset=0)
@@ -295,6 +355,7 @@ async def test_logprobs_stay_with_their_tokens(words: Any) -> None:
     send.tokens(2, 3, offset=1)
     send.sink.delta(Logprobs(1, 3, (-0.9,)))
     send.lose()
+    await air.settle()
     air.last.tokens(4, finish="stop")
     assert heard == [((-0.1, -0.2), [1, 2]), ((-0.3,), [3])]
 
@@ -302,12 +363,12 @@ async def test_logprobs_stay_with_their_tokens(words: Any) -> None:
 @virtual
 async def test_a_final_delta_without_anything_new_ends_it(words: Any) -> None:
     air = words.Air()
-    send = air.start()
+    send = await air.start()
     send.tokens(1)
     send.sink.delta(Tokens(1, 1, tokens.pack([]), "stop"))
     assert air.client.finished == [("stop", 1, None)]
     air = words.Air(text=True)
-    send = air.start()
+    send = await air.start()
     send.text("", "stop", count=0, prompt=3)
     assert air.client.finished == [("stop", 0, 3)]
     assert air.client.shown == []
@@ -316,16 +377,49 @@ async def test_a_final_delta_without_anything_new_ends_it(words: Any) -> None:
 @virtual
 async def test_an_instance_that_cannot_be_waited_for_is_left(words: Any) -> None:
     air = words.Air(instances=2)
-    air.start().accept()
+    (await air.start()).accept()
     air.last.tokens(1, 2)
     air.inflight.leave("silent")
+    await air.settle()
     assert (len(air.sends), air.last.prior, air.sends[0].cancelled) == (2, [1, 2], 1)
     air.last.accept()
     air.last.tokens(3, finish="stop")
     assert air.client.answer == "abc"
     air.inflight.leave("silent")  # it is over: nothing happens
+    await air.settle()
     assert (len(air.sends), air.completed) == (2, 1)
     alone = words.Air(instances=1)
-    alone.start().accept()
+    (await alone.start()).accept()
     alone.inflight.leave("silent")
+    await alone.settle()
     assert "silent" in str(alone.error)
+
+
+class Embed(msgspec.Struct, frozen=True):
+    """A kind of request that no engine here knows: values come, and no text."""
+
+    request_id: str
+
+
+@virtual
+async def test_another_kind_of_request_needs_nothing_here(words: Any) -> None:
+    air = words.Air(request=Embed("e"), output=BaseOutput(Stops(), include_stop=False), exact=False)
+    (await air.start()).lose()
+    await air.settle()
+    assert (len(air.sends), air.last.request) == (2, Embed("e"))
+    air.last.accept()
+    air.last.items([0.1, 0.2], [0.3, 0.4])
+    air.last.items([0.3, 0.4], [0.5, 0.6], offset=1)
+    air.last.items(finish="stop")
+    assert air.client.chunks == [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]
+    assert air.client.finished == [("stop", 0, None)]
+    assert air.client.shown == []
+
+
+@virtual
+async def test_text_where_there_should_be_none_ends_the_request(words: Any) -> None:
+    air = words.Air(request=Embed("e"), output=BaseOutput(Stops(), include_stop=False), exact=False)
+    (await air.start()).text("what")
+    await air.settle()
+    assert isinstance(air.error, EngineFailed)
+    assert "TypeError" in str(air.error)

@@ -25,9 +25,9 @@ def ids(tokenizer: Tokenizer) -> list[int]:
 
 
 def test_plain_text_flows(tokenizer: Tokenizer, ids: list[int]) -> None:
-    output = Output(tokenizer, Stops(max_tokens=100, stop_token_ids_hidden=(EOS,)), (EOS,), prompt_tokens=7)
+    output = Output(tokenizer, Stops(max_tokens=100, stop_token_ids_hidden=(EOS,)), (EOS,))
     assert "".join(output.push([index]) for index in ids) == TEXT
-    assert (output.finish, output.completion_tokens, output.prompt_tokens) == (None, len(ids), 7)
+    assert (output.finish, output.completion_tokens) == (None, len(ids))
     assert output.end("length") == ""
     assert output.finish == "length"
 
@@ -174,12 +174,12 @@ Make = Callable[[Stops], TextOutput]
 
 
 def test_text_engines_have_stops_and_limits_too() -> None:
-    output = TextOutput(Stops(stop=("END",), max_tokens=5), prompt_tokens=3)
+    output = TextOutput(Stops(stop=("END",), max_tokens=5))
     assert output.push_text("some tex", 2) == "some tex"
     assert output.push_text("t E", 1) == "t "
     assert output.push_text("N", 1) == ""
     assert output.push_text("D behind", 1) == ""
-    assert (output.finish, output.completion_tokens, output.prompt_tokens) == ("stop", 5, 3)
+    assert (output.finish, output.completion_tokens) == ("stop", 5)
     assert output.push_text("more", 1) == ""
     assert output.completion_tokens == 5
 

@@ -15,7 +15,7 @@ from dynamod.replay.report import draw, numbers
 from dynamod.replay.simulate import Replay
 from dynamod.replay.trace import Arrival, Conversations, make_conversations
 from dynamod.router.cost import ORIGINAL
-from dynamod.router.policy import MODES, RouterMode
+from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings
 
 PLAN = Conversations(users=60, turns=4, system_tokens=512, question_tokens=100, answer_tokens=30, block_size=32)
@@ -27,8 +27,8 @@ def play(settings: RouterSettings, seed: int = 0, machine: SchedulerSettings = M
     return numbers(Replay(4, machine, TIMINGS["later"], settings, seed).run(ARRIVALS))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_everything_ends_and_repeats_itself(mode: RouterMode) -> None:
+@pytest.mark.parametrize("mode", NAMES)
+def test_everything_ends_and_repeats_itself(mode: str) -> None:
     first = play(RouterSettings(mode))
     assert first["requests"] == len(ARRIVALS)
     assert sum(first["requests_by_worker"]) == len(ARRIVALS)
@@ -51,7 +51,7 @@ def test_an_idle_router_has_an_empty_book() -> None:
     replay = Replay(3, MACHINE, TIMINGS["later"], RouterSettings("kv"))
     replay.run(ARRIVALS)
     assert replay.router.statistics().active == 0
-    assert replay.router.index.statistics().orphans == 0
+    assert replay.router.state.index.statistics().orphans == 0
 
 
 def test_one_request_takes_what_the_formula_says() -> None:
@@ -68,7 +68,7 @@ def test_the_index_knows_what_the_pools_hold() -> None:
     replay = Replay(4, MACHINE, TIMINGS["later"], RouterSettings("kv"))
     replay.run(ARRIVALS)
     for worker in replay._workers:
-        assert replay.router.index.count(worker.number) == len(worker.scheduler.pool.names())
+        assert replay.router.state.index.count(worker.number) == len(worker.scheduler.pool.names())
 
 
 def test_a_prompt_that_fits_nowhere_is_said_before() -> None:

@@ -27,28 +27,28 @@ class Model(RuleBasedStateMachine):
 
     @rule(key=st.integers(0, 5), worker=st.integers(0, 2), leaf=st.integers(0, 60), prefill=st.integers(0, 9))
     def begin(self, key: int, worker: int, leaf: int, prefill: int) -> None:
-        self.load.begin(key, worker, path(leaf), prefill, 0.0)
+        self.load.start(key, worker, path(leaf), prefill, 0.0)
         self.open[key] = (worker, path(leaf), prefill)
 
     @rule(key=st.integers(0, 9))
     def computed(self, key: int) -> None:
-        self.load.computed(key)
+        self.load.prefill_completed(key)
         if key in self.open:
             self.open[key] = (*self.open[key][:2], 0)
 
     @rule(key=st.integers(0, 9))
     def end(self, key: int) -> None:
-        self.load.end(key)
+        self.load.finish(key)
         self.open.pop(key, None)
 
     @rule(key=st.integers(6, 9), worker=st.integers(0, 2), leaf=st.integers(0, 60))
-    def told(self, key: int, worker: int, leaf: int) -> None:
-        self.load.begin(key, worker, path(leaf), 1, 0.0, told=True)
+    def published(self, key: int, worker: int, leaf: int) -> None:
+        self.load.start(key, worker, path(leaf), 1, 0.0, published=True)
         self.open[key] = (worker, path(leaf), 1)
 
     @rule(worker=st.integers(0, 2))
-    def disown(self, worker: int) -> None:
-        self.load.disown(worker)
+    def drop_published(self, worker: int) -> None:
+        self.load.drop_published(worker)
         self.open = {key: one for key, one in self.open.items() if one[0] != worker or key < 6}
 
     @rule(worker=st.integers(0, 2))
@@ -56,15 +56,15 @@ class Model(RuleBasedStateMachine):
         self.load.drop(worker)
         self.open = {key: one for key, one in self.open.items() if one[0] != worker}
 
-    @rule(leaf=st.integers(0, 60), worker=st.integers(0, 2))
-    def shared(self, leaf: int, worker: int) -> None:
-        used = {block for who, blocks, _ in self.open.values() if who == worker for block in blocks}
-        assert self.load.shared(worker, path(leaf)) == len(used & set(path(leaf)))
-
     @rule(leaf=st.integers(0, 60))
     def sharing(self, leaf: int) -> None:
-        each = {worker: self.load.shared(worker, path(leaf)) for worker in range(3)}
-        assert self.load.sharing(path(leaf), range(4)) == {worker: depth for worker, depth in each.items() if depth}
+        each: dict[int, int] = {}
+        for worker in range(3):
+            used = {block for who, blocks, _ in self.open.values() if who == worker for block in blocks}
+            each[worker] = len(used & set(path(leaf)))
+        shared = {worker: depth for worker, depth in each.items() if depth}
+        assert self.load.sharing(path(leaf), range(4)) == shared
+        assert set(self.load.users(path(leaf))) == shared.keys()
 
     @invariant()
     def sums(self) -> None:
@@ -85,10 +85,10 @@ TestActive = Model.TestCase
 
 def test_what_was_never_ended_does_not_weigh_for_ever() -> None:
     load = ActiveLoad()
-    load.begin("old", 1, [1, 2], 30, 0.0)
-    load.begin("new", 1, [1], 5, 100.0)
+    load.start("old", 1, [1, 2], 30, 0.0)
+    load.start("new", 1, [1], 5, 100.0)
     assert load.expire(EXPIRY + 1) == 1
     assert load.of(1) == Load(2, 5, 1)
-    load.end("old")
-    load.end("new")
+    load.finish("old")
+    load.finish("new")
     assert load.of(1) == Load(0, 0, 0)

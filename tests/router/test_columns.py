@@ -1,10 +1,9 @@
-"""Decisions among many: the columns give what the plain way gives, to the last bit, and cost little."""
+"""Decisions by columns give what each worker's own sum gives, keep the best, and cost little among thousands."""
 
 import random
 from typing import Any
 
 import hypothesis.strategies as st
-import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -19,13 +18,14 @@ from dynamod.message.kv_events import (
     RequestStarted,
     Snapshot,
 )
-from dynamod.router import columns as fleet_module
+from dynamod.router import eligible as eligible_module
 from dynamod.router import router as router_module
-from dynamod.router.columns import best_of
-from dynamod.router.cost import ORIGINAL, Terms, Weights, total, totals
+from dynamod.router.cost import ORIGINAL, TERMS, Terms, Weights, applied
 from dynamod.router.decision import KEPT, Decision
-from dynamod.router.policy import MODES
-from dynamod.router.router import CHANGED, Prompt, Router, RouterSettings
+from dynamod.router.policies import NAMES
+from dynamod.router.policies.base import EQUAL, Question, overload_bound
+from dynamod.router.router import Prompt, Router, RouterSettings
+from dynamod.router.state import CHANGED
 
 SIZE = 4
 
@@ -40,25 +40,28 @@ def make(mode: Any, **more: Any) -> Router:
     return Router("m", SIZE, RouterSettings(mode, **more), random.Random(0), now, lambda: 1.5e9)
 
 
-def columns(count: int, ready: bool = True) -> tuple[Instance, ...]:
+def columns(count: int) -> tuple[Instance, ...]:
     return tuple(Instance("n", "c", "e", 7 * number, {}) for number in range(count, 0, -1))
 
 
+def decided(router: Router, prompt: Prompt, live: Any, tried: Any, kept: int, few: int) -> Decision | None:
+    """A decision that keeps so many candidates, and counts all blocks in use up to so many workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_module, "KEPT", kept)
+        patch.setattr(eligible_module, "KEPT", kept)
+        patch.setattr(eligible_module, "FEW", few)
+        return router.decide(prompt, live, tried)
+
+
 def both(router: Router, prompt: Prompt, live: Any, tried: Any, limit: int) -> tuple[Decision | None, Decision | None]:
-    """The decision as it is made among few, and among many; chance and turns are the same for both."""
-    state, turn = router.random.getstate(), router._turn
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(router_module, "KEPT", 10**9)
-        plain = router.decide(prompt, live, tried)
-    used = router.random.getstate()
-    router.random.setstate(state)
+    """The decision with nothing left out, and as it is made among many; chance and turns are the same for both."""
+    state, turn = router._random.getstate(), router._turn
+    plain = decided(router, prompt, live, tried, 10**9, 10**9)
+    used = router._random.getstate()
+    router._random.setstate(state)
     router._turn = turn
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(router_module, "KEPT", limit)
-        patch.setattr(fleet_module, "KEPT", limit)
-        patch.setattr(fleet_module, "FEW", 2)
-        many = router._among_many(prompt, live, tried)
-    assert router.random.getstate() == used
+    many = decided(router, prompt, live, tried, limit, 2)
+    assert router._random.getstate() == used
     return plain, many
 
 
@@ -75,11 +78,49 @@ def compare(plain: Decision | None, many: Decision | None, limit: int) -> None:
     assert len(kept) + many.left_out == len(known)
     assert len(kept) == min(len(known), limit)
     assert set(many.tied) == set(plain.tied) & set(kept)
-    rank = (lambda one: one.requests) if many.mode == "least-loaded" else (lambda one: one.total)
+    loads = many.mode in ("least-loaded", "power-of-two") and many.weights is None
+    rank = (lambda one: one.requests) if loads else (lambda one: one.total)
     last = sorted(map(rank, known.values()))[len(kept) - 1]
     assert all(rank(one) <= last for one in many.candidates if one.instance != many.chosen), "the best are kept"
     assert set(many.excluded) <= set(plain.excluded)
     assert len(many.excluded) + many.more_excluded == len(plain.excluded)
+
+
+def expected(router: Router, prompt: Prompt, worker: int) -> tuple[int, int, Any]:
+    """Overlap, requests and terms of one worker, straight from what is known of it."""
+    state = router.state
+    overlap = state.overlaps(prompt.blocks).get(worker, 0)
+    load, room = state.active.of(worker), state.loads.get(worker, Load(0, 0, 0, 0, 0.0)).total_blocks
+    own, whole = max(0.0, prompt.tokens / SIZE - overlap), len(prompt.blocks) + 1
+    used = state.active._workers[worker].blocks if worker in state.active._workers else {}
+    shared = next((place for place, block in enumerate(prompt.blocks) if block not in used), len(prompt.blocks))
+    publishes = worker in state._publishing
+    evicted = max(0, state.index.count(worker) + whole - overlap - room) if room and publishes else 0
+    terms = Terms(own, load.prefill / SIZE, load.blocks + whole - shared, evicted, own * load.requests)
+    return overlap, load.requests, terms
+
+
+def check(router: Router, prompt: Prompt, decision: Decision) -> None:
+    """The record has each worker's own terms and their weighted sum, and kv has taken the lowest."""
+    factor = router.settings.overlap_weight if prompt.overlap_weight is None else prompt.overlap_weight
+    weight = applied(router.settings.weights, factor)
+    for one in decision.candidates:
+        overlap, requests, terms = expected(router, prompt, one.instance)
+        assert (one.overlap, one.requests) == (overlap, requests)
+        total = sum(weight[name] * getattr(terms, name) for name in TERMS)
+        if one.terms is not None:
+            assert (one.terms, one.total) == (terms, pytest.approx(total))
+        else:
+            assert one.total == 0
+            assert len(decision.candidates) == 1 or "kv" not in (decision.mode, decision.shadow_mode)
+    if decision.mode != "kv" or len(decision.candidates) == 1 or decision.temperature > 0:
+        return
+    bound = overload_bound([one.requests for one in decision.candidates])
+    calm = [one for one in decision.candidates if one.requests <= bound]
+    lowest = min(one.total for one in calm)
+    best = {one.instance for one in calm if one.total <= lowest + EQUAL}
+    assert decision.chosen in best
+    assert not decision.tied or set(decision.tied) == best
 
 
 WHAT = [
@@ -110,14 +151,14 @@ def steps(draw: Any) -> Any:
 
 @settings(max_examples=400, deadline=None)
 @given(
-    mode=st.sampled_from(MODES),
+    mode=st.sampled_from(NAMES),
     shadow=st.sampled_from([None, "kv", "least-loaded"]),
     cost=weights,
     busy=st.sampled_from([(None, None), (0.5, None), (None, 9.0)]),
     events=st.booleans(),
     rounds=st.lists(st.tuples(st.lists(steps(), max_size=8), paths, st.data()), min_size=1, max_size=5),
 )
-def test_the_columns_give_what_the_plain_way_gives(
+def test_the_columns_give_what_each_worker_gives(
     mode: Any, shadow: Any, cost: Weights, busy: Any, events: bool, rounds: Any
 ) -> None:
     router = make(mode, shadow_mode=shadow, weights=cost, busy_blocks=busy[0], busy_prefill=busy[1], kv_events=events)
@@ -128,8 +169,7 @@ def test_the_columns_give_what_the_plain_way_gives(
                 apply(router, what, worker, blocks, number)
         if data.draw(st.booleans()):
             live = data.draw(st.permutations(live[: data.draw(st.integers(1, 24))]).map(tuple))
-            draining = msgspec.structs.replace(live[0], state="draining")
-            live = data.draw(st.sampled_from([live, (draining, *live[1:]), list(live)]))
+            live = data.draw(st.sampled_from([live, list(live)]))
         blocks = tuple(chain(path))
         prompt = Prompt(
             "r",
@@ -143,63 +183,44 @@ def test_the_columns_give_what_the_plain_way_gives(
         limit = data.draw(st.sampled_from([1, 3, KEPT]))
         plain, many = both(router, prompt, live, tried, limit)
         compare(plain, many, limit)
-        if many is not None:
-            router.begin(object(), many, prompt)
+        if plain is not None and many is not None:
+            check(router, prompt, plain)
+            router.started(object(), many, prompt)
 
 
 def apply(router: Router, what: str, worker: int, blocks: tuple[int, ...], number: int) -> None:
     match what:
         case "holds":
-            router.news(worker, (Snapshot(blocks, blocks),))
+            router.state.apply(worker, (Snapshot(blocks, blocks),))
         case "removed":
-            router.news(worker, (Removed(blocks[-1:]),))
+            router.state.apply(worker, (Removed(blocks[-1:]),))
         case "cleared":
-            router.news(worker, (Cleared(),), anew=number < 3)
+            router.state.apply(worker, (Cleared(),), snapshot=number < 3)
         case "load":
-            router.news(worker, (Load(0, 0, 0, number * 2, 0.0),))
+            router.state.apply(worker, (Load(0, 0, 0, number * 2, 0.0),))
         case "told":
-            router.news(worker, (RequestStarted(number, blocks, number),))
+            router.state.apply(worker, (RequestStarted(number, blocks, number),))
         case "computed":
-            router.news(worker, (PrefillCompleted(number),))
+            router.state.apply(worker, (PrefillCompleted(number),))
         case "ended":
-            router.news(worker, (RequestFinished(number),))
+            router.state.apply(worker, (RequestFinished(number),))
         case "begin":
-            router.active.begin((number, worker, "own"), worker, blocks, number * 3, 0.0)
+            router.state.active.start((number, worker, "own"), worker, blocks, number * 3, 0.0)
         case "crowd":
             for one in range(12):
-                router.active.begin((number, worker, one), worker, blocks, 0, 0.0)
+                router.state.active.start((number, worker, one), worker, blocks, 0, 0.0)
         case "end":
-            router.computed((number, worker, "own"))
+            router.prefill_completed((number, worker, "own"))
             if number:
-                router.end((number, worker, "own"))
+                router.finished((number, worker, "own"))
         case _:
-            router.forget(worker)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 99), st.integers(0, 50), st.integers(-30, 9)), min_size=1),
-    st.floats(0, 50),
-    st.integers(1, 40),
-    st.integers(0, 20),
-    weights,
-    st.sampled_from([0.0, 0.5, 1.0, 3.7]),
-)
-def test_totals_are_total_to_the_last_bit(
-    rows: Any, own: float, whole: int, overlap: int, cost: Weights, scale: float
-) -> None:
-    expected = [
-        total(Terms(own, prefill / SIZE, blocks + whole, max(0, above + whole - overlap), own * requests), cost, scale)
-        for requests, prefill, blocks, above in rows
-    ]
-    columns: Any = [list(column) for column in zip(*rows, strict=True)]
-    columns[1] = [cost.queued * (prefill / SIZE) for prefill in columns[1]]
-    assert totals(columns, own, whole, overlap, cost, scale) == expected
+            router.state.forget(worker)
 
 
 def test_a_record_among_many_is_small_and_says_how_many_are_left_out() -> None:
     router, live = make("kv"), columns(2000)
     hot = tuple(chain([1, 2, 3]))
-    router.news(7 * 1500, (Snapshot(hot, hot),))
+    router.state.apply(7 * 1500, (Snapshot(hot, hot),))
     decision = router.decide(Prompt("r", 13, hot), live, {7})
     assert decision is not None
     assert decision.chosen == 7 * 1500
@@ -217,13 +238,13 @@ def test_a_record_among_many_is_small_and_says_how_many_are_left_out() -> None:
 def test_thousands_of_busy_workers_are_counted() -> None:
     router, live = make("kv", busy_prefill=0), columns(500)
     for one in live[1:]:
-        router.active.begin(one.instance_id, one.instance_id, (), 5, 0.0)
+        router.state.active.start(one.instance_id, one.instance_id, (), 5, 0.0)
     decision = router.decide(Prompt("r", 4, ()), live)
     assert decision is not None
     assert (decision.chosen, decision.rule) == (live[0].instance_id, "the only candidate")
     assert (len(decision.excluded), decision.more_excluded) == (KEPT, 499 - KEPT)
     assert decision.excluded[0][1] == "busy: 5 prompt tokens to compute"
-    router.active.begin("last", live[0].instance_id, (), 5, 0.0)
+    router.state.active.start("last", live[0].instance_id, (), 5, 0.0)
     assert router.decide(Prompt("r", 4, ()), live) is None
 
 
@@ -238,29 +259,29 @@ def test_the_instance_asked_for_by_its_id_is_found_among_many() -> None:
 def test_workers_that_come_and_go_leave_nothing() -> None:
     router = make("kv")
     for number in range(CHANGED * 2):
-        router.news(number, (Load(0, 0, 0, 9, 0.0), RequestStarted(1, (), 5)))
-        router.forget(number)
-    assert len(router.active.changed) <= CHANGED
-    assert len(router.active) == len(router.loads) == 0
-    router.news(70, (RequestStarted(1, (), 5),))
+        router.state.apply(number, (Load(0, 0, 0, 9, 0.0), RequestStarted(1, (), 5)))
+        router.state.forget(number)
+    assert len(router.state.active.changed) <= CHANGED
+    assert len(router.state.active) == len(router.state.loads) == 0
+    router.state.apply(70, (RequestStarted(1, (), 5),))
     compare(*both(router, Prompt("r", 9, ()), columns(24), (), 3), 3)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", NAMES)
 def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the instances nor all workers' rows are looked at when nothing has changed."""
     router, live = make(mode), columns(400)
     read: list[int] = []
-    row = router._row
-    monkeypatch.setattr(router._columns, "_row", lambda worker: (read.append(worker), row(worker))[1])
+    row = router.state._row
+    monkeypatch.setattr(router.state.columns, "_read", lambda worker: (read.append(worker), row(worker))[1])
     prompt = Prompt("r", 9, tuple(chain([1, 2])))
     assert router.decide(prompt, live) is not None
     assert sorted(read) == sorted(one.instance_id for one in live)
     read.clear()
     assert router.decide(prompt, live) is not None
     assert read == []
-    router.news(70, (RequestStarted(1, (), 5),))
-    router.news(9999, (RequestStarted(1, (), 5),))
+    router.state.apply(70, (RequestStarted(1, (), 5),))
+    router.state.apply(9999, (RequestStarted(1, (), 5),))
     assert router.decide(prompt, live) is not None
     assert read == [70]
     read.clear()
@@ -273,33 +294,34 @@ def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.Monk
 def test_the_best_are_kept_and_the_chosen_one(ranks: list[int], data: Any) -> None:
     ids = list(range(100, 100 + len(ranks)))
     chosen = data.draw(st.sampled_from(ids))
-    kept = best_of(ids, ranks, chosen)
+    asked = Question(ids, ranks, random.Random(0))
+    kept = [ids[place] for place in make("least-loaded")._shown(asked, chosen - 100)]
     assert chosen in kept
     assert kept == sorted(set(kept))
     assert len(kept) == min(len(ids), KEPT)
     left = [rank for one, rank in zip(ids, ranks, strict=True) if one not in kept]
     assert all(rank >= ranks[one - 100] for rank in left for one in kept if one != chosen)
-    assert len(best_of(ids, (), chosen)) == len(kept)
+    assert len(make("random")._shown(asked, chosen - 100)) == len(kept)
 
 
-@pytest.mark.parametrize("why", ["crowded", "tried", "busy"])
+@pytest.mark.parametrize("why", ["overloaded", "tried", "busy"])
 def test_who_cannot_be_chosen_hides_nobody(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers share is counted only for those near the best; the best must be one that can be had."""
     monkeypatch.setattr(router_module, "KEPT", 1)
-    monkeypatch.setattr(fleet_module, "KEPT", 1)
-    monkeypatch.setattr(fleet_module, "FEW", 0)
+    monkeypatch.setattr(eligible_module, "KEPT", 1)
+    monkeypatch.setattr(eligible_module, "FEW", 0)
     router = make("kv", weights=ORIGINAL, busy_prefill=5.0 if why == "busy" else None)
     prompt, other = tuple(chain(range(40))), tuple(chain(range(100, 140)))
     live = columns(20)
     best, sharer = live[0].instance_id, live[1].instance_id
-    router.news(best, (Snapshot(prompt, prompt),))
-    for number in range(12 if why == "crowded" else 0):
-        router.active.begin(number, best, (), 0, 0.0)
+    router.state.apply(best, (Snapshot(prompt, prompt),))
+    for number in range(12 if why == "overloaded" else 0):
+        router.state.active.start(number, best, (), 0, 0.0)
     if why == "busy":
-        router.active.begin("busy", best, (), 6, 0.0)
-    router.active.begin("same", sharer, prompt, 0, 0.0)
+        router.state.active.start("busy", best, (), 6, 0.0)
+    router.state.active.start("same", sharer, prompt, 0, 0.0)
     for one in live[2:]:
-        router.active.begin(one.instance_id, one.instance_id, other, 0, 0.0)
+        router.state.active.start(one.instance_id, one.instance_id, other, 0, 0.0)
     decision = router.decide(Prompt("r", 40 * SIZE + 1, prompt), live, {best} if why == "tried" else ())
     assert decision is not None
     assert decision.chosen == sharer

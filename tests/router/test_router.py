@@ -23,7 +23,7 @@ from dynamod.message.kv_events import (
     pack,
     unpack,
 )
-from dynamod.router.cost import ORIGINAL, Terms, Weights, total, weights_of
+from dynamod.router.cost import ORIGINAL, TERMS, Sending, Terms, Weights, Workers, applied, totals, weights_of
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.router.settings import settings_of
@@ -54,24 +54,24 @@ def decide(router: Router, asked: Prompt, tried: Any = ()) -> Decision:
 
 def test_a_prompt_goes_where_its_prefix_is() -> None:
     router = make()
-    router.news(2, (holds(1, 2, 3),))
-    router.news(1, (holds(1),))
+    router.state.apply(2, (holds(1, 2, 3),))
+    router.state.apply(1, (holds(1),))
     decision = decide(router, prompt(1, 2, 3, 4))
     assert decision.chosen == 2
     assert (decision.overlap, decision.regret, decision.rule) == (3, 0, "lowest total")
     assert {one.instance: one.overlap for one in decision.candidates} == {1: 1, 2: 3, 3: 0}
-    router.news(2, (Removed(tuple(chain([1, 2, 3]))),))
+    router.state.apply(2, (Removed(tuple(chain([1, 2, 3]))),))
     assert decide(router, prompt(1, 2, 3, 4)).chosen == 1
-    router.forget(1)
+    router.state.forget(1)
     assert {one.overlap for one in decide(router, prompt(1, 2, 3, 4)).candidates} == {0}
 
 
 def test_terms_of_a_candidate() -> None:
     router = make()
-    router.news(1, (holds(1, 2), Load(0, 0, 0, 4, 0.0)))
+    router.state.apply(1, (holds(1, 2), Load(0, 0, 0, 4, 0.0)))
     first = prompt(1, 2, 9)
-    router.begin("a", decide(router, first), first)
-    router.news(1, (RequestStarted(7, tuple(chain([5, 6])), 6),))
+    router.started("a", decide(router, first), first)
+    router.state.apply(1, (RequestStarted(7, tuple(chain([5, 6])), 6),))
     second = decide(router, prompt(1, 2, 3, 4, tail=2))
     terms = next(one.terms for one in second.candidates if one.instance == 1)
     assert terms == Terms(
@@ -81,37 +81,46 @@ def test_terms_of_a_candidate() -> None:
         evicted=2 + 5 - 2 - 4,  # cached, and ours that are not, above 4
         interference=2.5 * 2,
     )
-    router.computed("a")
-    router.news(1, (PrefillCompleted(7),))
+    router.prefill_completed("a")
+    router.state.apply(1, (PrefillCompleted(7),))
     again = decide(router, prompt(1, 2, 3, 4, tail=2))
     assert next(one.terms.queued for one in again.candidates if one.instance == 1) == 0
 
 
 def test_the_originals_formula_is_one_setting() -> None:
-    terms = Terms(prefill=2.5, queued=3.0, active=7.0, evicted=9.0, interference=9.0)
-    assert total(terms, ORIGINAL) == 2.5 + 3.0 + 7.0
-    assert total(terms, ORIGINAL, 2.0) == 2 * (2.5 + 3.0) + 7.0
-    assert total(terms, Weights(), 0.0) == Weights().active * 7.0
-    assert total(terms, Weights(active=0.0), 0.0) == 7.0, "weight 0 for prompts leaves pure balancing"
+    """One worker with these terms: prefill 2.5, queued 3, active 4 and 3 of the prompt, evicted 9, interference 2.5."""
+    one = Workers([1], {1: 0}, [1], [3.0], [4], [6])
+    to = Sending(one, 3, [2.5], [3], [4])
+
+    def total(weights: Any, overlap_weight: float = 1.0) -> float:
+        (found,) = totals(to, applied(weights, overlap_weight))
+        return found
+
+    assert [list(term.weigh(to, 1.0)) for term in TERMS.values()] == [[2.5], [3.0], [7.0], [9.0], [2.5]]
+    assert total(ORIGINAL) == 2.5 + 3.0 + 7.0
+    assert total(ORIGINAL, 2.0) == 2 * (2.5 + 3.0) + 7.0
+    assert total(Weights(), 0.0) == Weights().active * 7.0
+    assert total(Weights(active=0.0), 0.0) == 7.0, "weight 0 for prompts leaves pure balancing"
+    assert total(Weights(0.0, 0.0, 0.0, 0.0, 0.0)) == 0.0
 
 
 def test_overlap_weight_0_balances_active_blocks() -> None:
     router = make(overlap_weight=0.0)
-    router.news(1, (holds(1, 2, 3),))
-    router.news(1, (RequestStarted(1, tuple(chain([7, 8])), 0),))
-    router.news(2, (RequestStarted(1, tuple(chain([7])), 0),))
-    router.news(3, (RequestStarted(1, tuple(chain([7, 8, 9])), 0),))
+    router.state.apply(1, (holds(1, 2, 3),))
+    router.state.apply(1, (RequestStarted(1, tuple(chain([7, 8])), 0),))
+    router.state.apply(2, (RequestStarted(1, tuple(chain([7])), 0),))
+    router.state.apply(3, (RequestStarted(1, tuple(chain([7, 8, 9])), 0),))
     assert decide(router, prompt(1, 2, 3)).chosen == 2
     assert decide(router, prompt(1, 2, 3, overlap_weight=5.0)).chosen == 1, "a request may say otherwise"
 
 
 def test_who_cannot_take_it_is_named() -> None:
     router = make()
-    live = [*WORKERS[:2], Instance("n", "c", "e", 3, {}, "draining")]
+    live = WORKERS[:2]
     decision = router.decide(prompt(1), live, {1})
     assert decision is not None
     assert decision.chosen == 2
-    assert decision.excluded == ((1, "tried already"), (3, "draining"))
+    assert decision.excluded == ((1, "tried already"),)
     assert decision.rule == "the only candidate"
     asked = router.decide(prompt(1, instance=1), live)
     assert asked is not None
@@ -121,20 +130,20 @@ def test_who_cannot_take_it_is_named() -> None:
 
 def test_without_events_what_was_sent_is_taken_to_be_there() -> None:
     router = make(kv_events=False)
-    router.news(1, (holds(1, 2, 3),))
+    router.state.apply(1, (holds(1, 2, 3),))
     asked = prompt(1, 2, 3)
     first = decide(router, asked)
     assert first.overlap == 0, "events are off"
-    router.begin("a", first, asked)
-    router.end("a")
+    router.started("a", first, asked)
+    router.finished("a")
     assert decide(router, asked).chosen == first.chosen
     assert decide(router, asked).overlap == 3
 
 
 def test_a_snapshot_begins_anew() -> None:
     router = make()
-    router.news(1, (holds(1, 2),))
-    router.news(1, (Cleared(), holds(3)))
+    router.state.apply(1, (holds(1, 2),))
+    router.state.apply(1, (Cleared(), holds(3)))
     assert decide(router, prompt(1, 2)).overlap == 0
     assert decide(router, prompt(3)).overlap == 1
 
@@ -143,22 +152,22 @@ def test_a_new_feed_ends_what_the_old_one_told() -> None:
     """The words that would have ended it are lost; what was sent from here is not the worker's to tell."""
     router = make()
     asked = prompt(5)
-    router.begin("own", decide(router, asked), asked)
+    router.started("own", decide(router, asked), asked)
     own = decide(router, asked).chosen
-    router.news(own, (Cleared(), RequestStarted(1, (), 8), RequestStarted(2, (), 8)), anew=True)
-    assert router.active.of(own).requests == 3
-    router.news(own, (Cleared(), holds(1)))
-    assert router.active.of(own).requests == 3, "an empty cache ends no request"
-    router.news(own, (Cleared(), RequestStarted(2, (), 8)), anew=True)
-    assert router.active.of(own).requests == 2
-    router.news(own, (RequestFinished(2),))
-    router.end("own")
-    assert len(router.active) == 0
+    router.state.apply(own, (Cleared(), RequestStarted(1, (), 8), RequestStarted(2, (), 8)), snapshot=True)
+    assert router.state.active.of(own).requests == 3
+    router.state.apply(own, (Cleared(), holds(1)))
+    assert router.state.active.of(own).requests == 3, "an empty cache ends no request"
+    router.state.apply(own, (Cleared(), RequestStarted(2, (), 8)), snapshot=True)
+    assert router.state.active.of(own).requests == 2
+    router.state.apply(own, (RequestFinished(2),))
+    router.finished("own")
+    assert len(router.state.active) == 0
 
 
 def test_a_shadow_is_scored_and_never_acted_on() -> None:
     router = make(mode="round-robin", shadow_mode="kv")
-    router.news(2, (holds(1, 2, 3),))
+    router.state.apply(2, (holds(1, 2, 3),))
     decisions = [decide(router, prompt(1, 2, 3)) for _ in range(3)]
     assert [one.chosen for one in decisions] == [1, 2, 3]
     assert [one.shadow for one in decisions] == [2, 2, 2]
@@ -173,20 +182,20 @@ def test_the_account_is_empty_when_nothing_is_under_way(steps: list[tuple[int, s
     for key, what in steps:
         asked = prompt(1, 2 + key, request=f"r{key}")
         if what == "begin":
-            router.begin(key, decide(router, asked), asked)
+            router.started(key, decide(router, asked), asked)
         elif what == "computed":
-            router.computed(key)
+            router.prefill_completed(key)
         elif what == "end":
-            router.end(key)
+            router.finished(key)
         else:
-            router.news(1 + key % 3, (RequestStarted(key, tuple(asked.blocks), 4),))
+            router.state.apply(1 + key % 3, (RequestStarted(key, tuple(asked.blocks), 4),))
             told.add(key)
     for key in range(10):
-        router.end(key)
+        router.finished(key)
     for key in told:
-        router.news(1 + key % 3, (PrefillCompleted(key), RequestFinished(key)))
+        router.state.apply(1 + key % 3, (PrefillCompleted(key), RequestFinished(key)))
     assert router.statistics().active == 0
-    assert all(router.active.of(worker.instance_id) == (0, 0, 0) for worker in WORKERS)
+    assert all(router.state.active.of(worker.instance_id) == (0, 0, 0) for worker in WORKERS)
 
 
 def test_decisions_are_kept_for_a_while() -> None:

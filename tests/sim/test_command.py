@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from dynamod.cli.sim import sim
-from dynamod.ingress.dispatcher import Route
 from dynamod.message.errors import UserError
+from dynamod.router.placement import Placement
 
 SMALL = ["--nodes", "2", "--workers", "3", "--ingresses", "1", "--requests", "8"]
 
@@ -52,7 +52,7 @@ def test_events_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_failure_is_shown_and_can_be_repeated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Route, "end", lambda self: None)
+    monkeypatch.setattr(Placement, "release", lambda self: None)
     assert call(["--seeds", "5", *SMALL, "--faults", "none"]) == 1
     out = capsys.readouterr().out
     assert "seed 0 FAILED: load is released" in out

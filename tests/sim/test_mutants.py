@@ -1,19 +1,23 @@
 """The invariants find what is broken on purpose: each mutant is one mistake in the real code."""
 
+from array import array
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dynamod.actor import Supervisor, unseen
 from dynamod.discovery.view import View
-from dynamod.ingress.dispatcher import Dispatcher, Route
-from dynamod.ingress.processor import Processor
+from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.subscriptions import EventSubscriptions
-from dynamod.migration import request as flight_module
+from dynamod.message import tokens
+from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
+from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Router
+from dynamod.router.state import WorkerState
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
 from dynamod.transport.inbox import Inbox
@@ -23,15 +27,11 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
     """A move hands on all but the last token: the next instance says it again."""
-    real = flight_module.tokens.pack
-    send = InFlightRequest.send
 
-    def short(self: Any) -> bool:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(flight_module.tokens, "pack", lambda ids: real(list(ids)[:-1]))
-            return send(self)
+    def short(ids: Any) -> bytes:
+        return tokens.pack(ids[:-1] if isinstance(ids, array) else ids)  # an array: what came so far
 
-    patch.setattr(InFlightRequest, "send", short)
+    patch.setattr(request_module, "tokens", SimpleNamespace(pack=short, unpack=tokens.unpack))
 
 
 def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
@@ -40,34 +40,34 @@ def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
     def seen(expected: int, offset: int, count: int) -> int:
         return unseen(expected, max(offset, expected), count) if offset <= expected else unseen(expected, offset, count)
 
-    patch.setattr(flight_module, "unseen", seen)
+    patch.setattr(request_module, "unseen", seen)
 
 
 def keeps_load(patch: pytest.MonkeyPatch) -> None:
-    """A route that ends is not taken off the account."""
-    patch.setattr(Route, "end", lambda self: None)
+    """A placement that ends is not taken off the account."""
+    patch.setattr(Placement, "release", lambda self: None)
 
 
 def keeps_blocks_of_the_dead(patch: pytest.MonkeyPatch) -> None:
     """A worker that goes is not forgotten."""
-    patch.setattr(Router, "forget", lambda self, worker: None)
+    patch.setattr(WorkerState, "forget", lambda self, worker: None)
 
 
 def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
     """An instance that has failed is picked once more."""
-    pick = Dispatcher.pick
-    patch.setattr(Dispatcher, "pick", lambda self, model, router, route, tried: pick(self, model, router, route, ()))
+    decide = Router.decide
+    patch.setattr(Router, "decide", lambda self, prompt, instances, tried: decide(self, prompt, instances))
 
 
 def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
     """A request waits for ever."""
     patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
-    patch.setattr(Processor, "_leave_quarantined", lambda self: None)
+    patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
 
 
 def waits_for_the_silent(patch: pytest.MonkeyPatch) -> None:
     """Quarantine is not looked at."""
-    patch.setattr(Processor, "_leave_quarantined", lambda self: None)
+    patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
 
 
 def never_restarts(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def never_restarts(patch: pytest.MonkeyPatch) -> None:
 
 def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
     """A request fails although another instance is ready."""
-    patch.setattr(Route, "others", lambda self, tried: False)
+    patch.setattr(DispatcherClient, "available", lambda self, card, prompt, exclude: False)
 
 
 def swallows_the_end(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def _only_added(real: Any) -> Any:
 
 def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
     """A worker that tells anew what is under way there is believed, and the old words too."""
-    patch.setattr(ActiveLoad, "disown", lambda self, worker: None)
+    patch.setattr(ActiveLoad, "drop_published", lambda self, worker: None)
 
 
 def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:

@@ -166,6 +166,7 @@ async def test_a_model_that_goes_and_comes_back(house, until) -> None:
         member = await house.worker()
         await ready(until, house)
         client = await house.ask(text="x")
+        await until(lambda member=member: member.open)
         house.leave(member)
         assert house.processor.cards == {}
         await client.answers()  # who leaves the registry finishes what is open

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dynamod.ingress.processor import Processor
+from dynamod.ingress.dispatcher import ModelServed
+from dynamod.ingress.processor import Processor, ProcessorBackend
 from dynamod.message.errors import Overloaded
 from dynamod.router.router import RouterSettings
 
@@ -21,7 +22,7 @@ async def started(house: Any, until: Any, workers: int, engine: Any, **settings:
 
 
 def router(house: Any) -> Any:
-    return house.processor.dispatch.routers["sample"]
+    return house.processor.dispatch.routers["sample", ""]
 
 
 async def test_what_was_sent_is_remembered_where_engines_tell_nothing(house, until, words) -> None:
@@ -34,7 +35,7 @@ async def test_what_was_sent_is_remembered_where_engines_tell_nothing(house, unt
 
 async def test_the_account_is_closed_whatever_way_a_request_ends(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv")
-    number, book = member.instance.instance_id, router(house).active
+    number, book = member.instance.instance_id, router(house).state.active
     requests = [await house.ask(text="x") for _ in range(4)]
     await until(lambda: len(member.engine.replies) == 4)
     assert book.of(number).requests == 4
@@ -51,11 +52,11 @@ async def test_the_account_is_closed_whatever_way_a_request_ends(house, until, w
 
 async def test_busy_workers_get_nothing_and_the_request_is_refused(house, until, words) -> None:
     members = await started(house, until, 2, words.Manual, mode="kv", busy_prefill=0)
-    router(house).active.begin("a", members[0].instance.instance_id, (), 5, 0.0)
+    router(house).state.active.start("a", members[0].instance.instance_id, (), 5, 0.0)
     await house.ask(text="x")
     await until(lambda: len(members[1].engine.replies) == 1)
-    router(house).active.begin("b", members[1].instance.instance_id, (), 5, 0.0)
-    client = await house.ask(text="x")
+    router(house).state.active.start("b", members[1].instance.instance_id, (), 5, 0.0)
+    client = await (await house.ask(text="x")).wait()
     assert isinstance(client.error, Overloaded)
     assert client.error.retry_after
     record = house.processor.dispatch.decisions.of("job3")
@@ -64,15 +65,15 @@ async def test_busy_workers_get_nothing_and_the_request_is_refused(house, until,
 
 async def test_requests_wait_in_the_order_of_their_priority(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv", busy_prefill=0, queue_size=3)
-    router(house).active.begin("load", member.instance.instance_id, (), 5, 0.0)
+    router(house).state.active.start("load", member.instance.instance_id, (), 5, 0.0)
     for priority in (0, 5, 0):
         await house.ask(text=f"p{priority}", nvext={"agent_hints": {"priority": priority}})
-    full = await house.ask(text="x")
+    full = await (await house.ask(text="x")).wait()
     assert isinstance(full.error, Overloaded)
-    assert house.processor.dispatch.waiting("sample") == 3
+    assert house.processor.dispatch.waiting(("sample", "")) == 3
     assert not member.engine.replies
-    router(house).active.end("load")
-    house.processor.dispatch.released("sample")
+    router(house).state.active.finish("load")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: len(member.engine.replies) == 3)
     asked = [b"p5" in request.body for request in member.engine.requests]
     assert asked == [True, False, False]
@@ -80,12 +81,13 @@ async def test_requests_wait_in_the_order_of_their_priority(house, until, words)
 
 async def test_who_leaves_the_queue_makes_room(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv", busy_prefill=0, queue_size=1)
-    router(house).active.begin("load", member.instance.instance_id, (), 5, 0.0)
+    router(house).state.active.start("load", member.instance.instance_id, (), 5, 0.0)
     waiting = await house.ask(text="gone")
+    await until(lambda: house.processor.dispatch.waiting(("sample", "")) == 1)
     waiting.run.cancel()
     await house.ask(text="stays")
-    router(house).active.end("load")
-    house.processor.dispatch.released("sample")
+    router(house).state.active.finish("load")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: len(member.engine.replies) == 1)
     await asyncio.sleep(0.02)
     assert [b"stays" in request.body for request in member.engine.requests] == [True]
@@ -112,12 +114,12 @@ async def test_ingress_processes_hear_of_each_others_requests(house, until, word
     other = await second_ingress(house, until, mode="kv")
     await until(lambda: member.actor.statistics().feeds == 2)
     await house.ask(text="x")
-    theirs = other.dispatch.routers["sample"]
-    await until(lambda: theirs.active.of(number).requests == 1)
-    assert router(house).active.of(number).requests == 1, "who sent it is not told again"
+    theirs = other.dispatch.routers["sample", ""]
+    await until(lambda: theirs.state.active.of(number).requests == 1)
+    assert router(house).state.active.of(number).requests == 1, "who sent it is not told again"
     member.engine.replies[0].text("a", 1, "stop", 1)
-    await until(lambda: theirs.active.of(number).requests == 0)
-    assert router(house).active.of(number).requests == 0
+    await until(lambda: theirs.state.active.of(number).requests == 0)
+    assert router(house).state.active.of(number).requests == 0
 
 
 async def test_a_feed_that_breaks_is_opened_again(house, until, words) -> None:
@@ -136,8 +138,8 @@ async def test_many_changes_of_one_turn_are_one_look(house, until, words, monkey
     dispatch = house.processor.dispatch
     await until(lambda: len(router(house).workers) == 3)
     looks: list[set[int]] = []
-    released = dispatch.released
-    monkeypatch.setattr(dispatch, "released", lambda model: (looks.append(router(house).workers), released(model)))
+    fell = dispatch._load_fell
+    monkeypatch.setattr(dispatch, "_load_fell", lambda key: (looks.append(router(house).workers), fell(key)))
     for member in members[:2]:
         house.leave(member)  # each is two changes
     assert not looks
@@ -149,12 +151,12 @@ async def test_many_changes_of_one_turn_are_one_look(house, until, words, monkey
 async def test_a_router_with_other_blocks_hears_all_anew(house, until, words) -> None:
     (member,) = await started(house, until, 1, words.Manual, mode="kv")
     await until(lambda: member.actor.statistics().feeds == 1)
-    dispatch, old = house.processor.dispatch, router(house)
+    old = router(house)
     card = msgspec.structs.replace(house.processor.cards["sample"], kv_cache_block_size=old.block_size * 2)
-    new = dispatch.router(card)
-    assert new is not old
+    house.processor._dispatcher.send_nowait(ModelServed(card))
+    await until(lambda: router(house) is not old)
     assert not old.workers
-    await until(lambda: member.instance.instance_id in new.loads)
+    await until(lambda: member.instance.instance_id in router(house).state.loads)
     assert member.actor.statistics().feeds == 1
 
 
@@ -174,7 +176,7 @@ async def test_a_question_for_the_instance_generates_nothing(house, until, words
     assert client.annotations["worker_instance_id"] in [member.instance.instance_id for member in members]
     assert len(client.annotations["token_data"]) == client.prompt_tokens
     assert not any(member.engine.requests for member in members)
-    assert len(router(house).active) == 0
+    assert len(router(house).state.active) == 0
 
 
 async def test_a_request_may_override_the_router(house, until, words) -> None:
@@ -197,14 +199,45 @@ async def test_who_waits_and_is_sent_by_its_clock_is_sent_once(house, until, wor
     """The queue's clock may try again in the moment in which a worker gets free."""
     members = await started(house, until, 2, words.Manual, mode="kv", busy_prefill=0, queue_size=3)
     for number, member in enumerate(members):
-        router(house).active.begin(number, member.instance.instance_id, (), 5, 0.0)
+        router(house).state.active.start(number, member.instance.instance_id, (), 5, 0.0)
     await house.ask(text="x")
-    (inflight,) = house.processor._in_flight
+    await until(lambda: house.processor.dispatch.waiting(("sample", "")) == 1)
+    (inflight,) = house.processor.requests._open
     for number in range(2):
-        router(house).active.end(number)
+        router(house).state.active.finish(number)
     inflight.leave("its clock has passed")
-    house.processor.dispatch.released("sample")
+    house.processor.dispatch._load_fell(("sample", ""))
     await until(lambda: sum(len(member.engine.replies) for member in members) == 1)
     await asyncio.sleep(0.05)
     assert sum(len(member.engine.replies) for member in members) == 1
-    assert len(router(house).active) == 1
+    assert len(router(house).state.active) == 1
+
+
+async def test_a_hard_session_has_one_worker_for_all_ingress_processes(house, until, words) -> None:
+    members = await started(house, until, 4, words.Seen, mode="session-affinity")
+    other = await second_ingress(house, until, mode="session-affinity")
+    ours, theirs = house.backend, ProcessorBackend(house.ref, other, house.view)
+
+    async def homes() -> dict[str, set[int]]:
+        """By session, which members have served it when both ingress processes are asked."""
+        found: dict[str, set[int]] = {}
+        for session in "abcdefgh":
+            before = [len(member.engine.requests) for member in members]
+            for backend in (ours, theirs):
+                house.backend = backend
+                await (await house.ask(text="x", prompt_cache_key=session)).answers()
+            served = [len(member.engine.requests) for member in members]
+            found[session] = {place for place in range(4) if served[place] > before[place]}
+        return found
+
+    first = await homes()
+    assert {len(places) for places in first.values()} == {1}, "both ask the same worker"
+    assert len(set.union(*first.values())) > 1
+    (gone,) = first["a"]
+    await house.die(members[gone])
+    await until(lambda: all(len(one.dispatch.routers["sample", ""].workers) == 3 for one in (house.processor, other)))
+    second = await homes()
+    assert {len(places) for places in second.values()} == {1}
+    assert gone not in set.union(*second.values())
+    moved = {session for session in first if first[session] != second[session]}
+    assert moved == {session for session in first if first[session] == {gone}}

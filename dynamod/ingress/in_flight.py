@@ -1,0 +1,179 @@
+"""The requests in flight of an ingress process: how they begin, and who looks after them until they end."""
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from dynamod.actor import ActorUnreachable
+from dynamod.discovery.view import View
+from dynamod.message import tokens
+from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.ingress import Logprobs
+from dynamod.message.worker import Generate
+from dynamod.migration.request import InFlightRequest, Limits
+from dynamod.preprocess.model import Model
+from dynamod.router.placement import DispatcherClient
+from dynamod.router.router import Prompt
+from dynamod.transport.base import Transport
+
+from .base import Job, Logprob, ResponseSink, Run
+from .dispatcher import ModelCounts
+from .lowering import Lowered
+
+Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+
+
+class RequestsInFlight:
+    """`start` requests, each choice in a task of the processor's; let their clocks act, and leave silent workers.
+
+    `migration_limit`: in place of the cards' own. `longest`: tokens above which an answer does not move.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        transport: Transport,
+        dispatcher: DispatcherClient,
+        spawn: Spawn,
+        now: Callable[[], float],
+        counts: Mapping[str, ModelCounts],
+        *,
+        limits: Limits,
+        migration_limit: int | None,
+        longest: int | None,
+    ) -> None:
+        self._view, self._transport, self._dispatcher = view, transport, dispatcher
+        self._spawn, self._now, self._counts = spawn, now, counts
+        self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
+        self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
+        self.started = self.completed = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
+        """Begin to serve a request; the sink is called from now on. Raises Overloaded when nobody serves the model."""
+        self.started += 1
+        name = lowered.card.name
+        if not self._view.served(name, lowered.card).instances:
+            raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
+        if job.request.wants("query_instance_id"):
+            return await self._answer_where(job, sink, lowered)
+        run = _Run(sink)
+        run.in_flight = [self._choice(job, run, lowered, index) for index in range(len(lowered.requests))]
+        sink.started(len(run.in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
+        self._open.update(dict.fromkeys(run.in_flight))
+        try:
+            for request in run.in_flight:
+                self._spawn(request.run(), request.request.request_id)
+        except ActorUnreachable as error:
+            run.fail(Overloaded(f"the processor is not available: {error}", retry_after=1.0))
+        return run
+
+    def look(self) -> None:
+        """Let the clocks of all requests act."""
+        for request in list(self._open):
+            request.expire(self._limits)
+
+    def leave_quarantined(self) -> None:
+        """Move requests away from workers whose process does not answer its daemon."""
+        for request in list(self._open):
+            if request.instance is not None and self._view.quarantined(request.instance):
+                request.leave("the worker's process does not answer any more")
+
+    def _choice(self, job: Job, run: "_Run", lowered: Lowered, index: int) -> InFlightRequest:
+        card, model, request = lowered.card, lowered.model, lowered.requests[index]
+        prompt = prompt_of(job, lowered, index)
+        acquire = partial(self._dispatcher.acquire, card, prompt, priority=_priority(job), timeout=self._limits.queue)
+        return InFlightRequest(
+            request,
+            lowered.outputs[index],
+            run,
+            index,
+            transport=self._transport,
+            acquire=acquire,
+            available=partial(self._dispatcher.available, card, prompt),
+            exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
+            limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
+            now=self._now,
+            completed=self._completed,
+            migrations=self._counts[card.name].migrations,
+            logprobs=_logprobs_of(model, run.sink) if model is not None else None,
+            prompt_tokens=prompt.tokens,
+            longest=self._longest,
+        )
+
+    def _completed(self, request: InFlightRequest) -> None:
+        self._open.pop(request, None)
+        self.completed += 1
+
+    async def _answer_where(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
+        """Answer where the request would go, and what it would be; nothing is generated."""
+        with await self._dispatcher.acquire(lowered.card, prompt_of(job, lowered, 0), waits=False) as placement:
+            found: dict[str, Any] = {**lowered.annotations, "worker_instance_id": placement.instance.instance_id}
+        request = lowered.requests[0]
+        if isinstance(request, Generate):
+            found["token_data"] = list(tokens.unpack(request.token_ids))
+        sink.started(1, lowered.prompt_tokens[0], found)
+        sink.finish(0, "stop", 0)
+        return _Run(sink)
+
+
+class _Run:
+    """All choices of one request; the first failure ends them all."""
+
+    def __init__(self, sink: ResponseSink) -> None:
+        self.sink = sink
+        self.in_flight: list[InFlightRequest] = []
+        self._over = False
+        self.text, self.chunk, self.finish = sink.text, sink.chunk, sink.finish
+
+    def fail(self, error: RequestError) -> None:
+        """One choice failed."""
+        if not self._over:
+            self.cancel()
+            self.sink.fail(error)
+
+    def cancel(self) -> None:
+        """The client has left: free everything, call the sink no more."""
+        self._over = True
+        for request in self.in_flight:
+            request.cancel()
+
+
+def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
+    """What routing knows of a choice."""
+    nvext = job.request.nvext
+    override = nvext.router_config_override if nvext is not None else None
+    return Prompt(
+        job.id,
+        lowered.prompt_tokens[index],
+        lowered.blocks[index] if lowered.blocks else (),
+        nvext.backend_instance_id if nvext is not None else None,
+        override.overlap_score_weight if override is not None else None,
+        override.router_temperature if override is not None else None,
+        job.request.prompt_cache_key or "",
+    )
+
+
+def _priority(job: Job) -> int:
+    """`nvext.agent_hints.priority`: higher ones are served first when requests wait."""
+    hints = job.request.nvext.agent_hints if job.request.nvext is not None else None
+    priority = hints.get("priority") if isinstance(hints, dict) else None
+    return priority if isinstance(priority, int) else 0
+
+
+def _logprobs_of(model: Model, sink: ResponseSink) -> Callable[[int, Logprobs, Sequence[int]], None]:
+    def entry(token: int) -> tuple[str, bytes]:
+        raw = model.tokenizer.token_bytes(token) or b""
+        return raw.decode(errors="replace"), raw
+
+    def pass_on(index: int, delta: Logprobs, ids: Sequence[int]) -> None:
+        tops = delta.top or ((),) * len(delta.chosen)
+        entries = [
+            Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
+            for token, value, top in zip(ids, delta.chosen, tops, strict=False)
+        ]
+        sink.logprobs(index, tuple(entries))
+
+    return pass_on

@@ -1,0 +1,141 @@
+"""The workers that may take a request, and what the request would meet at each of them."""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from itertools import chain, islice
+
+from .cost import TERMS, Sending, Terms, Workers, sending, totals
+from .decision import KEPT, Candidate
+from .policies.base import Policy, overload_bound
+from .state import WorkerState
+
+FEW = 100
+"""Workers for which it is cheaper to count the blocks in use than to find out whether that matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What routing knows of a request. `blocks`: sequence hashes of its full blocks, empty when the mode needs none."""
+
+    request: str
+    tokens: int
+    blocks: Sequence[int] = ()
+    instance: int | None = None  # asked for by its id
+    overlap_weight: float | None = None
+    temperature: float | None = None
+    session: str = ""  # requests of one session belong together
+
+
+class Eligible:
+    """All workers but those that were `tried` and those that are busy; one alone where the request must go to that one.
+
+    `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has. `reason`: why
+    only one may take it.
+    """
+
+    def __init__(self, prompt: Prompt, tried: Collection[int], policy: Policy, state: WorkerState) -> None:
+        self._prompt, self._tried, self._state = prompt, tried, state
+        columns = state.columns
+        self._out: Collection[int] = columns.busy
+        if tried:
+            self._out = columns.busy.union(worker for worker in tried if worker in columns.all.place)
+        self._only, self.reason = self._required(policy)
+        self.workers = columns.without(self._out) if self._only is None else self._one(self._only)
+        self.overlaps = state.overlaps(prompt.blocks)
+        self._counted: tuple[Sending, list[float]] | None = None
+
+    def costs(self, weights: Mapping[str, float], *, everywhere: bool) -> list[float]:
+        """What the request costs at each worker, by weights that are `cost.applied`.
+
+        Blocks that others use too lower a cost, and take long to count. Where many workers use blocks of the prompt
+        they are counted for those alone which that can bring among the KEPT best, unless they must be `everywhere`.
+        """
+        users = self._state.active.users(self._prompt.blocks)
+        few = everywhere or len(users) <= FEW
+        found = self._sent_to(self.workers, users if few else ())
+        costs = totals(found, weights)
+        if few:
+            self._counted = found, costs
+            return costs
+        ids, bound = self.workers.ids, self._bound(costs) + weights["active"] * found.whole
+        near = [place for place, cost in enumerate(costs) if cost <= bound and ids[place] in users]
+        workers = self.workers.at(near)
+        for place, cost in zip(near, totals(self._sent_to(workers, workers.ids), weights), strict=True):
+            costs[place] = cost
+        return costs
+
+    def candidates(self, places: Sequence[int], weights: Mapping[str, float] | None) -> tuple[Candidate, ...]:
+        """Records of the workers at some places, with their costs by these weights; None: nobody asked for costs."""
+        whole = len(places) == len(self.workers.ids)
+        workers = self.workers if whole else self.workers.at(places)
+        ids, requests, overlaps = workers.ids, workers.requests, self.overlaps
+        depths = [overlaps.get(worker, 0) for worker in ids] if overlaps else [0] * len(ids)
+        if weights is None:
+            return tuple(map(Candidate, ids, depths, requests))
+        if whole and self._counted is not None:
+            found, costs = self._counted
+        else:
+            found = self._sent_to(workers, ids)
+            costs = totals(found, weights)
+        terms = map(Terms, *(term.weigh(found, 1.0) for term in TERMS.values()))
+        return tuple(map(Candidate, ids, depths, requests, costs, terms))
+
+    def excluded(self) -> tuple[tuple[int, str], ...]:
+        """KEPT at most of those who may not, and why."""
+        if self._only is None and not self._out:
+            return ()
+        return tuple((worker, self._why(worker)) for worker in islice(self._others(), KEPT))
+
+    def most_overlap(self, chosen: int) -> int:
+        """The most blocks of the prompt that any of the workers has; `chosen` is one of them."""
+        if not self.overlaps:
+            return 0
+        most = self.overlaps.get(chosen, 0)
+        deeper = [(depth, worker) for worker, depth in self.overlaps.items() if depth > most]
+        return max([depth for depth, worker in deeper if worker in self.workers.place], default=most)
+
+    def _sent_to(self, workers: Workers, users: Iterable[int]) -> Sending:
+        """`users`: of whom it is counted how many blocks of the prompt they use now."""
+        prompt, state = self._prompt, self._state
+        shared = state.active.sharing(prompt.blocks, users)
+        return sending(workers, prompt.tokens / state.block_size, len(prompt.blocks) + 1, self.overlaps, shared)
+
+    def _bound(self, costs: Sequence[float]) -> float:
+        """A cost that KEPT of the workers that are not overloaded do not exceed."""
+        requests = self.workers.requests
+        most = overload_bound(requests)
+        if max(requests) > most:
+            costs = [cost for cost, count in zip(costs, requests, strict=True) if count <= most]
+        return nsmallest(KEPT, costs)[-1] if len(costs) >= KEPT else math.inf
+
+    def _required(self, policy: Policy) -> tuple[int | None, str]:
+        prompt, live = self._prompt, self._state.columns.all.ids
+        if prompt.instance is not None:
+            return prompt.instance, "asked for by its id"
+        if not prompt.session or not live:
+            return None, ""
+        if self._tried:
+            live = [worker for worker in live if worker not in self._tried]
+        worker = policy.required(prompt.session, live) if live else None
+        return worker, "the session's worker" if worker is not None else ""
+
+    def _one(self, worker: int) -> Workers:
+        columns = self._state.columns
+        free = worker in columns.all.place and worker not in self._out
+        return columns.all.at((columns.all.place[worker],) if free else ())
+
+    def _others(self) -> Iterator[int]:
+        columns = self._state.columns
+        if self._only is not None:
+            return (worker for worker in columns.all.ids if worker != self._only)
+        tried = [worker for worker in self._tried if worker in columns.all.place]
+        return chain(tried, (worker for worker in columns.busy if worker not in tried))
+
+    def _why(self, worker: int) -> str:
+        if worker in self._tried:
+            return "tried already"
+        if self._only is None:
+            return self._state.busy(worker)
+        return "another was asked for" if self._prompt.instance is not None else "not the session's worker"

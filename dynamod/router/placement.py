@@ -1,0 +1,116 @@
+"""A request's place at an instance: how it is asked for, held while the instance works on it, and given back."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
+from dynamod.discovery.view import View
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import Overloaded
+
+from .decision import Decision
+from .router import Prompt, Router
+
+NO_LIMIT = 1e9
+"""Seconds to wait for a place where no limit is set."""
+
+
+class Placement:
+    """A request counts as load at `instance` until `release`, which a `with` block calls at its end.
+
+    `decision` says why it is there.
+    """
+
+    __slots__ = ("_changed", "_router", "decision", "instance")
+
+    def __init__(self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None]) -> None:
+        self.instance, self.decision = instance, decision
+        self._router, self._changed = router, changed
+
+    def prefill_completed(self) -> None:
+        """The instance has sent the first token: the prompt is no load any more."""
+        self._router.prefill_completed(self)
+        self._changed()
+
+    def release(self) -> None:
+        """The instance has no more to do with the request. Called again, it does nothing."""
+        self._router.finished(self)
+        self._changed()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+@dataclass(slots=True, eq=False)
+class Acquire:
+    """Message to the dispatcher: place a request of a model. The reply is a Placement, or an Overloaded error.
+
+    `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `placement` is what
+    was granted: who leaves before the reply has come finds it here.
+    """
+
+    model: str
+    prompt: Prompt
+    exclude: Collection[int] = ()
+    priority: int = 0
+    pool: str = ""
+    waits: bool = True
+    placement: Placement | None = None
+
+    @property
+    def choosy(self) -> bool:
+        """Whether it may have to wait although some instance is free for others."""
+        return bool(self.exclude or self.prompt.session or self.prompt.instance is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherClient:
+    """Places requests: the client side of the dispatcher's mailbox. `view`: the instances, published for reading."""
+
+    dispatcher: Ref
+    view: View
+
+    async def acquire(
+        self,
+        card: ModelCard,
+        prompt: Prompt,
+        exclude: Collection[int] = (),
+        *,
+        priority: int = 0,
+        pool: str = "",
+        waits: bool = True,
+        timeout: float | None = None,
+    ) -> Placement:
+        """Wait for the request's turn, at most `timeout` seconds, and return its place; use it in a `with` block.
+
+        A retry (`exclude` is not empty) waits whatever the queue's size, because its client is in the middle of an
+        answer. Cancelling leaves the queue, and releases what was granted meanwhile. Raises Overloaded.
+        """
+        message = Acquire(card.name, prompt, exclude, priority, pool, waits)
+        timeout = NO_LIMIT if timeout is None else timeout
+        try:
+            placement: Placement = await self.dispatcher.ask(message, timeout=timeout)
+        except BaseException as error:
+            if message.placement is not None:
+                message.placement.release()
+            if isinstance(error, DeadlineExceeded):
+                why = f"no instance took the request within {timeout:g} s: all are busy"
+                raise Overloaded(why, retry_after=1.0) from None
+            if isinstance(error, ActorUnreachable):
+                raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
+            raise
+        return placement
+
+    def available(self, card: ModelCard, prompt: Prompt, exclude: Collection[int], *, pool: str = "") -> bool:
+        """Whether an instance is there, busy or not, that may take the request and has not failed it."""
+        if prompt.instance in exclude:
+            return False  # who asks for one by its id has no other
+        served = self.view.served(card.name, card, pool)
+        return any(one.instance_id not in exclude for one in served.instances)

@@ -1,0 +1,37 @@
+"""The routing policies by the names people type. A policy's module is imported when somebody uses it."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dynamod.message.errors import UserError
+
+if TYPE_CHECKING:
+    from .base import Policy
+
+POLICIES = {
+    "round-robin": "round_robin:RoundRobin",
+    "random": "random_choice:RandomChoice",
+    "kv": "kv:KvCost",
+    "least-loaded": "least_loaded:LeastLoaded",
+    "power-of-two": "power_of_two:PowerOfTwo",
+    "direct": "direct:Direct",
+    "session-affinity": "session_affinity:SessionAffinity",
+}
+"""Name -> module of this package and class."""
+
+NAMES = tuple(POLICIES)
+
+
+def mode_of(text: str) -> str:
+    """The policy's own name for what was typed (`round_robin` too). Raises UserError that lists the known ones."""
+    name = text.replace("_", "-").lower()
+    if name not in POLICIES:
+        raise UserError(f"unknown router mode '{text}'", f"known modes: {', '.join(NAMES)}")
+    return name
+
+
+def policy_class(name: str) -> "type[Policy]":
+    """The class behind a name of NAMES."""
+    module, _, attribute = POLICIES[name].partition(":")
+    found: type[Policy] = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    return found

@@ -1,0 +1,11 @@
+"""For clients that name the worker themselves."""
+
+from typing import ClassVar
+
+from .round_robin import RoundRobin
+
+
+class Direct(RoundRobin):
+    """Requests name their worker (`nvext.backend_instance_id`); those that name none take turns, sessions or not."""
+
+    soft_sessions: ClassVar[bool] = False

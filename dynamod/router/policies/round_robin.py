@@ -1,0 +1,12 @@
+"""One worker after the other."""
+
+from .base import Choice, Policy, Question
+
+
+class RoundRobin(Policy):
+    """Workers take turns in the order of their ids."""
+
+    def choose(self, question: Question) -> Choice:
+        """The worker whose turn it is."""
+        ids, turn = question.ids, question.turn
+        return Choice(ids[turn % len(ids)], f"turn {turn} of {len(ids)} in the order of their ids")

@@ -1,0 +1,127 @@
+"""What a router knows of the workers of its model: their caches, the load on them, the room they have."""
+
+from collections.abc import Callable, Sequence
+
+from dynamod.message.discovery import Instance
+from dynamod.message.kv_events import (
+    Cleared,
+    Load,
+    PrefillCompleted,
+    Removed,
+    RequestFinished,
+    RequestStarted,
+    Snapshot,
+    Stored,
+    WorkerEvent,
+)
+
+from .active import ActiveLoad
+from .approx import ApproxIndex
+from .columns import NO_BOUND, Row, WorkerColumns
+from .index import BlockIndex
+from .settings import RouterSettings
+
+CHANGED = 10_000
+"""Changed workers that are remembered for the next decision; there may be none for a long time."""
+
+_UNKNOWN = Load(0, 0, 0, 0, 0.0)
+
+
+class WorkerState:
+    """`apply` events of workers, `forget` those that are gone. `now`: monotonic seconds.
+
+    `active` also has the requests that were sent from here; the dispatcher's placements start and finish them.
+    """
+
+    def __init__(self, settings: RouterSettings, block_size: int, now: Callable[[], float]) -> None:
+        self.settings, self.block_size, self.now = settings, block_size, now
+        self.index = BlockIndex()
+        self.approx = ApproxIndex(settings.ttl)
+        self.active = ActiveLoad()
+        self.loads: dict[int, Load] = {}
+        self.columns = WorkerColumns(self._row)
+        self._publishing: set[int] = set()  # workers whose cache events are in the index
+        self._thresholds = settings.busy_blocks is not None or settings.busy_prefill is not None
+
+    def apply(self, worker: int, events: Sequence[WorkerEvent], snapshot: bool = False) -> None:
+        """Take events of a worker, in order. `snapshot`: they are the first of a subscription and state all of it."""
+        if snapshot:
+            self.active.drop_published(worker)
+        for event in events:
+            if isinstance(event, Stored | Removed | Snapshot):
+                if self.settings.kv_events:
+                    self._publishing.add(worker)
+                    self.index.apply(worker, event)
+                    self.active.changed.add(worker)
+            elif isinstance(event, Cleared):
+                self.index.remove_worker(worker)
+                self.active.changed.add(worker)
+            elif isinstance(event, RequestStarted):
+                key = (worker, event.request)
+                self.active.start(key, worker, event.blocks, event.prefill, self.now(), published=True)
+            elif isinstance(event, PrefillCompleted):
+                self.active.prefill_completed((worker, event.request))
+            elif isinstance(event, RequestFinished):
+                self.active.finish((worker, event.request))
+            else:
+                if event.total_blocks != self._room(worker):
+                    self.active.changed.add(worker)
+                self.loads[worker] = event
+
+    def refresh(self, instances: Sequence[Instance]) -> None:
+        """Bring the columns up to date for a decision among these instances."""
+        self.columns.follow(instances)
+        self.columns.refresh(self.active.changed)
+        self.active.changed.clear()
+
+    def forget(self, worker: int) -> None:
+        """A worker is gone."""
+        self.index.remove_worker(worker)
+        self.approx.remove_worker(worker)
+        self.active.drop(worker)
+        self.loads.pop(worker, None)
+        self._publishing.discard(worker)
+        self.active.changed.add(worker)
+        if len(self.active.changed) > CHANGED:
+            self.active.changed.clear()
+            self.columns = WorkerColumns(self._row)
+
+    def sent(self, worker: int, blocks: Sequence[int]) -> None:
+        """A prompt goes to a worker: if that one publishes no cache events, its cache is guessed from this."""
+        if blocks and worker not in self._publishing:
+            self.approx.sent(worker, blocks, self.now())
+
+    def expire(self) -> None:
+        """Forget load that was never released, and guesses that are too old."""
+        now = self.now()
+        self.active.expire(now)
+        self.approx.expire(now)
+
+    def busy(self, worker: int) -> str:
+        """Why a worker is to get nothing now; empty when it may."""
+        if not self._thresholds:
+            return ""
+        settings, load, room = self.settings, self.active.of(worker), self._room(worker)
+        if settings.busy_blocks is not None and room and load.blocks > settings.busy_blocks * room:
+            return f"busy: {load.blocks} of {room} blocks in use"
+        if settings.busy_prefill is not None and load.prefill > settings.busy_prefill:
+            return f"busy: {load.prefill} prompt tokens to compute"
+        return ""
+
+    def overlaps(self, blocks: Sequence[int]) -> dict[int, int]:
+        """How many of a prompt's blocks each worker has from the start, by its events or as is guessed."""
+        if not blocks:
+            return {}
+        found = self.index.find(blocks)
+        for worker, depth in self.approx.find(blocks, self.now()).items():
+            if worker not in self._publishing:
+                found[worker] = depth
+        return found
+
+    def _room(self, worker: int) -> int:
+        return self.loads.get(worker, _UNKNOWN).total_blocks
+
+    def _row(self, worker: int) -> Row:
+        load, room = self.active.of(worker), self._room(worker)
+        above = self.index.count(worker) - room if room and worker in self._publishing else NO_BOUND
+        return Row(load.requests, load.prefill / self.block_size, load.blocks, above, bool(self.busy(worker)))

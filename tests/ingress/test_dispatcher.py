@@ -1,0 +1,302 @@
+"""Places are waited for in turn, held by one request at a time, and given back whatever happens to who asked."""
+
+import asyncio
+import random
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynamod.actor import System
+from dynamod.actor.testing import run, virtual
+from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
+from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import Overloaded
+from dynamod.router.placement import DispatcherClient, Placement
+from dynamod.router.router import Prompt, RouterSettings
+
+CARD = ModelCard("m", "text", kv_cache_block_size=4)
+
+
+class Desk:
+    """A dispatcher with workers that publish nothing. A worker is busy while one of its requests has no first token."""
+
+    def __init__(self, system: System, **more: Any) -> None:
+        self.registry: Any = MemoryRegistry(random.Random(0))
+        self.view = View(self.registry)
+        transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
+        routing = RouterSettings(**{"mode": "least-loaded", "busy_prefill": 0.0, "queue_size": 100, **more})
+        self.actor = Dispatcher(self.view, transport, routing, defaultdict(ModelCounts))
+        self.ref = system.start("dispatcher", lambda: self.actor, restart="temporary")
+        self.client = DispatcherClient(self.ref, self.view)
+        self.ref.send_nowait(ModelServed(CARD))
+        self.leases: dict[int, int] = {}
+
+    def come(self, number: int, pool: str = "") -> None:
+        if number not in self.leases:
+            lease = self.leases[number] = self.registry.grant()
+            one = Instance("n", "c", "e", number, {}, pool=pool)
+            self.registry.put(instance_key(one), msgspec.json.encode(one), lease)
+            self.registry.put(card_key(one), msgspec.json.encode(CARD), lease)
+
+    def go(self, number: int) -> None:
+        lease = self.leases.pop(number, None)
+        if lease is not None:
+            self.registry.revoke(lease)
+
+    async def acquire(self, name: str = "r", exclude: Any = (), *, session: str = "", **more: Any) -> Placement:
+        return await self.client.acquire(CARD, Prompt(name, 9, session=session), exclude, **more)
+
+    @property
+    def waiting(self) -> int:
+        return self.actor.waiting(("m", ""))
+
+    @property
+    def load(self) -> int:
+        return sum(len(router.state.active) for router in self.actor.routers.values())
+
+
+@asynccontextmanager
+async def desk(workers: int = 1, **more: Any) -> AsyncIterator[tuple[Desk, asyncio.TaskGroup]]:
+    async with System(seed=1) as system:
+        made = Desk(system, **more)
+        for number in range(1, workers + 1):
+            made.come(number)
+        await system.ready(made.ref, timeout=1)
+        await settled()
+        async with asyncio.TaskGroup() as group:
+            yield made, group
+
+
+async def settled() -> None:
+    for _ in range(40):
+        await asyncio.sleep(0)
+
+
+@virtual
+async def test_places_are_given_by_priority_and_then_in_turn() -> None:
+    order: list[str] = []
+    async with desk() as (made, group):
+
+        async def ask(name: str, priority: int) -> None:
+            with await made.acquire(name, priority=priority):
+                order.append(name)
+
+        with await made.acquire("first"):
+            for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5), ("e", -1)):
+                group.create_task(ask(name, priority))
+            await settled()
+            assert (made.waiting, order) == (5, [])
+        await settled()
+        assert order == ["b", "d", "a", "c", "e"]
+        assert (made.waiting, made.load) == (0, 0)
+
+
+@virtual
+async def test_the_first_token_makes_room_too() -> None:
+    async with desk() as (made, group):
+        placement = await made.acquire("long")
+        waiting = group.create_task(made.acquire("next"))
+        await settled()
+        assert not waiting.done()
+        placement.prefill_completed()
+        await settled()
+        assert (await waiting).instance == placement.instance
+        assert made.load == 2
+
+
+@virtual
+async def test_the_queue_is_bounded_but_not_for_who_has_begun() -> None:
+    async with desk(2, queue_size=1) as (made, group):
+        held = [await made.acquire("x") for _ in range(2)]
+        waits = group.create_task(made.acquire("waits"))
+        await settled()
+        with pytest.raises(Overloaded, match="No instance of model 'm' can take the request") as caught:
+            await made.acquire("too many")
+        assert caught.value.retry_after
+        with pytest.raises(Overloaded):
+            await made.acquire("asks at once", (), waits=False)
+        again = group.create_task(made.acquire("again", {held[0].instance.instance_id}, priority=1))
+        await settled()
+        assert made.waiting == 2
+        held[1].release()
+        await settled()
+        assert (again.done(), waits.done()) == (True, False)
+        waits.cancel()
+        await settled()
+        more = group.create_task(made.acquire("who left makes room"))
+        await settled()
+        assert made.waiting == 1
+        held[0].release()
+        assert (await more).instance.instance_id == held[0].instance.instance_id
+
+
+@virtual
+async def test_who_asks_for_an_instance_does_not_wait() -> None:
+    async with desk(2) as (made, _):
+        with await made.client.acquire(CARD, Prompt("r", 9, instance=2)) as placement:
+            assert placement.instance.instance_id == 2
+            with pytest.raises(Overloaded):
+                await made.client.acquire(CARD, Prompt("r", 9, instance=2))
+        assert made.client.available(CARD, Prompt("r", 9, instance=2), ())
+        assert not made.client.available(CARD, Prompt("r", 9, instance=2), {2})
+        assert made.client.available(CARD, Prompt("r", 9), {2})
+        assert not made.client.available(CARD, Prompt("r", 9), {1, 2})
+
+
+@virtual
+async def test_a_wait_has_an_end() -> None:
+    async with desk() as (made, _):
+        placement = await made.acquire()
+        with pytest.raises(Overloaded, match="no instance took the request within 30 s: all are busy") as caught:
+            await made.acquire(timeout=30)
+        assert caught.value.retry_after
+        assert made.waiting == 0
+        placement.release()
+        placement.release()
+        assert made.load == 0
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_who_leaves_at_any_moment_leaves_nothing(turns: int) -> None:
+    async def main() -> None:
+        async with desk() as (made, group):
+            placement = await made.acquire()
+            waiting = group.create_task(made.acquire())
+            await settled()
+            placement.release()  # the one that waits gets its place within some turns of the loop
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if waiting.done():
+                (await waiting).release()
+            waiting.cancel()
+            await settled()
+            assert (made.waiting, made.load) == (0, 0)
+            (await made.acquire()).release()
+
+    run(main())
+
+
+@virtual
+async def test_who_can_only_go_to_one_keeps_nobody_waiting() -> None:
+    async with desk(3, mode="session-affinity") as (made, group):
+        held = {(one := await made.acquire(session=name)).instance.instance_id: one for name in ("a",)}
+        (home,) = held
+        sticky = group.create_task(made.acquire(session="a", priority=9))
+        others = [group.create_task(made.acquire()) for _ in range(2)]
+        await settled()
+        assert not sticky.done()
+        assert {(await one).instance.instance_id for one in others} == {1, 2, 3} - {home}
+        last = group.create_task(made.acquire(priority=9))
+        await settled()
+        assert made.waiting == 2
+        held[home].release()
+        await settled()
+        assert (await sticky).instance.instance_id == home
+        (await others[0]).release()
+        assert (await last).instance == (await others[0]).instance
+
+
+@virtual
+async def test_pools_are_apart() -> None:
+    async with desk(0) as (made, group):
+        made.come(7, "prefill")
+        made.come(8, "decode")
+        with pytest.raises(Overloaded):
+            await made.acquire(waits=False)
+        assert not made.client.available(CARD, Prompt("r", 9), ())
+        assert made.client.available(CARD, Prompt("r", 9), (), pool="prefill")
+        for pool, number in (("prefill", 7), ("decode", 8)):
+            with await made.acquire(pool=pool) as placement:
+                assert placement.instance.instance_id == number
+                waiting = group.create_task(made.acquire(pool=pool))
+                await settled()
+                assert made.actor.waiting(("m", pool)) == 1
+            (await waiting).release()
+        assert made.load == 0
+
+
+@virtual
+async def test_a_queue_outlives_the_models_absence_and_ends_with_the_dispatcher() -> None:
+    async with desk() as (made, group):
+        await made.acquire("holds it")
+        waiting = group.create_task(made.acquire("waits"))
+        await settled()
+        made.go(1)
+        made.ref.send_nowait(ModelGone("m"))
+        await settled()
+        assert made.waiting == 1
+        made.ref.send_nowait(ModelServed(CARD))
+        made.come(2)
+        assert (await waiting).instance.instance_id == 2
+        assert [one.chosen for one in await made.ref.ask(DecisionsOf("waits"), timeout=1)] == [2]
+        again = asyncio.gather(made.acquire("again"), return_exceptions=True)
+        await settled()
+        await made.ref.system.root.stop_child("dispatcher")
+        (error,) = await again
+        assert isinstance(error, Overloaded)
+        assert "the processor is not available" in str(error)
+        with pytest.raises(Overloaded, match="the processor is not available"):
+            await made.acquire()
+
+
+what = st.one_of(
+    st.tuples(st.just("ask"), st.integers(-1, 2), st.sets(st.integers(1, 4), max_size=2)),
+    st.tuples(st.just("release"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("leave"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("computed"), st.integers(0, 9), st.none()),
+    st.tuples(st.just("come"), st.integers(1, 4), st.none()),
+    st.tuples(st.just("go"), st.integers(1, 4), st.none()),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(what, st.integers(0, 4)), max_size=40))
+def test_nothing_is_lost_and_nobody_waits_for_nothing(steps: Any) -> None:
+    async def main() -> None:
+        async with desk(2) as (made, group):
+            asked: list[tuple[asyncio.Task[Placement], Any]] = []
+            prefilling: set[Placement] = set()
+            for (name, number, exclude), turns in steps:
+                granted = [task for task, _ in asked if task.done() and not task.cancelled()]
+                match name:
+                    case "ask":
+                        task = group.create_task(made.acquire("r", exclude, priority=number))
+                        asked.append((task, exclude))
+                    case "release" if granted:
+                        granted[number % len(granted)].result().release()
+                    case "computed" if granted:
+                        granted[number % len(granted)].result().prefill_completed()
+                    case "leave" if asked:
+                        asked[number % len(asked)][0].cancel()
+                    case "come":
+                        made.come(number)
+                    case "go":
+                        made.go(number)
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            await settled()
+            prefilling = {task.result() for task, _ in asked if task.done() and not task.cancelled()}
+            assert all(one.result().instance.instance_id not in tried for one, tried in asked if one in prefilling)
+            active = made.actor.routers["m", ""].state.active
+            for task, exclude in asked:
+                if not task.done():  # those who wait have nobody that is free
+                    free = [number for number in made.leases if number not in exclude and not active.of(number).prefill]
+                    assert free == []
+            for task, _ in asked:
+                task.cancel()
+            for placement in prefilling:
+                placement.release()
+            await settled()
+            assert (made.waiting, made.load) == (0, 0)
+
+    run(main())
