@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, handle
+from dynamod.actor import Actor, ActorUnreachable, DeadlineExceeded, MailboxFull, Ref, Total, handle
 from dynamod.discovery.view import View
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
@@ -41,9 +41,9 @@ CLOCK = 0.5
 class ProcessorStatistics(msgspec.Struct, frozen=True):
     """Requests taken, flights in the air, flights landed, models ready."""
 
-    requests: int
+    requests: Total
     flights: int
-    landed: int
+    landed: Total
     models: int
 
 
