@@ -1,13 +1,17 @@
 """What the server counts: plain ints and lists on the hot path. `exposition` shows them when it is scraped."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from dynamod.observe.metrics import Buckets
 
 UNKNOWN = "unknown"
 MAX_MODELS = 1000
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-DURATION = (*_SECONDS, 120.0, 300.0, 600.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+DURATION = (*SECONDS, 120.0, 300.0, 600.0)
 GAP = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 INPUT = (0, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 OUTPUT = (0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000)
@@ -27,6 +31,10 @@ class Histogram:
         """Add `times` observations of `value`."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
+
+    def snapshot(self) -> Buckets:
+        """The histogram as it is now."""
+        return Buckets(tuple(self.bounds), tuple(self.counts), self.total)
 
 
 class ModelMetrics:
@@ -56,14 +64,18 @@ class ModelMetrics:
         self.duration = Histogram(DURATION)
         self.input_tokens = Histogram(INPUT)
         self.output_length = Histogram(OUTPUT)
-        self.first_token = Histogram(_SECONDS)
+        self.first_token = Histogram(SECONDS)
         self.gap = Histogram(GAP)
 
 
 class Metrics:
-    """All counters of one server. Labels come only from models that are served, never from what clients type."""
+    """All counters of one server, whose names begin with `prefix`.
 
-    def __init__(self) -> None:
+    Labels come only from models that are served, never from what clients type.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self.models: dict[str, ModelMetrics] = {}
         self.disconnected_clients = 0
         self.unknown_fields = 0
@@ -77,3 +89,33 @@ class Metrics:
                 label = UNKNOWN
             found = self.models.setdefault(label, ModelMetrics())
         return found
+
+
+class HttpStatistics(msgspec.Struct, frozen=True):
+    """What `dynamo top` shows of HTTP servers: requests finished, in work, without a first token; times in seconds."""
+
+    requests: int
+    inflight: int
+    queued: int
+    first_token: Buckets
+    gap: Buckets
+
+
+def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
+    """Sums over all models of these servers."""
+    models = [model for server in servers for model in server.models.values()]
+    return HttpStatistics(
+        requests=sum(sum(model.requests.values()) for model in models),
+        inflight=sum(model.inflight for model in models),
+        queued=sum(model.queued for model in models),
+        first_token=_sum(SECONDS, [model.first_token for model in models]),
+        gap=_sum(GAP, [model.gap for model in models]),
+    )
+
+
+def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Buckets:
+    whole = Histogram(bounds)
+    for one in histograms:
+        whole.counts = [count + more for count, more in zip(whole.counts, one.counts, strict=True)]
+        whole.total += one.total
+    return whole.snapshot()

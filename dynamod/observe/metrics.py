@@ -1,7 +1,7 @@
-"""Statistics structs as metric families of prometheus_client, which is imported by the first scrape of a process."""
+"""Statistics structs as metric families of prometheus_client, which is imported at the first scrape of a process."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""Of `exposition`."""
+"""What `exposition` returns."""
 
 Row = tuple[str, dict[str, str], msgspec.Struct]
 """Prefix of the names, labels, numbers."""
@@ -27,25 +27,97 @@ class Buckets(msgspec.Struct, frozen=True):
     counts: tuple[int, ...]
     sum: float
 
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Pairs of upper bound and count of all that is not above it, as HistogramMetricFamily takes them."""
+        bounds = (*(str(float(bound)) for bound in self.bounds), "+Inf")
+        return list(zip(bounds, accumulate(self.counts), strict=True))
+
 
 def families(rows: Iterable[Row]) -> "list[Metric]":
-    """One family per field of the rows' structs: `{prefix}_{field}`, of all rows that have it.
+    """One family per field of the structs, with a sample of each row that has it: `{prefix}_{field}`.
 
     Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None and
-    everything else is left out. A field whose name ends in `_total`, or whose type is `dynamod.actor.Total`, is a
-    counter. A family's help is the first line of the docstring of the struct that has the field. Of two samples with
-    the same name and labels the first stays.
+    everything else is left out. A field is a counter if its name ends with `_total` or its type is
+    `dynamod.actor.Total`. The help is the first line of the docstring of the struct that has the field.
     """
+    return merged(family for prefix, labels, struct in rows for family in _families(prefix, labels, struct))
+
+
+def merged(found: "Iterable[Metric]") -> "list[Metric]":
+    """Every family once, with the samples of all. Of two samples with the same name and labels the first stays."""
     from prometheus_client.core import Metric
 
-    found: dict[tuple[str, str], Metric] = {}
+    known: dict[tuple[str, str], Metric] = {}
     seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-    for prefix, labels, struct in rows:
-        for name, kind, owner, value in _numbers(prefix, struct):
-            family = found.setdefault((name, kind), Metric(name, _help(owner), kind))
-            for suffix, more, number in _samples(kind, value):
-                every = {**labels, **more}
-                if (name + suffix, key := frozenset(every.items())) not in seen:
-                    seen.add((name + suffix, key))
-                    family.add_sample(name + suffix, every, number)
-    return list(found.values())
+    for one in found:
+        family = known.setdefault((one.name, one.type), Metric(one.name, one.documentation, one.type))
+        for sample in one.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            if key not in seen:
+                seen.add(key)
+                family.samples.append(sample)
+    return list(known.values())
+
+
+def labelled(found: "Iterable[Metric]", key: str, value: str) -> "Iterator[Metric]":
+    """The families, each sample with one label more."""
+    for family in found:
+        family.samples = [one._replace(labels={key: value, **one.labels}) for one in family.samples]
+        yield family
+
+
+def exposition(found: "Iterable[Metric]") -> str:
+    """Families in Prometheus' text form (0.0.4)."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(found))
+    return generate_latest(registry).decode()
+
+
+class _Collector:
+    def __init__(self, found: "Iterable[Metric]") -> None:
+        self._found = found
+
+    def collect(self) -> "Iterable[Metric]":
+        return self._found
+
+
+def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "Iterator[Metric]":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    text, names, values = _help(type(struct)), list(labels), list(labels.values())
+    for field, counts in _fields(type(struct)).items():
+        value, name = getattr(struct, field), f"{prefix}_{snake(field)}"
+        if isinstance(value, Buckets):
+            histogram = HistogramMetricFamily(name, text, labels=names)
+            histogram.add_metric(values, value.cumulative(), value.sum)
+            yield histogram
+        elif isinstance(value, msgspec.Struct):
+            yield from _families(name, labels, value)
+        elif isinstance(value, int | float):
+            family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=names)
+            family.add_metric(values, value)
+            yield family
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    """The fields of a struct, and whether each is a counter."""
+    return {one.name: one.name.endswith("_total") or _is_total(one.type) for one in msgspec.structs.fields(kind)}
+
+
+def _is_total(annotation: object) -> bool:
+    """Whether it is `dynamod.actor.Total`, which this package may not import."""
+    marks = (getattr(mark, "extra", None) for mark in getattr(annotation, "__metadata__", ()))
+    return {"metric": "counter"} in marks
+
+
+@cache
+def _help(kind: type[msgspec.Struct]) -> str:
+    return (kind.__doc__ or kind.__name__).strip().partition("\n")[0].strip()
+
+
+def snake(name: str) -> str:
+    """`maxDepth` and `MaxDepth` as `max_depth`."""
+    return _CAMEL.sub("_", name).lower()
