@@ -22,7 +22,7 @@ from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-from dynamod.observe.metrics import exposition, merged
+from dynamod.observe.metrics import exposition, load, merged
 
 from .vitals import vitals
 
@@ -193,6 +193,7 @@ class Commands:
 
     async def metrics(self, timeout: float = ASK) -> str:
         """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
+        await load()
         from prometheus_client.parser import text_string_to_metric_families
 
         from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiohttp import web
 
-from dynamod.observe.metrics import CONTENT_TYPE, exposition
+from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .context import RequestContext
 from .errors import json_response
@@ -34,6 +34,7 @@ def health_routes(state: State, collect: Collect) -> list[Route]:
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
     async def metrics(_context: RequestContext) -> web.Response:
+        await load()
         return web.Response(body=exposition(collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

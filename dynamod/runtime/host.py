@@ -117,7 +117,7 @@ class Host(Actor):
             case "metrics" | "statistics":
                 from .statistics import report
 
-                return report(self._context, command)
+                return await report(self._context, command)
             case "explain":
                 return [row for explain in self._context.explains for row in explain(str(arguments.get("request", "")))]
             case "drain":

@@ -16,7 +16,7 @@ from dynamod.actor.inspect import reports
 from dynamod.http.exposition import families as http_families
 from dynamod.http.metrics import HttpStatistics
 from dynamod.http.metrics import statistics as http_statistics
-from dynamod.observe.metrics import Row, exposition, families, labelled, snake
+from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -46,10 +46,11 @@ class ProcessStatistics(msgspec.Struct, frozen=True):
     http: HttpStatistics | None
 
 
-def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
+async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
     """The reply to the daemon's question: all families as text for `metrics`, plain numbers for `statistics`."""
     if question == "statistics":
         return process_statistics(process_context)
+    await load()
     servers = chain.from_iterable(map(http_families, process_context.http))
     own = labelled(servers, "process", process_context.plan.name)
     return exposition(chain(process_families(process_context), own))

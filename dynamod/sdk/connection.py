@@ -243,7 +243,7 @@ class Connection:
             case "metrics" | "statistics":
                 from dynamod.runtime.statistics import report
 
-                return report(self.process_context, command)
+                return await report(self.process_context, command)
             case "stop":
                 log.info("dynamo stop: stopping")
                 self._end_all(grace_of(GRACE))

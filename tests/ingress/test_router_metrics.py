@@ -5,14 +5,12 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from dynamod.discovery.view import Serving
 from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.router_metrics import rows
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.router.router import Prompt, RouterSettings
-from dynamod.runtime.statistics import text
+from dynamod.runtime.statistics import families_of
 
 
 class View:
@@ -61,7 +59,7 @@ async def test_a_model_and_its_workers() -> None:
     migrations.settled(1.5, False)
     await asyncio.sleep(0)
     found = {}
-    for family in text_string_to_metric_families(text("agg/ingress.0", rows(dispatch, view, "dynamo_frontend"))):
+    for family in families_of("agg/ingress.0", rows(dispatch, view, "dynamo_frontend")):
         assert family.type != "unknown"
         assert family.documentation
         for sample in family.samples:
