@@ -1,7 +1,8 @@
-"""What the server counts: plain ints and lists on the hot path. `exposition` shows them when it is scraped."""
+"""What the server counts: plain ints and lists on the hot path. Scrapes and `dynamo top` read them."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -37,35 +38,21 @@ class Histogram:
         return Buckets(tuple(self.bounds), tuple(self.counts), self.total)
 
 
+@dataclass(slots=True, eq=False)
 class ModelMetrics:
     """Everything counted under one `model` label."""
 
-    __slots__ = (
-        "cancellations",
-        "duration",
-        "first_token",
-        "gap",
-        "inflight",
-        "input_tokens",
-        "output_length",
-        "output_tokens",
-        "queued",
-        "rejections",
-        "requests",
-    )
-
-    def __init__(self) -> None:
-        self.requests: dict[tuple[str, str, str], int] = {}  # endpoint, request_type, status
-        self.rejections: dict[str, int] = {}  # endpoint
-        self.cancellations: dict[tuple[str, str], int] = {}  # endpoint, request_type
-        self.inflight = 0
-        self.queued = 0  # accepted, no token yet
-        self.output_tokens = 0
-        self.duration = Histogram(DURATION)
-        self.input_tokens = Histogram(INPUT)
-        self.output_length = Histogram(OUTPUT)
-        self.first_token = Histogram(SECONDS)
-        self.gap = Histogram(GAP)
+    requests: dict[tuple[str, str, str], int] = field(default_factory=dict)  # endpoint, request_type, status
+    rejections: dict[str, int] = field(default_factory=dict)  # endpoint
+    cancellations: dict[tuple[str, str], int] = field(default_factory=dict)  # endpoint, request_type
+    inflight: int = 0
+    queued: int = 0  # accepted, no token yet
+    output_tokens: int = 0
+    duration: Histogram = field(default_factory=lambda: Histogram(DURATION))
+    input_tokens: Histogram = field(default_factory=lambda: Histogram(INPUT))
+    output_length: Histogram = field(default_factory=lambda: Histogram(OUTPUT))
+    first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    gap: Histogram = field(default_factory=lambda: Histogram(GAP))
 
 
 class Metrics:
