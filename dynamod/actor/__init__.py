@@ -19,6 +19,7 @@ from .errors import (
 )
 from .ref import Ref
 from .restart import Backoff, Policy
+from .statistics import Total
 from .stream import Stream, unseen
 from .supervisor import ChildStatistics, Spec, Supervisor
 from .system import System
@@ -50,6 +51,7 @@ __all__ = [
     "Supervisor",
     "System",
     "Terminated",
+    "Total",
     "Unreachable",
     "WrongMessage",
     "control",

@@ -5,6 +5,8 @@ import typing
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
+import msgspec
+
 from .errors import Reason
 
 if TYPE_CHECKING:
@@ -79,6 +81,10 @@ class Actor:
 
     async def stopping(self, reason: Reason) -> None:
         """Runs once at the end whatever the reason, within the shutdown timeout. Free what `started` took."""
+
+    def statistics(self) -> msgspec.Struct | None:
+        """What the actor counts beside the kernel, None if nothing. Fields of type `Total` only grow."""
+        return None
 
     def inspection(self) -> dict[str, Any]:
         """What `inspect` shows beside the kernel's own facts. Must not block, must not contain payloads."""

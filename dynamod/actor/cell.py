@@ -21,6 +21,7 @@ from .errors import (
     WrongMessage,
 )
 from .mailbox import Mailbox, MailboxStatistics
+from .statistics import Total
 
 if TYPE_CHECKING:
     from .ref import Ref
@@ -104,8 +105,8 @@ class ActorStatistics(msgspec.Struct, frozen=True):
     kind: str
     state: ActorState
     mailbox: MailboxStatistics
-    handled: int
-    abandoned: int
+    handled: Total
+    abandoned: Total
     current: str | None
     current_age: float | None
     tasks: int

@@ -1,16 +1,35 @@
-"""Looking into running actors from outside: what each one does, waits for, and holds in its mailbox.
+"""Looking into running actors from outside: what each one does, waits for, counts, and holds in its mailbox.
 
 Nothing here goes through the inspected actor, so a hanging one shows as well as an idle one.
 """
 
 import asyncio
 import types
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from .cell import Cell
+from .cell import ActorStatistics, Cell
+from .supervisor import ChildStatistics, Supervisor
 from .system import System
+
+
+@dataclass(frozen=True, slots=True)
+class ActorReport:
+    """What one actor counts: as the kernel sees it, by its own `statistics()`, and a supervisor's children."""
+
+    kernel: ActorStatistics
+    own: msgspec.Struct | None
+    children: list[ChildStatistics]
+
+
+def reports(system: System) -> Iterator[ActorReport]:
+    """A report of each live actor, by path."""
+    for cell in system.cells():
+        children = cell.actor.children() if isinstance(cell.actor, Supervisor) else []
+        yield ActorReport(cell.statistics(), cell.actor.statistics(), children)
 
 
 def stack(task: asyncio.Task[Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from .errors import ActorUnreachable, MailboxFull
+from .statistics import Total
 
 T = TypeVar("T")
 C = TypeVar("C")
@@ -19,7 +20,7 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
     control_depth: int
     capacity: int
     waiting_senders: int
-    taken: int
+    taken: Total
 
 
 class Mailbox(Generic[T, C]):

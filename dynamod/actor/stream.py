@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from .errors import StreamClosed, StreamGap
+from .statistics import Total
 
 T = TypeVar("T")
 
@@ -30,11 +31,11 @@ def unseen(expected: int, offset: int, count: int) -> int:
 class StreamStatistics(msgspec.Struct, frozen=True):
     """Items received, items read, items waiting, pieces that were merged for a slow reader, duplicates dropped."""
 
-    received: int
+    received: Total
     read: int
     waiting: int
-    merged: int
-    duplicates: int
+    merged: Total
+    duplicates: Total
     ended: bool
 
 

@@ -12,6 +12,7 @@ from .actor import Actor, control
 from .cell import Cell, Drain, Envelope, Stop
 from .errors import ActorUnreachable, Crashed, Reason, RestartLimit
 from .restart import Backoff, Child, Died, Policy, Restart, State, decide, started
+from .statistics import Total
 
 if TYPE_CHECKING:
     from .ref import Ref
@@ -37,7 +38,7 @@ class ChildStatistics(msgspec.Struct, frozen=True):
     path: str
     state: str
     incarnation: int
-    restarts: int
+    restarts: Total
     last_error: str
 
 

@@ -15,6 +15,7 @@ from .cell import Cell, Stop, Terminated
 from .errors import ActorUnreachable, Crashed, Reason, Unreachable
 from .ref import Ref
 from .restart import Backoff, Policy, Restart
+from .statistics import Total
 from .supervisor import Spec, Supervisor
 
 log = logging.getLogger("dynamod.actor")
@@ -25,7 +26,7 @@ class SystemStatistics(msgspec.Struct, frozen=True):
 
     actors: int
     dead_letters: dict[str, int]
-    full: int
+    full: Total
 
 
 class System:
@@ -100,6 +101,11 @@ class System:
         supervisor = Supervisor((), policy)
         await self.ready(self.start(name, lambda: supervisor, restart="temporary"), timeout=timeout)
         return supervisor
+
+    def supervisor_of(self, ref: Ref) -> Supervisor | None:
+        """The supervisor behind `ref`, None while it does not run."""
+        cell = self.cell(ref)
+        return cell.actor if cell is not None and cell.alive and isinstance(cell.actor, Supervisor) else None
 
     async def ready(self, ref: Ref, *, timeout: float) -> None:
         """Wait until the actor is Ready. Raises ActorUnreachable when it is dead, TimeoutError after `timeout`."""

@@ -4,21 +4,22 @@ What only grows is shown per second of the time between the looks, histograms as
 without an earlier look (or of a process that was not there then) these are None.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-_LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPED = re.compile(r"\\(.)")
-_FIRST_TOKEN, _GAP = "_time_to_first_token_seconds", "_inter_token_latency_seconds"
+from dynamod.http.metrics import HttpStatistics
+from dynamod.observe.metrics import Buckets
+from dynamod.runtime.statistics import ProcessStatistics
+
+Engines = Mapping[str, Mapping[str, float | None]]
+"""Statistics of a process's engines, by worker."""
+
 _STATES = ("Ready", "Draining", "Starting")
 """From best to worst; any other is worse."""
-
-Sample = tuple[Mapping[str, str], float]
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
@@ -81,49 +82,13 @@ class Top(msgspec.Struct, frozen=True):
 
 
 class Look:
-    """What `GET /v1/top` has answered, with the metrics read."""
+    """What `GET /v1/top` has answered; `statistics` by process, of those that answer."""
 
     def __init__(self, answer: Mapping[str, Any]) -> None:
         self.answer = answer
         self.at = float(answer["at"])
         self.rows: Sequence[Mapping[str, Any]] = answer["rows"]
-        self.prefixes, self._samples = parse(answer["metrics"])
-
-    def samples(self, process: str, name: str) -> list[Sample]:
-        """All samples of a process with this name."""
-        return self._samples.get(process, {}).get(name, [])
-
-    def total(self, process: str, names: Iterable[str]) -> float | None:
-        """Sum of all samples of a process with these names; None without any."""
-        found = [value for name in names for _, value in self.samples(process, name)]
-        return sum(found) if found else None
-
-    def doors(self, process: str, name: str) -> float | None:
-        """As `total`, for what front doors count: their names have a prefix that operators choose."""
-        return self.total(process, [f"{prefix}_{name}" for prefix in self.prefixes])
-
-    def buckets(self, process: str, name: str) -> dict[float, float]:
-        """Cumulative counts of a front door's histogram by upper bound, over all models."""
-        counts: dict[float, float] = defaultdict(float)
-        for prefix in self.prefixes:
-            for labels, value in self.samples(process, f"{prefix}{name}_bucket"):
-                counts[float(labels["le"])] += value
-        return counts
-
-
-def parse(text: str) -> tuple[set[str], dict[str, dict[str, list[Sample]]]]:
-    """Prometheus text: the prefixes of front doors' names, and samples by process and name."""
-    prefixes: set[str] = set()
-    found: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
-    for line in text.split("\n"):
-        if line.startswith("#"):
-            name = line.split(" ", 3)[2]
-            if name.endswith(_FIRST_TOKEN):
-                prefixes.add(name.removesuffix(_FIRST_TOKEN))
-        elif (match := _LINE.fullmatch(line)) is not None:
-            labels = {key: _plain(value) for key, value in _LABEL.findall(match[2] or "")}
-            found[labels.get("process", "")][match[1]].append((labels, float(match[3])))
-    return prefixes, found
+        self.statistics = msgspec.convert(answer["statistics"], dict[str, ProcessStatistics])
 
 
 def top(now: Look, before: Look | None = None) -> Top:
@@ -144,19 +109,18 @@ def top(now: Look, before: Look | None = None) -> Top:
     )
 
 
-def quantile(share: float, buckets: Mapping[float, float]) -> float | None:
-    """A quantile of cumulative counts by upper bound, linear inside a bucket; above the last bound it is that bound."""
-    bounds = sorted(buckets)
-    if not bounds or buckets[bounds[-1]] <= 0:
-        return None
-    rank = share * buckets[bounds[-1]]
-    lower, below = 0.0, 0.0
-    for bound in bounds:
-        count = buckets[bound]
-        if count >= rank and count > below:
-            return lower if bound == float("inf") else lower + (bound - lower) * (rank - below) / (count - below)
-        lower, below = bound, count
-    return lower
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+    """A quantile of counts per bucket, linear inside a bucket; above the last bound it is that bound, None of nothing.
+
+    `bounds`: upper ones, inclusive; one more count for what lies above all.
+    """
+    rank = share * sum(counts)
+    lower = 0.0
+    for bound, count, reached in zip(bounds, counts, accumulate(counts), strict=False):
+        if count > 0 and reached >= rank:
+            return lower + (bound - lower) * (rank - reached + count) / count
+        lower = bound
+    return lower if any(counts) else None
 
 
 def _process(rows: Sequence[Mapping[str, Any]], now: Look, before: Look | None) -> ProcessRow:
@@ -168,87 +132,73 @@ def _process(rows: Sequence[Mapping[str, Any]], now: Look, before: Look | None) 
     cpu = None
     if before is not None and vitals is not None and (earlier := before.answer["vitals"].get(str(pid))) is not None:
         cpu = 100 * (vitals["cpu"] - earlier["cpu"]) / (now.at - before.at)
-    uptime = now.total(name, ["dynamod_process_uptime"])
-    mail = [
-        value
-        for labels, value in now.samples(name, "dynamod_actor_mailbox_depth")
-        if labels.get("actor", "").lstrip("/") in {row["component"] for row in rows}
-    ]
+    found = now.statistics.get(name)
+    old = before.statistics.get(name) if before is not None else None
+    seconds = now.at - before.at if before is not None else 0.0
     return ProcessRow(
         process=name,
         graph=first["graph"],
         components=[row["component"] for row in rows],
         session=first.get("session", ""),
         state=max((row["state"] for row in rows), key=_badness),
-        answers=bool(mail),
+        answers=found is not None,
         pid=pid,
         instance=now.answer["instances"].get(str(pid), ""),
         restarts=max(row["restarts"] for row in rows),
-        uptime=uptime if uptime is not None else first["uptime"],
+        uptime=first["uptime"],
         cpu=cpu,
         rss=vitals["rss"] if vitals is not None else None,
-        mailbox=int(sum(mail)) if mail else None,
+        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if found is not None else None,
         last_error=next((row["last_error"] for row in rows if row["last_error"]), ""),
-        ingress=_ingress(name, now, before),
-        worker=_worker(name, now, before),
+        ingress=_ingress(found.http, old.http if old is not None else None, seconds) if found else None,
+        worker=_worker(found.engines, old.engines if old is not None else {}, seconds) if found else None,
     )
 
 
-def _ingress(process: str, now: Look, before: Look | None) -> IngressFacts | None:
-    if now.doors(process, "disconnected_clients") is None:
+def _ingress(now: HttpStatistics | None, before: HttpStatistics | None, seconds: float) -> IngressFacts | None:
+    if now is None:
         return None
-    ttft, itl = _between(process, _FIRST_TOKEN, now, before), _between(process, _GAP, now, before)
-    finished = now.doors(process, "requests_total") or 0.0
+    ttft = _between(now.first_token, before.first_token) if before is not None else []
+    itl = _between(now.gap, before.gap) if before is not None else []
     return IngressFacts(
-        in_flight=int(now.doors(process, "inflight_requests") or 0),
-        queued=int(now.doors(process, "queued_requests") or 0),
-        requests_per_second=_rate(
-            finished, None if before is None else before.doors(process, "requests_total") or 0.0, now, before
-        ),
-        ttft_p50=quantile(0.5, ttft),
-        ttft_p99=quantile(0.99, ttft),
-        itl_p50=quantile(0.5, itl),
-        itl_p99=quantile(0.99, itl),
+        in_flight=now.inflight,
+        queued=now.queued,
+        requests_per_second=_rate(now.requests, before.requests if before is not None else None, seconds),
+        ttft_p50=quantile(0.5, now.first_token.bounds, ttft),
+        ttft_p99=quantile(0.99, now.first_token.bounds, ttft),
+        itl_p50=quantile(0.5, now.gap.bounds, itl),
+        itl_p99=quantile(0.99, now.gap.bounds, itl),
     )
 
 
-def _worker(process: str, now: Look, before: Look | None) -> WorkerFacts | None:
-    def engine(field: str, look: Look = now) -> float | None:
-        return look.total(process, [f"dynamod_worker_engine_{field}"])
-
-    running = engine("running")
-    if running is None:
+def _worker(now: Engines, before: Engines, seconds: float) -> WorkerFacts | None:
+    """All engines of a process as one."""
+    if not now:
         return None
-    blocks, room, rates = engine("active_blocks"), engine("total_blocks"), engine("hit_rate")
-    known = len(now.samples(process, "dynamod_worker_engine_hit_rate"))
-    tokens = engine("tokens_total") or 0.0
+    blocks, room, rates = (_known(now, field) for field in ("active_blocks", "total_blocks", "hit_rate"))
     return WorkerFacts(
-        running=int(running),
-        waiting=int(engine("waiting") or 0),
-        active_blocks=int(blocks) if blocks is not None else None,
-        total_blocks=int(room) if room is not None else None,
-        hit_rate=rates / known if rates is not None else None,
-        tokens_per_second=_rate(tokens, engine("tokens_total", before) if before is not None else None, now, before),
+        running=int(sum(_known(now, "running"))),
+        waiting=int(sum(_known(now, "waiting"))),
+        active_blocks=int(sum(blocks)) if blocks else None,
+        total_blocks=int(sum(room)) if room else None,
+        hit_rate=sum(rates) / len(rates) if rates else None,
+        tokens_per_second=_rate(sum(_known(now, "tokens")), sum(_known(before, "tokens")) if before else None, seconds),
     )
 
 
-def _rate(value: float, earlier: float | None, now: Look, before: Look | None) -> float | None:
-    if before is None or earlier is None or value < earlier:
-        return None
-    return (value - earlier) / (now.at - before.at)
+def _known(engines: Engines, field: str) -> list[float]:
+    """A field of all engines that have it."""
+    return [value for engine in engines.values() if (value := engine.get(field)) is not None]
 
 
-def _between(process: str, name: str, now: Look, before: Look | None) -> dict[float, float]:
-    """What has come into a histogram between two looks; nothing without an earlier one."""
-    if before is None:
-        return {}
-    old = before.buckets(process, name)
-    return {bound: count - old.get(bound, 0.0) for bound, count in now.buckets(process, name).items()}
+def _rate(value: float, earlier: float | None, seconds: float) -> float | None:
+    return (value - earlier) / seconds if earlier is not None and value >= earlier else None
+
+
+def _between(now: Buckets, before: Buckets) -> list[int]:
+    """What has come into each bucket between two looks."""
+    return [count - old for count, old in zip(now.counts, before.counts, strict=True)]
 
 
 def _badness(state: str) -> int:
     return _STATES.index(state) if state in _STATES else len(_STATES)
-
-
-def _plain(text: str) -> str:
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text) if "\\" in text else text

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-from dynamod.observe.metrics import merge
+from dynamod.observe.metrics import exposition, load, merged
 
 from .vitals import vitals
 
@@ -160,17 +161,10 @@ class Commands:
     async def inspect(self, pattern: str) -> list[dict[str, Any]]:
         """Actors of the daemon and of all component processes whose path contains `pattern`."""
         facts: list[dict[str, Any]] = [{"process": OWN, **entry} for entry in inspect_system(self._node.system, "")]
-
-        async def ask(process: ProcessRecord) -> list[dict[str, Any]]:
-            try:
-                answer: list[dict[str, Any]] = await process.ask("inspect", {"actor": ""}, timeout=ASK)
-            except Exception as error:  # a process that does not answer is a finding, not a failure
-                why = f"does not answer: {error or type(error).__name__}"
-                return [{"process": process.name, "path": "", "error": why}]
-            return [{"process": process.name, **entry} for entry in answer]
-
-        for answer in await asyncio.gather(*(ask(process) for process in self._processes())):
-            facts += answer
+        for process, answer in (await self._asked(self._processes(), "inspect", ASK)).items():
+            if isinstance(answer, BaseException):  # a finding, not a failure
+                answer = [{"path": "", "error": f"does not answer: {str(answer) or type(answer).__name__}"}]
+            facts += [{"process": process.name, **entry} for entry in answer]
         if pattern:
             facts = [entry for entry in facts if pattern in f"{entry['process']}{entry.get('path', '')}"]
             if not facts:
@@ -178,12 +172,12 @@ class Commands:
         return facts
 
     async def top(self) -> dict[str, Any]:
-        """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, the metrics.
+        """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, statistics.
 
-        `at`: monotonic seconds.
+        `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics by process, of those that answer.
         """
         node = self._node
-        text = await self.metrics(GLANCE)
+        answers = await self._asked(self._processes(), "statistics", GLANCE)
         rows = self.ps()
         return {
             "version": __version__,
@@ -194,22 +188,25 @@ class Commands:
             "rows": rows,
             "instances": {str(pid): f"{lease:x}" for pid, lease in node.link.leases().items()},
             "vitals": vitals(row["pid"] for row in rows if row["pid"]),
-            "metrics": text,
+            "statistics": {process.name: value for process, value in answers.items() if isinstance(value, dict)},
         }
 
     async def metrics(self, timeout: float = ASK) -> str:
         """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
-        from dynamod.runtime.statistics import PREFIX, Answers, system_rows, text
+        await load()
+        from prometheus_client.parser import text_string_to_metric_families
 
-        node, processes = self._node, self._processes()
-        asked = [process.ask("metrics", timeout=timeout) for process in processes]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows
+
+        node, found = self._node, await self._asked(self._processes(), "metrics", timeout)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
-        for process, answer in zip(processes, answers, strict=True):
+        for process, answer in found.items():
             labels = {"process": process.name}
             rows.append((f"{PREFIX}process", labels, process.facts()))
             rows.append((f"{PREFIX}process", labels, Answers(isinstance(answer, str))))
-        return merge([text(OWN, iter(rows)), *(answer for answer in answers if isinstance(answer, str))])
+        texts = [answer for answer in found.values() if isinstance(answer, str)]
+        told = chain.from_iterable(map(text_string_to_metric_families, texts))
+        return exposition(merged(chain(families_of(OWN, rows), told)))
 
     async def explain(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
         """The routing decisions for a request, from whichever ingress process made them."""
@@ -217,14 +214,20 @@ class Commands:
         if not request:
             raise UserError("no request named", "give the x-request-id of an answer, or the `id` in its body")
         processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
-        asked = [process.ask("explain", {"request": request}, timeout=ASK) for process in processes]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [decision for answer in answers if isinstance(answer, list) for decision in answer]
+        answers = await self._asked(processes, "explain", ASK, {"request": request})
+        found = [decision for answer in answers.values() if isinstance(answer, list) for decision in answer]
         if not found:
             raise UnknownName(
                 f"no decision is known for request '{request}'", "an ingress process keeps those of its last 1,000"
             )
         return sorted(found, key=lambda decision: decision["at"])
+
+    async def _asked(
+        self, processes: list[ProcessRecord], question: str, timeout: float, arguments: dict[str, Any] | None = None
+    ) -> dict[ProcessRecord, Any]:
+        """What each process answers within `timeout` seconds, or the exception that says why it does not."""
+        asked = [process.ask(question, arguments, timeout=timeout) for process in processes]
+        return dict(zip(processes, await asyncio.gather(*asked, return_exceptions=True), strict=True))
 
     # Changing.
 

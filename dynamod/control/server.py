@@ -13,6 +13,7 @@ from aiohttp import web
 
 from dynamod import __version__
 from dynamod.message.errors import DynamodError, UserError
+from dynamod.observe.metrics import CONTENT_TYPE
 
 from .commands import CHANGING, Commands, UnknownName
 
@@ -79,7 +80,7 @@ class Control:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = await self._commands.call("metrics", {})
-        return web.Response(body=text.encode(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _explain(self, request: web.Request) -> web.Response:
         return _json(await self._commands.call("explain", dict(request.match_info)))

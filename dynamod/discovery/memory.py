@@ -10,6 +10,8 @@ from typing import Protocol
 
 import msgspec
 
+from dynamod.actor import Total
+
 from .base import Watcher
 
 LEASES = 1 << 63
@@ -38,7 +40,7 @@ class RegistryStatistics(msgspec.Struct, frozen=True):
     keys: int
     leases: int
     watchers: int
-    revoked: int
+    revoked: Total
     foreign: int = 0
 
 

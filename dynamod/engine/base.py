@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from dynamod.actor import Total
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
@@ -36,8 +37,8 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
     running: int = 0
     waiting: int = 0
-    tokens: int = 0
-    steps: int = 0
+    tokens: Total = 0
+    steps: Total = 0
     in_step_for: float | None = None
     step_tokens: int = 0
 

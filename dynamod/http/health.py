@@ -5,17 +5,22 @@ from typing import Any
 
 from aiohttp import web
 
+from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
+
 from .context import RequestContext
 from .errors import json_response
-from .exposition import CONTENT_TYPE, Exposition
+from .exposition import Collect
 from .routes import Route
 
 State = Callable[[], Mapping[str, Any]]
 """Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 
-def health_routes(state: State, exposition: Exposition) -> list[Route]:
-    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work."""
+def health_routes(state: State, collect: Collect) -> list[Route]:
+    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work.
+
+    `collect`: the families that /metrics shows.
+    """
 
     async def live(_context: RequestContext) -> web.Response:
         return json_response({"message": "Service is live", "status": "live"})
@@ -29,6 +34,7 @@ def health_routes(state: State, exposition: Exposition) -> list[Route]:
         return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
 
     async def metrics(_context: RequestContext) -> web.Response:
-        return web.Response(body=exposition.text(), headers={"Content-Type": CONTENT_TYPE})
+        await load()
+        return web.Response(body=exposition(collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

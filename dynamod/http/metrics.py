@@ -1,13 +1,18 @@
-"""What the server counts: plain ints and lists on the hot path. `exposition` shows them when it is scraped."""
+"""What the server counts: plain ints and lists on the hot path. Scrapes and `dynamo top` read them."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dynamod.observe.metrics import Buckets
 
 UNKNOWN = "unknown"
 MAX_MODELS = 1000
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-DURATION = (*_SECONDS, 120.0, 300.0, 600.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+DURATION = (*SECONDS, 120.0, 300.0, 600.0)
 GAP = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 INPUT = (0, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000)
 OUTPUT = (0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 16000, 32000)
@@ -28,42 +33,36 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
+    def snapshot(self) -> Buckets:
+        """The histogram as it is now."""
+        return Buckets(tuple(self.bounds), tuple(self.counts), self.total)
 
+
+@dataclass(slots=True, eq=False)
 class ModelMetrics:
     """Everything counted under one `model` label."""
 
-    __slots__ = (
-        "cancellations",
-        "duration",
-        "first_token",
-        "gap",
-        "inflight",
-        "input_tokens",
-        "output_length",
-        "output_tokens",
-        "queued",
-        "rejections",
-        "requests",
-    )
-
-    def __init__(self) -> None:
-        self.requests: dict[tuple[str, str, str], int] = {}  # endpoint, request_type, status
-        self.rejections: dict[str, int] = {}  # endpoint
-        self.cancellations: dict[tuple[str, str], int] = {}  # endpoint, request_type
-        self.inflight = 0
-        self.queued = 0  # accepted, no token yet
-        self.output_tokens = 0
-        self.duration = Histogram(DURATION)
-        self.input_tokens = Histogram(INPUT)
-        self.output_length = Histogram(OUTPUT)
-        self.first_token = Histogram(_SECONDS)
-        self.gap = Histogram(GAP)
+    requests: dict[tuple[str, str, str], int] = field(default_factory=dict)  # endpoint, request_type, status
+    rejections: dict[str, int] = field(default_factory=dict)  # endpoint
+    cancellations: dict[tuple[str, str], int] = field(default_factory=dict)  # endpoint, request_type
+    inflight: int = 0
+    queued: int = 0  # accepted, no token yet
+    output_tokens: int = 0
+    duration: Histogram = field(default_factory=lambda: Histogram(DURATION))
+    input_tokens: Histogram = field(default_factory=lambda: Histogram(INPUT))
+    output_length: Histogram = field(default_factory=lambda: Histogram(OUTPUT))
+    first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    gap: Histogram = field(default_factory=lambda: Histogram(GAP))
 
 
 class Metrics:
-    """All counters of one server. Labels come only from models that are served, never from what clients type."""
+    """All counters of one server, whose names begin with `prefix`.
 
-    def __init__(self) -> None:
+    Labels come only from models that are served, never from what clients type.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
         self.models: dict[str, ModelMetrics] = {}
         self.disconnected_clients = 0
         self.unknown_fields = 0
@@ -77,3 +76,33 @@ class Metrics:
                 label = UNKNOWN
             found = self.models.setdefault(label, ModelMetrics())
         return found
+
+
+class HttpStatistics(msgspec.Struct, frozen=True):
+    """What `dynamo top` shows of HTTP servers: requests finished, in work, without a first token; times in seconds."""
+
+    requests: int
+    inflight: int
+    queued: int
+    first_token: Buckets
+    gap: Buckets
+
+
+def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
+    """Sums over all models of these servers."""
+    models = [model for server in servers for model in server.models.values()]
+    return HttpStatistics(
+        requests=sum(sum(model.requests.values()) for model in models),
+        inflight=sum(model.inflight for model in models),
+        queued=sum(model.queued for model in models),
+        first_token=_sum(SECONDS, [model.first_token for model in models]),
+        gap=_sum(GAP, [model.gap for model in models]),
+    )
+
+
+def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Buckets:
+    whole = Histogram(bounds)
+    for one in histograms:
+        whole.counts = [count + more for count, more in zip(whole.counts, one.counts, strict=True)]
+        whole.total += one.total
+    return whole.snapshot()

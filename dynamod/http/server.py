@@ -5,7 +5,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -15,11 +16,14 @@ from .auth import KeyCheck
 from .connection import HttpServer
 from .context import GONE, RequestContext
 from .errors import Internal, error_response, status_of
-from .exposition import Collect, Exposition
+from .exposition import Collect, families
 from .health import State, health_routes
 from .metrics import Metrics
 from .routes import Route, Routes
 from .settings import FrontendSettings
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -43,9 +47,9 @@ class Server:
         extra_collectors: Sequence[Collect] = (),
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
-        self.exposition = Exposition(self.metrics, settings.metrics_prefix, extra_collectors)
-        self._routes = Routes([*routes, *health_routes(state, self.exposition)])
+        self.metrics = Metrics(settings.metrics_prefix)
+        self.collectors = list(extra_collectors)
+        self._routes = Routes([*routes, *health_routes(state, self._families)])
         self._keys = KeyCheck(settings.keys())
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
@@ -156,6 +160,11 @@ class Server:
             if self._stopping:
                 response.force_close()
         return response
+
+    def _families(self) -> "Iterator[Metric]":
+        yield from families(self.metrics)
+        for collect in self.collectors:
+            yield from collect()
 
     def _tls(self) -> ssl.SSLContext | None:
         cert, key = self.settings.tls_cert_path, self.settings.tls_key_path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, Ref, handle
+from dynamod.actor import Actor, Ref, Total, handle
 from dynamod.discovery.view import View
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, UserError
@@ -43,9 +43,9 @@ CLOCK = 0.5
 class ProcessorStatistics(msgspec.Struct, frozen=True):
     """Requests taken, choices in flight, choices completed, models ready."""
 
-    requests: int
+    requests: Total
     flights: int
-    landed: int
+    landed: Total
     models: int
 
 

@@ -1,50 +1,25 @@
-"""Statistics structs as Prometheus text (format 0.0.4). Actors, mailboxes and stores show their structs by this."""
+"""Statistics structs as metric families of prometheus_client, which is imported at the first scrape of a process."""
 
-import math
+import asyncio
+import importlib
 import re
 from collections.abc import Iterable, Iterator
-from io import StringIO
+from functools import cache
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-COUNTERS = frozenset(
-    {
-        "abandoned",
-        "connects",
-        "accepted",
-        "cancelled",
-        "deltas",
-        "doubled",
-        "dropped",
-        "duplicates",
-        "evictions",
-        "frames",
-        "full",
-        "handled",
-        "hits",
-        "landed",
-        "late",
-        "merged",
-        "misses",
-        "preemptions",
-        "received",
-        "refused",
-        "requests",
-        "restarts",
-        "sent",
-        "slow",
-        "revoked",
-        "steps",
-        "taken",
-        "tokens",
-    }
-)
-"""Fields that only grow although their names do not end in `_total`; the metric's name does."""
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What `exposition` returns."""
+
+Row = tuple[str, dict[str, str], msgspec.Struct]
+"""Prefix of the names, labels, numbers."""
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_ODD = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class Buckets(msgspec.Struct, frozen=True):
@@ -54,128 +29,102 @@ class Buckets(msgspec.Struct, frozen=True):
     counts: tuple[int, ...]
     sum: float
 
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Pairs of upper bound and count of all that is not above it, as HistogramMetricFamily takes them."""
+        bounds = (*(str(float(bound)) for bound in self.bounds), "+Inf")
+        return list(zip(bounds, accumulate(self.counts), strict=True))
 
-def render(prefix: str, rows: Iterable[tuple[dict[str, str], msgspec.Struct]]) -> str:
-    """Rows of labels and struct as text lines, one family per field: `{prefix}_{field}`.
+
+async def load() -> None:
+    """Import prometheus_client in a thread: the first time it takes 60 ms, and token streams go on meanwhile."""
+    await asyncio.to_thread(importlib.import_module, "prometheus_client")
+
+
+def families(rows: Iterable[Row]) -> "list[Metric]":
+    """One family per field of the structs, with a sample of each row that has it: `{prefix}_{field}`.
 
     Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None and
-    everything else is left out. A family's help is the first line of the docstring of the struct that has the field.
-    Of two samples with the same name and labels the first stays.
+    everything else is left out. A field is a counter if its name ends with `_total` or its type is
+    `dynamod.actor.Total`. The help is the first line of the docstring of the struct that has the field.
     """
-    families: dict[str, _Family] = {}
-    for labels, struct in rows:
-        shown = _labels(labels)
-        for name, kind, owner, value in _numbers(prefix, struct):
-            family = families.get(name)
-            if family is None:
-                family = families[name] = _Family(name, kind, _help(owner))
-            if isinstance(value, Buckets):
-                family.histogram(labels, shown, value)
-            else:
-                family.samples.setdefault(shown, value)
-    return "".join(line for family in families.values() for line in family.lines())
+    return merged(family for prefix, labels, struct in rows for family in _families(prefix, labels, struct))
 
 
-def labelled(text: str, key: str, value: str) -> str:
-    """Prometheus text with one label more in front of every sample's own."""
-    label = f'{key}="{_escaped(value)}"'
-    lines: list[str] = []
-    for line in StringIO(text):  # a line ends at \n alone: labels may hold whatever else str.splitlines takes for one
-        name, brace, rest = line.partition("{")
-        if line.startswith("#") or not line.strip():
-            lines.append(line)
-        elif brace:
-            lines.append(f"{name}{{{label}{'' if rest.startswith('}') else ','}{rest}")
-        else:
-            name, _, rest = line.partition(" ")
-            lines.append(f"{name}{{{label}}} {rest}")
-    return "".join(lines)
+def merged(found: "Iterable[Metric]") -> "list[Metric]":
+    """Every family once, with the samples of all. Of two samples with the same name and labels the first stays."""
+    from prometheus_client.core import Metric
+
+    known: dict[tuple[str, str], Metric] = {}
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+    for one in found:
+        family = known.setdefault((one.name, one.type), Metric(one.name, one.documentation, one.type))
+        for sample in one.samples:
+            key = (sample.name, frozenset(sample.labels.items()))
+            if key not in seen:
+                seen.add(key)
+                family.samples.append(sample)
+    return list(known.values())
 
 
-def merge(texts: Iterable[str]) -> str:
-    """Texts of `render` as one: every family once, with the samples of all."""
-    families: dict[str, list[str]] = {}
-    for text in texts:
-        known = False
-        for line in StringIO(text):
-            if line.startswith("# HELP "):
-                name = line.split(" ", 3)[2]
-                known = name in families
-                lines = families.setdefault(name, [])
-            if not (known and line.startswith("# ")):
-                lines.append(line)
-    return "".join(line for lines in families.values() for line in lines)
+def labelled(found: "Iterable[Metric]", key: str, value: str) -> "Iterator[Metric]":
+    """The families, each sample with one label more."""
+    for family in found:
+        family.samples = [one._replace(labels={key: value, **one.labels}) for one in family.samples]
+        yield family
 
 
-class _Family:
-    def __init__(self, name: str, kind: str, text: str) -> None:
-        self.name, self.kind, self.text = name, kind, text
-        self.samples: dict[str, float] = {}  # by what stands behind the name
+def exposition(found: "Iterable[Metric]") -> str:
+    """Families in Prometheus' text form (0.0.4)."""
+    from prometheus_client import CollectorRegistry, generate_latest
 
-    def histogram(self, labels: dict[str, str], shown: str, value: Buckets) -> None:
-        """The samples of a histogram, unless they are there already."""
-        if f"_count{shown}" in self.samples:
-            return
-        bounds = (*map(_number, map(float, value.bounds)), "+Inf")
-        for bound, count in zip(bounds, accumulate(value.counts), strict=True):
-            self.samples[f"_bucket{_labels({**labels, 'le': bound})}"] = count
-        self.samples[f"_count{shown}"] = sum(value.counts)
-        self.samples[f"_sum{shown}"] = value.sum
-
-    def lines(self) -> Iterator[str]:
-        yield f"# HELP {self.name} {self.text}\n"
-        yield f"# TYPE {self.name} {self.kind}\n"
-        for rest, value in self.samples.items():
-            yield f"{self.name}{rest} {_number(value)}\n"
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(found))
+    return generate_latest(registry).decode()
 
 
-def _numbers(path: str, struct: msgspec.Struct) -> Iterator[tuple[str, str, type[msgspec.Struct], float | Buckets]]:
-    """Name, kind, owner and value of each number and histogram in the struct and in structs below it."""
-    for field, value in msgspec.structs.asdict(struct).items():
-        below = f"{path}_{_CAMEL.sub('_', field).lower()}"
-        if isinstance(value, int | float):
-            counts = field in COUNTERS or field.endswith("_total")
-            yield _name(below, counts), "counter" if counts else "gauge", type(struct), value
-        elif isinstance(value, Buckets):
-            yield _name(below, False), "histogram", type(struct), value
+class _Collector:
+    def __init__(self, found: "Iterable[Metric]") -> None:
+        self._found = found
+
+    def collect(self) -> "Iterable[Metric]":
+        return self._found
+
+
+def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "Iterator[Metric]":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    text, names, values = _help(type(struct)), list(labels), list(labels.values())
+    for field, counts in _fields(type(struct)).items():
+        value, name = getattr(struct, field), f"{prefix}_{snake(field)}"
+        if isinstance(value, Buckets):
+            histogram = HistogramMetricFamily(name, text, labels=names)
+            histogram.add_metric(values, value.cumulative(), value.sum)
+            yield histogram
         elif isinstance(value, msgspec.Struct):
-            yield from _numbers(below, value)
+            yield from _families(name, labels, value)
+        elif isinstance(value, int | float):
+            family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=names)
+            family.add_metric(values, value)
+            yield family
 
 
-def _name(path: str, counts: bool) -> str:
-    name = _ODD.sub("_", path).lstrip("_")
-    name = f"_{name}" if name[:1].isdigit() else name
-    return f"{name}_total" if counts and not name.endswith("_total") else name
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    """The fields of a struct, and whether each is a counter."""
+    return {one.name: one.name.endswith("_total") or _is_total(one.type) for one in msgspec.structs.fields(kind)}
 
 
-def _help(owner: type[msgspec.Struct]) -> str:
-    first = (owner.__doc__ or owner.__name__).strip().partition("\n")[0].strip()
-    return first.replace("\\", "\\\\")
+def _is_total(annotation: object) -> bool:
+    """Whether it is `dynamod.actor.Total`, which this package may not import."""
+    marks = (getattr(mark, "extra", None) for mark in getattr(annotation, "__metadata__", ()))
+    return {"metric": "counter"} in marks
 
 
-def _labels(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    named = {_label(key): _escaped(value) for key, value in sorted(labels.items())}
-    return "{" + ",".join(f'{key}="{value}"' for key, value in named.items()) + "}"
+@cache
+def _help(kind: type[msgspec.Struct]) -> str:
+    return (kind.__doc__ or kind.__name__).strip().partition("\n")[0].strip()
 
 
-def _label(key: str) -> str:
-    name = _ODD.sub("_", key).lstrip("_")  # two at the begin are reserved
-    return f"_{name}" if name[:1].isdigit() or not name else name
-
-
-def _escaped(value: Any) -> str:
-    return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    if isinstance(value, int):
-        return int.__repr__(value)
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return float.__repr__(value)
+def snake(name: str) -> str:
+    """`maxDepth` and `MaxDepth` as `max_depth`."""
+    return _CAMEL.sub("_", name).lower()

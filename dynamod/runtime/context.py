@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,11 +15,13 @@ from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
+from dynamod.http.metrics import Metrics
 from dynamod.ingress.base import Backend
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
+from dynamod.observe.metrics import Row
 from dynamod.transport.base import Outbound, Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
@@ -37,6 +39,8 @@ MADE_UP = "run-"
 """So begin the names that `dynamo-run` gives to its graphs."""
 Explain = Callable[[str], list[Any]]
 """The decisions for a request, by its id."""
+MetricRows = Callable[[], Iterable[Row]]
+"""Called at each scrape; its rows get the label `process`."""
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
@@ -110,6 +114,8 @@ class ProcessContext:
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
     backend: Backend | None = None  # of the processor of this process, for its frontend
     explains: list[Explain] = field(default_factory=list[Explain])  # of components that decide where requests go
+    metric_rows: list[MetricRows] = field(default_factory=list[MetricRows])  # beside `statistics()` of the actors
+    http: list[Metrics] = field(default_factory=list[Metrics])  # counters of the HTTP servers in this process
     in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
     subject: str = ""  # where other nodes reach this process
     _view: View | None = None

@@ -114,10 +114,10 @@ class Host(Actor):
         match command:
             case "inspect":
                 return inspect_system(self._context.system, str(arguments.get("actor", "")))
-            case "metrics":
-                from .statistics import whole_text
+            case "metrics" | "statistics":
+                from .statistics import report
 
-                return whole_text(self._context)
+                return await report(self._context, command)
             case "explain":
                 return [row for explain in self._context.explains for row in explain(str(arguments.get("request", "")))]
             case "drain":

@@ -1,28 +1,29 @@
-"""The statistics of a process's actors, supervisors and mail as Prometheus text, made when somebody asks.
+"""What a process counts, made when somebody asks: metric families for scrapes, plain numbers for `dynamo top`.
 
 Names begin with `dynamod_` (or are the original's), every sample has the label `process`:
 `dynamod_actor_mailbox_depth`, `dynamod_processor_flights`, `dynamod_inbox_frames_total`, ...
 """
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.actor import Supervisor, System
-from dynamod.observe.metrics import labelled, merge, render
+from dynamod.actor import System
+from dynamod.actor.inspect import reports
+from dynamod.http.exposition import families as http_families
+from dynamod.http.metrics import HttpStatistics
+from dynamod.http.metrics import statistics as http_statistics
+from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 
 if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
     from .context import ProcessContext
 
 PREFIX = "dynamod_"
-Row = tuple[str, dict[str, str], msgspec.Struct]
-"""Prefix, labels, numbers."""
-
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 class DeadLetters(msgspec.Struct, frozen=True):
@@ -37,32 +38,63 @@ class Answers(msgspec.Struct, frozen=True):
     answers: bool
 
 
-def text(process: str, rows: Iterator[Row]) -> str:
-    """Rows of one process as text."""
-    by_prefix: dict[str, list[tuple[dict[str, str], msgspec.Struct]]] = defaultdict(list)
-    for prefix, labels, struct in rows:
-        by_prefix[prefix].append(({"process": process, **labels}, struct))
-    return "".join(render(prefix, found) for prefix, found in by_prefix.items())
+class ProcessStatistics(msgspec.Struct, frozen=True):
+    """What `dynamo top` shows of a process. `mailboxes`: messages that wait, by actor. `engines`: by worker's actor."""
+
+    mailboxes: dict[str, int]
+    engines: dict[str, dict[str, float | None]]
+    http: HttpStatistics | None
 
 
-def process_text(process_context: "ProcessContext") -> str:
-    """What the actors and the mail of a component process count; a front door shows it beside its own counters."""
-    return text(process_context.plan.name, _process_rows(process_context))
+async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
+    """The reply to the daemon's question: all families as text for `metrics`, plain numbers for `statistics`."""
+    if question == "statistics":
+        return process_statistics(process_context)
+    await load()
+    servers = chain.from_iterable(map(http_families, process_context.http))
+    own = labelled(servers, "process", process_context.plan.name)
+    return exposition(chain(process_families(process_context), own))
 
 
-def whole_text(process_context: "ProcessContext") -> str:
-    """Everything of a component process, with what its front door counts (`exposition()`), for the control socket."""
-    texts = [process_text(process_context)]
-    for ref in process_context.components.values():
-        cell = process_context.system.cell(ref)
-        exposition = getattr(cell.actor, "exposition", None) if cell is not None else None
-        if exposition is not None:
-            texts.append(labelled(exposition(), "process", process_context.plan.name))
-    return merge(texts)
+def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
+    """Numbers of a component process as they are now."""
+    found = list(reports(process_context.system))
+    engines = {report.kernel.path.lstrip("/"): getattr(report.own, "engine", None) for report in found}
+    return ProcessStatistics(
+        mailboxes={report.kernel.path.lstrip("/"): report.kernel.mailbox.depth for report in found},
+        engines={path: msgspec.to_builtins(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
+        http=http_statistics(process_context.http) if process_context.http else None,
+    )
 
 
-def _process_rows(process_context: "ProcessContext") -> Iterator[Row]:
-    yield from system_rows(process_context.system)
+def process_families(process_context: "ProcessContext") -> "list[Metric]":
+    """What the actors, components and connections of a component process count, without its HTTP servers."""
+    published = chain.from_iterable(rows() for rows in process_context.metric_rows)
+    rows = chain(system_rows(process_context.system), published, _connection_rows(process_context))
+    return families_of(process_context.plan.name, rows)
+
+
+def families_of(process: str, rows: Iterable[Row]) -> "list[Metric]":
+    """Families of rows, each sample with the name of the process."""
+    return families((prefix, {"process": process, **labels}, struct) for prefix, labels, struct in rows)
+
+
+def system_rows(system: System) -> Iterator[Row]:
+    """The actors of a process: what the kernel counts for each, and what it counts itself in `statistics()`."""
+    whole = system.statistics()
+    yield f"{PREFIX}system", {}, whole
+    for kind, count in whole.dead_letters.items():
+        yield PREFIX.rstrip("_"), {"message": kind}, DeadLetters(count)
+    for report in reports(system):
+        path = report.kernel.path or "/"
+        yield f"{PREFIX}actor", {"actor": path, "kind": report.kernel.kind}, report.kernel
+        if report.own is not None:
+            yield _prefix(report.own), {"actor": path}, report.own
+        for child in report.children:
+            yield f"{PREFIX}child", {"supervisor": path, "child": child.name}, child
+
+
+def _connection_rows(process_context: "ProcessContext") -> Iterator[Row]:
     for path, inbox in process_context.unix.statistics().items():
         yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
     for number, outbox in enumerate(process_context.server.statistics()):
@@ -82,30 +114,6 @@ def _process_rows(process_context: "ProcessContext") -> Iterator[Row]:
             yield f"{PREFIX}link", {"connection": f"{subject}.{number}"}, link
 
 
-def system_rows(system: System) -> Iterator[Row]:
-    """The actors of a process: what the kernel counts for each, and what it counts itself.
-
-    That is a struct (`statistics()`), and rows with names and labels of their own (`metric_rows()`).
-    """
-    whole = system.statistics()
-    yield f"{PREFIX}system", {}, whole
-    for kind, count in whole.dead_letters.items():
-        yield PREFIX.rstrip("_"), {"message": kind}, DeadLetters(count)
-    for cell in system.cells():
-        labels = {"actor": cell.ref.path or "/"}
-        yield f"{PREFIX}actor", {**labels, "kind": type(cell.actor).__name__}, cell.statistics()
-        statistics = getattr(cell.actor, "statistics", None)
-        own = statistics() if statistics is not None else None
-        if isinstance(own, msgspec.Struct):
-            yield _prefix(own), labels, own
-        rows = getattr(cell.actor, "metric_rows", None)
-        if rows is not None and cell.state in ("Ready", "Draining"):
-            yield from rows()
-        if isinstance(cell.actor, Supervisor):
-            for child in cell.actor.children():
-                yield f"{PREFIX}child", {"supervisor": cell.ref.path or "/", "child": child.name}, child
-
-
 def _prefix(struct: msgspec.Struct) -> str:
     """`dynamod_processor` for ProcessorStatistics."""
-    return PREFIX + _CAMEL.sub("_", type(struct).__name__.removesuffix("Statistics")).lower()
+    return PREFIX + snake(type(struct).__name__.removesuffix("Statistics"))

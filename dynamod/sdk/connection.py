@@ -240,10 +240,10 @@ class Connection:
         match command:
             case "inspect":
                 return inspect_system(self.process_context.system, "")
-            case "metrics":
-                from dynamod.runtime.statistics import process_text
+            case "metrics" | "statistics":
+                from dynamod.runtime.statistics import report
 
-                return process_text(self.process_context)
+                return await report(self.process_context, command)
             case "stop":
                 log.info("dynamo stop: stopping")
                 self._end_all(grace_of(GRACE))

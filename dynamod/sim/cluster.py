@@ -126,8 +126,7 @@ class Cluster:
 
     def supervisor(self, node: Node) -> Supervisor | None:
         """The node's supervisor, while it runs."""
-        cell = self.system.cell(node.supervisor) if node.supervisor is not None else None
-        return cell.actor if cell is not None and cell.alive and isinstance(cell.actor, Supervisor) else None
+        return self.system.supervisor_of(node.supervisor) if node.supervisor is not None else None
 
     def add(self, name: str, node: Node, *, ingress: bool = False) -> Place:
         """A worker or an ingress on a node, started at once."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Failed, Frame, Step
 from dynamod.message.worker import Cancel, Credit, Open, Request
@@ -19,9 +20,9 @@ _decoder = msgspec.msgpack.Decoder(Frame)
 class InboxStatistics(msgspec.Struct, frozen=True):
     """Frames and deltas received, deltas for streams that had ended, streams open."""
 
-    frames: int
-    deltas: int
-    late: int
+    frames: Total
+    deltas: Total
+    late: Total
     streams: int
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Logprobs, Step, Text, Tokens
@@ -19,8 +20,8 @@ WINDOW = 64
 class OutboxStatistics(msgspec.Struct, frozen=True):
     """Frames and deltas sent, deltas waiting for credit, credits left, streams open."""
 
-    frames: int
-    deltas: int
+    frames: Total
+    deltas: Total
     waiting: int
     credits: int
     streams: int

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dynamod.actor import Actor, Reason, handle
+from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
@@ -33,10 +33,10 @@ KEEP_ALIVE = 2.0
 class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own."""
 
-    accepted: int
+    accepted: Total
     open: int
-    cancelled: int
-    refused: int
+    cancelled: Total
+    refused: Total
     feeds: int
     engine: EngineStatistics
 

@@ -4,9 +4,11 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import pytest
 
 from dynamod.actor import Actor, ActorUnreachable, Backoff, Policy, Reason, Ref, Spec, Supervisor, System, handle
+from dynamod.actor.inspect import reports
 from dynamod.actor.testing import virtual
 
 STEADY = Backoff(initial=1, factor=2, maximum=8, jitter=0, reset_after=1e9)
@@ -273,3 +275,40 @@ async def test_when_the_root_gives_up_the_system_says_why() -> None:
         reason = await system.ended(system.ref(""))
         assert system.failure == reason
         assert "crashed more than 0 times" in str(reason)
+
+
+class Born(msgspec.Struct, frozen=True):
+    children: int
+
+
+class Parent(Child):
+    def statistics(self) -> Born:
+        return Born(2)
+
+
+@virtual
+async def test_reports_of_what_runs() -> None:
+    async with System() as system:
+        under = await system.supervisor("family")
+        ref = system.start("parent", lambda: Parent("parent", []), under=under)
+        await system.ready(ref, timeout=1)
+        await ref.ask(Who(), timeout=1)
+        found = {report.kernel.path: report for report in reports(system)}
+        assert found.keys() == {"", "/family", "/family/parent"}
+        parent = found["/family/parent"]
+        assert (parent.own, parent.kernel.kind, parent.kernel.handled, parent.children) == (Born(2), "Parent", 1, [])
+        assert found["/family"].own is None
+        assert [child.path for child in found["/family"].children] == ["/family/parent"]
+
+
+@virtual
+async def test_the_supervisor_behind_a_reference() -> None:
+    async with System() as system:
+        ref = system.start("family", Supervisor, restart="temporary")
+        await system.ready(ref, timeout=1)
+        supervisor = system.supervisor_of(ref)
+        assert supervisor is not None
+        child = system.start("child", lambda: Child("child", []), under=supervisor)
+        assert system.supervisor_of(child) is None
+        await system.root.stop_child("family")
+        assert system.supervisor_of(ref) is None

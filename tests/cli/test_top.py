@@ -7,66 +7,30 @@ from hypothesis import strategies as st
 
 from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, top
 from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, share, size, state, widths
-from dynamod.observe.metrics import Buckets, labelled, merge, render
-
-
-class Door(msgspec.Struct, frozen=True):
-    """A front door."""
-
-    requests_total: int
-    inflight_requests: int
-    queued_requests: int
-    time_to_first_token_seconds: Buckets
-    inter_token_latency_seconds: Buckets
-
-
-class Gone(msgspec.Struct, frozen=True):
-    """Clients."""
-
-    disconnected_clients: int = 0
-
-
-class Engine(msgspec.Struct, frozen=True):
-    """An engine."""
-
-    running: int
-    waiting: int
-    tokens_total: int
-    total_blocks: int = 0
-    active_blocks: int = 0
-    hit_rate: float = 0.0
-
-
-class TransportSelector(msgspec.Struct, frozen=True):
-    """A mailbox."""
-
-    mailbox_depth: int
-
-
-class Life(msgspec.Struct, frozen=True):
-    """A process."""
-
-    uptime: float
+from dynamod.http.metrics import HttpStatistics
+from dynamod.observe.metrics import Buckets
+from dynamod.runtime.statistics import ProcessStatistics
 
 
 def buckets(*counts: int) -> Buckets:
     return Buckets((0.01, 0.02, 0.05)[: len(counts) - 1], counts, 0.0)
 
 
-def ingress(name: str, requests: int, ttft: Buckets, itl: Buckets, *, prefix: str = "dynamo_frontend") -> str:
-    rows = [({"model": "a"}, Door(requests, 3, 1, ttft, itl)), ({"model": "b"}, Door(10, 1, 0, buckets(0), buckets(0)))]
-    own = render(prefix, [*rows, ({}, Gone())])
-    mail = [
-        ({"actor": "/Processor"}, TransportSelector(4)),
-        ({"actor": "/Frontend"}, TransportSelector(1)),
-        ({"actor": "/registry"}, TransportSelector(9)),
-    ]
-    return labelled(own + render("dynamod_actor", mail), "process", name)
+def ingress(requests: int, ttft: Buckets, itl: Buckets) -> ProcessStatistics:
+    mailboxes = {"Processor": 4, "Frontend": 1, "registry": 9}
+    return ProcessStatistics(mailboxes, {}, HttpStatistics(requests, 4, 1, ttft, itl))
 
 
-def worker(name: str, tokens: int) -> str:
-    text = render("dynamod_worker_engine", [({"actor": "/Worker"}, Engine(2, 1, tokens, 4096, 812, 0.64))])
-    return labelled(text + render("dynamod_actor", [({"actor": "/Worker"}, TransportSelector(0))]), "process", name)
+def worker(tokens: int) -> ProcessStatistics:
+    engine = {
+        "running": 2,
+        "waiting": 1,
+        "tokens": tokens,
+        "total_blocks": 4096,
+        "active_blocks": 812,
+        "hit_rate": 0.64,
+    }
+    return ProcessStatistics({"Worker": 0}, {"Worker": {**engine, "in_step_for": None}}, None)
 
 
 def row(process: str, component: str, pid: int, state: str = "Ready", **more: object) -> dict[str, object]:
@@ -74,8 +38,11 @@ def row(process: str, component: str, pid: int, state: str = "Ready", **more: ob
     return {**fixed, "restarts": 0, "uptime": 5.0, "last_error": "", "session": "", **more}
 
 
-def look(at: float, rows: list[dict[str, object]], *texts: str, cpu: float = 0.0, holder: int = 1) -> Look:
+def look(
+    at: float, rows: list[dict[str, object]], *, cpu: float = 0.0, holder: int = 1, **told: ProcessStatistics
+) -> Look:
     pids = {str(one["pid"]): {"cpu": cpu, "rss": 87 << 20} for one in rows}
+    names = {"worker": "agg/Worker.0", "ingress": "agg/ingress.0"}
     return Look(
         {
             "version": "0",
@@ -86,7 +53,7 @@ def look(at: float, rows: list[dict[str, object]], *texts: str, cpu: float = 0.0
             "rows": rows,
             "instances": {pid: f"{int(pid):x}" for pid in pids},
             "vitals": pids,
-            "metrics": merge(texts),
+            "statistics": msgspec.json.decode(msgspec.json.encode({names[key]: one for key, one in told.items()})),
         }
     )
 
@@ -95,16 +62,9 @@ ROWS = [row("agg/Worker.0", "Worker", 30), row("agg/ingress.0", "Processor", 31)
 
 
 def looks() -> tuple[Look, Look]:
-    before = look(
-        100.0, ROWS, worker("agg/Worker.0", 1000), ingress("agg/ingress.0", 7, buckets(7, 0, 0, 0), buckets(9, 0, 0, 0))
-    )
+    before = look(100.0, ROWS, worker=worker(1000), ingress=ingress(17, buckets(7, 0, 0, 0), buckets(9, 0, 0, 0)))
     now = look(
-        102.0,
-        ROWS,
-        worker("agg/Worker.0", 1500),
-        ingress("agg/ingress.0", 107, buckets(7, 100, 0, 0), buckets(9, 0, 50, 50)),
-        labelled(render("dynamod_process", [({}, Life(77.5))]), "process", "agg/Worker.0"),
-        cpu=0.5,
+        102.0, ROWS, worker=worker(1500), ingress=ingress(117, buckets(7, 100, 0, 0), buckets(9, 0, 50, 50)), cpu=0.5
     )
     return before, now
 
@@ -114,12 +74,8 @@ def test_one_row_per_process() -> None:
     view = top(now, before)
     assert view.interval == 2.0
     engine, front = view.processes
-    assert (engine.process, engine.components, engine.instance, engine.uptime) == (
-        "agg/Worker.0",
-        ["Worker"],
-        "1e",
-        77.5,
-    )
+    assert (engine.process, engine.components, engine.instance) == ("agg/Worker.0", ["Worker"], "1e")
+    assert engine.uptime == 5.0
     assert (engine.cpu, engine.rss, engine.mailbox, engine.answers) == (25.0, 87 << 20, 0, True)
     assert engine.ingress is None
     assert engine.worker is not None
@@ -147,7 +103,7 @@ def test_the_first_look_has_no_rates() -> None:
 def test_what_began_since_has_no_rates_either() -> None:
     before, now = looks()
     again = [row("agg/Worker.0", "Worker", 99, restarts=1), *ROWS[1:]]
-    view = top(look(102.0, again, worker("agg/Worker.0", 5), cpu=0.1), before)
+    view = top(look(102.0, again, worker=worker(5), cpu=0.1), before)
     engine = view.processes[0]
     assert engine.worker is not None
     assert (engine.cpu, engine.worker.tokens_per_second, engine.restarts) == (None, None, 1)
@@ -164,25 +120,34 @@ def test_a_process_that_says_nothing() -> None:
     assert [one.session for one in twins.processes] == ["", "dynamo-run pid 5"]
 
 
-def test_operators_choose_the_prefix() -> None:
-    first = look(1.0, ROWS[1:], ingress("agg/ingress.0", 7, buckets(0), buckets(0), prefix="ours"))
-    then = look(2.0, ROWS[1:], ingress("agg/ingress.0", 9, buckets(4, 0), buckets(0), prefix="ours"))
-    (front,) = top(then, first).processes
+def test_what_did_not_answer_before_has_no_rates() -> None:
+    _, now = looks()
+    engine, front = top(now, look(100.0, ROWS)).processes
+    assert engine.worker is not None
     assert front.ingress is not None
-    assert (front.ingress.requests_per_second, front.ingress.ttft_p50) == (2.0, 0.005)
+    assert (engine.worker.running, engine.worker.tokens_per_second) == (2, None)
+    assert (front.ingress.requests_per_second, front.ingress.ttft_p50, front.ingress.itl_p99) == (None, None, None)
+
+
+def test_engines_of_one_process_are_summed() -> None:
+    engines = {"a": {"running": 1, "tokens": 5, "hit_rate": 0.2}, "b": {"running": 2, "tokens": 7, "hit_rate": 0.6}}
+    told = ProcessStatistics({}, {**engines, "echo": {"running": 1, "waiting": 3, "tokens": 1}}, None)
+    (one,) = top(look(1.0, ROWS[:1], worker=told)).processes
+    assert one.worker is not None
+    assert (one.worker.running, one.worker.waiting, one.worker.total_blocks) == (4, 3, None)
+    assert one.worker.hit_rate == pytest.approx(0.4)
+
+
+BOUNDS = (1.0, 2.0, 4.0)
 
 
 @given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.floats(0, 1))
 def test_quantiles_stay_inside(counts: list[int], part: float) -> None:
-    total, found = 0, {}
-    for bound, count in zip((1.0, 2.0, 4.0, float("inf")), counts, strict=True):
-        total += count
-        found[bound] = float(total)
-    value = quantile(part, found)
-    assert (value is None) == (total == 0)
+    value = quantile(part, BOUNDS, counts)
+    assert (value is None) == (sum(counts) == 0)
     if value is not None:
         assert 0 <= value <= 4
-        assert value <= (quantile(min(1.0, part + 0.1), found) or 0)
+        assert value <= (quantile(min(1.0, part + 0.1), BOUNDS, counts) or 0)
 
 
 def test_words() -> None:

@@ -5,10 +5,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from dynamod.actor import System
 from dynamod.control.commands import Commands, UnknownName
 from dynamod.daemon.attached import AttachedGraph
 from dynamod.daemon.names import graph_name
+from dynamod.daemon.process import ProcessFacts
+from dynamod.discovery.memory import RegistryStatistics
 from dynamod.graph.graph import Graph
 from dynamod.message.errors import UserError
 from dynamod.message.node import Hello
@@ -132,6 +136,63 @@ async def test_names_that_mean_nothing_or_too_much() -> None:
     for timeout in ("soon", 0, -1, True):
         with pytest.raises(UserError, match="timeout is"):
             await commands.call("drain", {"component": "one/Worker", "timeout": timeout})
+
+
+class Process:
+    """A process that answers so, or not at all."""
+
+    def __init__(self, name: str, **told: Any) -> None:
+        self.name, self.told = name, told
+
+    async def ask(self, question: str, _arguments: Any = None, *, timeout: float) -> Any:
+        assert timeout > 0
+        if question not in self.told:
+            raise TimeoutError
+        return self.told[question]
+
+    def facts(self) -> ProcessFacts:
+        return ProcessFacts(self.name, 7, {}, "", None, 1.0)
+
+
+def asked(system: Any, *processes: Process) -> Commands:
+    agg = SimpleNamespace(name="agg", processes=lambda: processes, rows=list)
+    commands, fake = node(agg)  # type: ignore[arg-type]
+    fake.__dict__.update(name="here", born=0.0, system=system)
+    fake.registry = SimpleNamespace(statistics=lambda: RegistryStatistics(1, 2, 3, 4))
+    fake.link = SimpleNamespace(leases=dict)
+    return commands
+
+
+async def test_metrics_of_all_processes_are_one_text() -> None:
+    text = (
+        '# HELP dynamod_open_total Open\\\\ed\n# TYPE dynamod_open_total counter\ndynamod_open_total{process="%s"} %d\n'
+    )
+    async with System() as system:
+        answering = [Process(name, metrics=text % (name, number)) for number, name in enumerate(("a", "b/c"))]
+        found = await asked(system, *answering, Process("quiet")).call("metrics", {})
+        families = {family.name: family for family in text_string_to_metric_families(found)}
+    assert found.count("# TYPE dynamod_open_total counter") == 1
+    assert families["dynamod_open"].documentation == "Open\\ed"
+    answers = {one.labels["process"]: one.value for one in families["dynamod_process_answers"].samples}
+    assert answers == {"a": 1, "b/c": 1, "quiet": 0}
+    (revoked,) = families["dynamod_registry_revoked"].samples
+    assert (revoked.labels, revoked.value) == ({"process": "dynamod"}, 4)
+    assert {one.labels["process"] for one in families["dynamod_actor_tasks"].samples} == {"dynamod"}
+
+
+async def test_top_has_the_statistics_of_those_that_answer() -> None:
+    async with System() as system:
+        looked = await asked(system, Process("a", statistics={"x": 1}), Process("quiet")).call("top", {})
+    assert looked["statistics"] == {"a": {"x": 1}}
+
+
+async def test_who_does_not_answer_is_a_finding() -> None:
+    async with System() as system:
+        facts = await asked(system, Process("a", inspect=[{"path": "/W"}]), Process("quiet")).call("inspect", {})
+    assert facts[-2:] == [
+        {"process": "a", "path": "/W"},
+        {"process": "quiet", "path": "", "error": "does not answer: TimeoutError"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def test_dynamo_run_with_a_mocker(machine: Any) -> None:
     connection.request("GET", "/v1/metrics")
     metrics = connection.getresponse().read().decode()
     connection.close()
-    assert re.search(r"_engine_total_blocks{.*} 40\n", metrics)
-    assert re.search(r"_engine_preemptions_total{.*} 0\n", metrics)
+    assert re.search(r"_engine_total_blocks{.*} 40\.0\n", metrics)
+    assert re.search(r"_engine_preemptions_total{.*} 0\.0\n", metrics)
     command.end()
 
 

@@ -286,7 +286,7 @@ async def test_metrics(call, server, backend) -> None:
     await call("POST", "/v1/completions", json={"model": "org/model", "prompt": "x", "stream": True})
     backend.refuse = Overloaded("full")
     await call("POST", PATH, json=CHAT)
-    server.exposition.extra.append(lambda: [GaugeMetricFamily("dynamo_actor_mail", "TransportSelector", value=3)])
+    server.collectors.append(lambda: [GaugeMetricFamily("dynamo_actor_mail", "TransportSelector", value=3)])
     status, text, headers = await call("GET", "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -4,15 +4,13 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from dynamod.actor import System
 from dynamod.discovery.view import Serving
 from dynamod.ingress.dispatcher import Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.router.placement import DispatcherClient
 from dynamod.router.router import Prompt, RouterSettings
-from dynamod.runtime.statistics import text
+from dynamod.runtime.statistics import families_of
 
 
 class View:
@@ -65,7 +63,7 @@ async def test_a_model_and_its_workers() -> None:
         ref.send_nowait(ModelGone("Llama"))
         assert await ref.ask(RouterRows("p"), timeout=1) == []
     found = {}
-    for family in text_string_to_metric_families(text("agg/ingress.0", iter(rows))):
+    for family in families_of("agg/ingress.0", rows):
         assert family.type != "unknown"
         assert family.documentation
         for sample in family.samples:

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
@@ -21,7 +22,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     active_blocks: int = 0
     cached_blocks: int = 0
     hit_rate: float = 0.0
-    preemptions: int = 0
+    preemptions: Total = 0
 
 
 class BatchingEngine(Engine[Generate]):

@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from .base import Policy
 
 POLICIES = {
-    "round-robin": "round_robin:RoundRobin",
-    "random": "random_choice:RandomChoice",
-    "kv": "kv:KvCost",
-    "least-loaded": "least_loaded:LeastLoaded",
-    "power-of-two": "power_of_two:PowerOfTwo",
-    "direct": "direct:Direct",
-    "session-affinity": "session_affinity:SessionAffinity",
+    "round-robin": f"{__name__}.round_robin:RoundRobin",
+    "random": f"{__name__}.random_choice:RandomChoice",
+    "kv": f"{__name__}.kv:KvCost",
+    "least-loaded": f"{__name__}.least_loaded:LeastLoaded",
+    "power-of-two": f"{__name__}.power_of_two:PowerOfTwo",
+    "direct": f"{__name__}.direct:Direct",
+    "session-affinity": f"{__name__}.session_affinity:SessionAffinity",
 }
-"""Name -> module of this package and class."""
+"""Name -> module and class."""
 
 NAMES = tuple(POLICIES)
 
@@ -33,5 +33,5 @@ def mode_of(text: str) -> str:
 def policy_class(name: str) -> "type[Policy]":
     """The class behind a name of NAMES."""
     module, _, attribute = POLICIES[name].partition(":")
-    found: type[Policy] = getattr(importlib.import_module(f".{module}", __name__), attribute)
+    found: type[Policy] = getattr(importlib.import_module(module), attribute)
     return found

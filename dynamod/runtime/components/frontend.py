@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from dynamod.actor import Actor, Reason
 from dynamod.graph.typed import given, validate
-from dynamod.http.exposition import Exposition
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
@@ -35,21 +34,15 @@ class FrontendComponent(Actor):
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
         settings = validate(FrontendSettings, {**from_environment(), **given(ctx.config)}, ctx.name)
-        self._server = make_server(settings, backend, [self._statistics])
+        self._server = make_server(settings, backend, [self._families])
+        ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())
 
-    def _statistics(self) -> "Iterable[Metric]":
-        """What /metrics shows of this process's actors; imported and made at a scrape."""
-        from prometheus_client.parser import text_string_to_metric_families
+    def _families(self) -> "Iterable[Metric]":
+        """What /metrics shows of this process beside the server's own counters; imported and made at a scrape."""
+        from dynamod.runtime.statistics import process_families
 
-        from dynamod.runtime.statistics import process_text
-
-        return text_string_to_metric_families(process_text(self._ctx.process_context))
-
-    def exposition(self) -> str:
-        """What the front door itself counts, as Prometheus text."""
-        server = self._server
-        return Exposition(server.metrics, server.settings.metrics_prefix).text().decode() if server is not None else ""
+        return process_families(self._ctx.process_context)
 
     async def drained(self) -> None:
         """Close the door, let open answers finish."""

@@ -86,6 +86,7 @@ class ProcessorComponent(Processor):
         self._ctx.process_context.follow_exits()
         await super().started()
         self._ctx.process_context.explains.append(self.explain)
+        self._ctx.process_context.metric_rows.append(self._metric_rows)
         self._ctx.process_context.backend = ProcessorBackend(self.context.ref, self, self._ctx.process_context.view)
         if self._static[0]:
             await self._follow_static(*self._static)
@@ -122,8 +123,7 @@ class ProcessorComponent(Processor):
         while not self._view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
 
-    def metric_rows(self) -> Iterator[routing.Row]:
-        """What metrics show of the routers."""
+    def _metric_rows(self) -> Iterator[routing.Row]:
         return routing.rows(self.dispatch, self._view, metrics_prefix(), self._migration_limit)
 
     async def stopping(self, reason: Reason) -> None:

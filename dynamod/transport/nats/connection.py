@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from dynamod.actor import Total
+
 from . import client as nats_client
 from . import wire as nats_wire
 from .session import Keeper, stop_if_cancelled
@@ -68,15 +70,15 @@ class NatsStatistics(msgspec.Struct, frozen=True):
 
     server: str
     connected: bool
-    connects: int
+    connects: Total
     links: int
     queued: int
     queued_bytes: int
     half_bytes: int
-    sent: int
-    received: int
-    dropped: int
-    slow: int
+    sent: Total
+    received: Total
+    dropped: Total
+    slow: Total
 
 
 Handler = Callable[[bytes, str], None]

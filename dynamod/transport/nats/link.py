@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from dynamod.actor import Total
 from dynamod.transport.framing import FrameError
 
 from . import wire as nats_wire
@@ -18,9 +19,9 @@ class LinkStatistics(msgspec.Struct, frozen=True):
     """One end of a link: messages sent and received, doubled ones dropped, ticks without a sign of life, streams."""
 
     peer: str
-    sent: int
-    received: int
-    doubled: int
+    sent: Total
+    received: Total
+    doubled: Total
     silent: int
     streams: int
 
