@@ -74,7 +74,7 @@ class Child:
         readers: list[asyncio.StreamReader] = []
         for pipe in (self.popen.stdout, self.popen.stderr):
             reader = asyncio.StreamReader()
-            await loop.connect_read_pipe(lambda reader=reader: asyncio.StreamReaderProtocol(reader), pipe)  # type: ignore[misc]
+            await loop.connect_read_pipe(lambda reader=reader: _PipeProtocol(reader), pipe)  # type: ignore[misc]
             readers.append(reader)
         return readers[0], readers[1]
 
@@ -106,6 +106,19 @@ class Child:
             if pipe is not None:
                 pipe.close()
         self.popen.wait()
+
+
+class _PipeProtocol(asyncio.StreamReaderProtocol):
+    """Closes its transport at the end of the output.
+
+    The base class leaves it open. The garbage collector would close the descriptor later, when its number may be that
+    of another file already.
+    """
+
+    def eof_received(self) -> bool:
+        """Called by the transport; False: it closes itself."""
+        super().eof_received()
+        return False
 
 
 _spares: dict[str, tuple[Origin, Child]] = {}

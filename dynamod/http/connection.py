@@ -20,10 +20,11 @@ log = logging.getLogger("dynamod.frontend")
 class Connection(web.RequestHandler):
     """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never)."""
 
-    __slots__ = ("_clock", "_timeout", "_unread")
+    __slots__ = ("_clock", "_timeout", "_unread", "is_new")
 
     def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.is_new = True  # no request has come yet
         self._timeout = timeout
         self._clock: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes that waited when the clock was set
@@ -105,6 +106,10 @@ class HttpServer(web.Server):
     """Makes a `Connection` per client; a handler whose client leaves is cancelled."""
 
     client_timeout = 0.0
+
+    def waits(self) -> bool:
+        """Whether a connection has not sent its first request."""
+        return any(cast("Connection", one).is_new for one in self.connections)
 
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""

@@ -5,15 +5,16 @@ import errno
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError, UserError
 
 from .auth import KeyCheck
-from .connection import HttpServer
+from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
 from .errors import Internal, error_response, status_of
 from .exposition import Collect, families
@@ -31,6 +32,8 @@ BACKLOG = 4096
 """Connections that wait to be accepted."""
 
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
+_FIRST_REQUEST = 0.5  # seconds for the first request of a connection that was accepted before the listener closed
+_ACCEPTING = 0.01  # seconds until what was accepted is known here
 
 
 class Server:
@@ -53,7 +56,7 @@ class Server:
         self._keys = KeyCheck(settings.keys())
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
-        self._busy: dict[RequestContext, web.RequestHandler] = {}
+        self._busy: dict[RequestContext, Connection] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
@@ -100,7 +103,7 @@ class Server:
         self._stopping = True
         if self._listener is not None:
             self._listener.close()
-        await asyncio.sleep(0)  # requests that have been read reach their handlers
+        await self._wait_first_requests()
         self._http.pre_shutdown()
         busy = set(self._busy.values())
         for connection in self._http.connections:
@@ -116,6 +119,14 @@ class Server:
         await self._wait_idle(_FLUSH)
         self._http = self._listener = None
 
+    async def _wait_first_requests(self) -> None:
+        """Wait until each new connection has sent a request: a client whose connection breaks cannot know its fate."""
+        assert self._http is not None
+        end = time.monotonic() + _FIRST_REQUEST
+        await asyncio.sleep(_ACCEPTING)
+        while self._http.waits() and time.monotonic() < end:  # noqa: ASYNC110
+            await asyncio.sleep(_ACCEPTING)
+
     async def _wait_idle(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
@@ -125,7 +136,8 @@ class Server:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         context = RequestContext(request, self.metrics)
-        self._busy[context] = request.protocol
+        connection = self._busy[context] = cast("Connection", request.protocol)
+        connection.is_new = False
         self._idle.clear()
         status = GONE
         try:

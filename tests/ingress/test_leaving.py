@@ -247,3 +247,31 @@ async def test_a_given_socket_is_used(backend, connect) -> None:
         assert (await client.head())[0] == 200
         await server.stop(0)
         await server.stop(0)
+
+
+async def test_a_request_that_comes_while_the_server_stops_is_answered(server, backend, connect) -> None:
+    """Its connection was accepted before: a client whose connection breaks does not know whether it was served."""
+    client = await connect(server)
+    stopping = asyncio.create_task(server.stop(5))
+    await asyncio.sleep(0.05)
+    client.post(PATH, UNARY)
+    status, headers = await client.head()
+    assert status == 200
+    assert headers["connection"] == "close"
+    await client.body(headers)
+    await asyncio.wait_for(stopping, 5)
+
+
+async def test_a_connection_without_a_request_does_not_hold_up_the_end(server, connect) -> None:
+    await connect(server)
+    await asyncio.wait_for(server.stop(60), 10)
+
+
+async def test_an_idle_connection_that_was_used_is_closed_at_once(server, backend, connect) -> None:
+    client = await connect(server)
+    client.post(PATH, UNARY)
+    _, headers = await client.head()
+    await client.body(headers)
+    stopping = asyncio.create_task(server.stop(60))
+    assert await client.reader.read() == b""
+    await stopping
