@@ -54,7 +54,7 @@ class TransportSelector:
         self.node = ""
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See transport.base.Transport. Processes of one machine use sockets, whatever else they could."""
+        """Send `request` to the instance. Failure is told to `sink.lost`."""
         path = instance.transport.get("unix", "")
         if path == self._server:
             return self._local.open(instance, request, sink)
@@ -75,7 +75,7 @@ class TransportSelector:
                 self._remote.transport.forget(subject)
 
     async def close(self) -> None:
-        """See transport.base.Transport."""
+        """Close all connections."""
         await self._unix.close()
 
 
@@ -95,7 +95,7 @@ def static_subject(namespace: str, component: str, endpoint: str) -> str:
 
 class _Nowhere:
     def cancel(self) -> None:
-        """See transport.base.Outbound."""
+        """Tell the worker that the reader has left; the sink is called no more."""
 
 
 @dataclass(slots=True, eq=False)
@@ -218,7 +218,7 @@ class ComponentContext:
             self.process_context.endpoints.add(self.path(endpoint), ref, make)
 
     async def reachable(self, endpoint: str) -> None:
-        """See ProcessContext."""
+        """Let other nodes reach this process, before the first instance is published."""
         await self.process_context.reachable(self.namespace, self.component, endpoint)
 
     def publish(self, endpoint: str, card: ModelCard | None = None) -> Instance:

@@ -36,7 +36,7 @@ class _LocalStream:
         self._direct, self._reply = direct, reply
 
     def cancel(self) -> None:
-        """See base.Outbound."""
+        """Tell the worker that the reader has left; the sink is called no more."""
         self._direct.leave()
         self._reply.cancel()
 
@@ -50,7 +50,7 @@ class LocalTransport:
         self._receive = receive
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Transport."""
+        """Send `request` to the instance. Failure is told to `sink.lost`."""
         direct = _Direct(sink, self)
         reply = StreamReply(direct, 0)
         direct.streams[0] = reply
@@ -58,4 +58,4 @@ class LocalTransport:
         return _LocalStream(direct, reply)
 
     async def close(self) -> None:
-        """See base.Transport."""
+        """Close all connections."""

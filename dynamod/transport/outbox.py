@@ -184,23 +184,23 @@ class StreamReply:
 
     @property
     def origin(self) -> object:
-        """See base.Reply."""
+        """Who reads: the same object for all streams of one ingress process."""
         return self._outbox.origin
 
     @property
     def backlog(self) -> int:
-        """See base.Reply."""
+        """Items that wait for a slow reader."""
         return self._outbox.backlog(self._stream)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """See base.Reply."""
+        """Call `callback` once when the reader leaves."""
         if self.cancelled:
             callback()
         elif not self.ended:
             self._callbacks.append(callback)
 
     def on_end(self, callback: Callable[[bool], None]) -> None:
-        """See base.Reply."""
+        """Call `callback(cancelled)` once when the stream has ended."""
         if self.ended or self.cancelled:
             callback(self.cancelled)
         else:
@@ -217,36 +217,36 @@ class StreamReply:
             self._tell_end(True)
 
     def accepted(self) -> None:
-        """See base.Reply."""
+        """The actor has taken the request."""
         self._add(Accepted(self._stream), None)
 
     def tokens(self, ids: bytes, count: int, finish: str | None = None) -> None:
-        """See base.Reply."""
+        """New token ids, packed int32, and how many they are."""
         self._add(Tokens(self._stream, self._offset, ids, finish), finish)
         self._offset += count
 
     def text(self, text: str, tokens: int = 0, finish: str | None = None, prompt_tokens: int | None = None) -> None:
-        """See base.Reply."""
+        """New text of a text engine."""
         self._add(Text(self._stream, self._offset, text, tokens, finish, prompt_tokens), finish)
         self._offset += len(text)
 
     def items(self, items: tuple[Any, ...], finish: str | None = None) -> None:
-        """See base.Reply."""
+        """Values of a user's endpoint, or chunk dicts of a text engine."""
         self._add(Items(self._stream, self._offset, items, finish), finish)
         self._offset += len(items)
 
     def logprobs(self, chosen: tuple[float, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()) -> None:
-        """See base.Reply."""
+        """Log probabilities of the tokens that the next `tokens` call brings."""
         self._add(Logprobs(self._stream, self._offset, chosen, top), None)
 
     def failed(
         self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
     ) -> None:
-        """See base.Reply."""
+        """End the stream with an error."""
         self._add(Failed(self._stream, error, message, param, retry, code), "error")
 
     def raised(self, error: RequestError) -> None:
-        """See base.Reply."""
+        """End the stream with this error."""
         self._add(Failed.of(self._stream, error), "error")
 
     def _add(self, delta: Delta, finish: str | None) -> None:

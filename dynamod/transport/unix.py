@@ -195,7 +195,7 @@ class _Stream:
         self._end, self._number = end, number
 
     def cancel(self) -> None:
-        """See base.Outbound."""
+        """Tell the worker that the reader has left; the sink is called no more."""
         self._end.inbox.cancel(self._number)
 
 
@@ -210,7 +210,7 @@ class UnixTransport:
         self._ends: dict[str, IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Transport."""
+        """Send `request` to the instance. Failure is told to `sink.lost`."""
         path = instance.transport["unix"]
         end = self._ends.get(path)
         if end is None:
@@ -240,6 +240,6 @@ class UnixTransport:
         return {path: end.inbox.statistics() for path, end in self._ends.items()}
 
     async def close(self) -> None:
-        """See base.Transport."""
+        """Close all connections."""
         for path in list(self._ends):
             self.forget(path)

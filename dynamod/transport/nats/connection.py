@@ -234,7 +234,7 @@ class NatsConnection:
     # What the keeper says.
 
     async def write(self, client: "Client") -> None:
-        """See nats_keeper.Owner."""
+        """Send what waits (called by the keeper)."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -285,7 +285,7 @@ class NatsConnection:
             self.publish(reply, nats_wire.end(why), "")
 
     def slow(self, subject: str, reply: str) -> None:
-        """See nats_keeper.Owner."""
+        """NATS has dropped messages because we read too slowly."""
         self._slow += 1
         link = self._links.get(subject)
         if link is not None:
@@ -296,7 +296,7 @@ class NatsConnection:
             log.error("NATS mail from %s was dropped: this process reads too slowly", reply)
 
     def went_down(self) -> None:
-        """See nats_keeper.Owner."""
+        """The connection is lost; the keeper tries again."""
         self.flowing = False
         if self._hold is not None:
             self._hold.cancel()
@@ -308,7 +308,7 @@ class NatsConnection:
             self._patience = loop.call_later(self.settings.patience, self._give_up)
 
     def came_up(self, client: "Client") -> None:
-        """See nats_keeper.Owner."""
+        """The connection is there (again)."""
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None

@@ -73,7 +73,7 @@ class LinkEnd:
             self._connection.publish(self.peer, message, self.address)
 
     def take(self, message: bytes) -> None:
-        """See nats_connection.Link."""
+        """One message of the peer."""
         if self.dead:
             return
         self._heard = True

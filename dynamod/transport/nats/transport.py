@@ -50,16 +50,16 @@ class WorkerLink(LinkEnd):
 
     @property
     def streams(self) -> int:
-        """See LinkEnd."""
+        """Open streams."""
         return len(self.outbox.streams)
 
     @property
     def busy(self) -> bool:
-        """See LinkEnd."""
+        """Whether streams are open or frames wait."""
         return bool(self.outbox.streams) or self.outbox.statistics().waiting > 0
 
     def deliver(self, payload: bytes) -> None:
-        """See LinkEnd."""
+        """Take a whole payload."""
         message: ToWorker = _to_worker.decode(payload)
         match message:
             case Open(stream, endpoint, request):
@@ -72,7 +72,7 @@ class WorkerLink(LinkEnd):
                 self.outbox.credit(frames)
 
     def ended(self, why: str) -> None:
-        """See LinkEnd."""
+        """The link has ended: open streams are lost."""
         self._server.forget(self.peer)
         self.outbox.close()
 
@@ -120,17 +120,17 @@ class NatsServer:
         self._links.pop(address, None)
 
     def tick(self) -> None:
-        """See nats_connection.Listener."""
+        """Once per `alive` seconds: let each link show a sign of life and look at its peer."""
         for link in list(self._links.values()):
             link.tick()
 
     def down(self, why: str) -> None:
-        """See nats_connection.Listener."""
+        """The connection to NATS is lost for good."""
         for link in list(self._links.values()):
             link.fail(why, tell=False)
 
     def block(self, blocked: bool) -> None:
-        """See nats_connection.Listener."""
+        """NATS cannot take more now, or can again."""
         for link in list(self._links.values()):
             link.outbox.block(blocked)
 
@@ -170,15 +170,15 @@ class IngressLink(LinkEnd):
 
     @property
     def streams(self) -> int:
-        """See LinkEnd."""
+        """Open streams."""
         return len(self.inbox)
 
     def deliver(self, payload: bytes) -> None:
-        """See LinkEnd."""
+        """Take a whole payload."""
         self.inbox.frame(payload)
 
     def ended(self, why: str) -> None:
-        """See LinkEnd."""
+        """The link has ended: open streams are lost."""
         self._transport.ended(self)
         self.inbox.lost(why)
 
@@ -190,7 +190,7 @@ class _Stream:
         self._link, self._number = link, number
 
     def cancel(self) -> None:
-        """See base.Outbound."""
+        """Tell the worker that the reader has left; the sink is called no more."""
         self._link.inbox.cancel(self._number)
 
 
@@ -208,7 +208,7 @@ class NatsTransport:
         connection.listen(self)
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See base.Transport."""
+        """Send `request` to the instance. Failure is told to `sink.lost`."""
         subject = instance.transport["nats"]
         link = self._links.get(subject)
         if link is None:
@@ -231,17 +231,17 @@ class NatsTransport:
             del self._links[link.peer]
 
     def tick(self) -> None:
-        """See nats_connection.Listener."""
+        """Once per `alive` seconds: let each link show a sign of life and look at its peer."""
         for link in list(self._links.values()):
             link.tick()
 
     def down(self, why: str) -> None:
-        """See nats_connection.Listener."""
+        """The connection to NATS is lost for good."""
         for link in list(self._links.values()):
             link.fail(why, tell=False)
 
     def block(self, blocked: bool) -> None:
-        """See nats_connection.Listener: what an ingress sends is small and cannot be merged, so it queues."""
+        """NATS cannot take more now, or can again."""
 
     def statistics(self) -> dict[str, InboxStatistics]:
         """A snapshot of each link, by subject."""
@@ -252,7 +252,7 @@ class NatsTransport:
         return [link.link_statistics() for link in self._links.values()]
 
     async def close(self) -> None:
-        """See base.Transport."""
+        """Close all connections."""
         for link in list(self._links.values()):
             link.fail("the reader has left")
         self._connection.leave(self)
