@@ -128,10 +128,8 @@ def serve(
     working_dir: Annotated[
         str | None, typer.Option("--working-dir", help="folder to look for graph and config in")
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", envvar="DYNAMO_HOST", help="address of the front door")] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the front door")
-    ] = None,
+    host: Annotated[str | None, typer.Option("--host", envvar="DYNAMO_HOST", help="address of the frontend")] = None,
+    port: Annotated[int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the frontend")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the configuration and exit")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="hand the graph to the running daemon")] = False,
     socket: Socket = None,
@@ -227,7 +225,7 @@ def explain(
 def restart(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Restart a component's processes, one after the other; open streams finish first.
 
-    A front door is replaced when its successor listens, and finishes its streams beside it.
+    A frontend is replaced when its successor listens, and finishes its streams beside it.
     """
     _post("restart", socket, output, component=component, timeout=timeout)
 
@@ -320,7 +318,7 @@ def stop(
 @app.command(epilog=_examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))
 def doctor(
     port: Annotated[
-        list[int] | None, typer.Option("--port", "-p", help="port that a front door should get (default 8000 and 8080)")
+        list[int] | None, typer.Option("--port", "-p", help="port that a frontend should get (default 8000 and 8080)")
     ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,

@@ -101,7 +101,7 @@ def places(explicit: str | None) -> list[Finding]:
 
 
 def free(port: int, running_here: bool) -> Finding:
-    """Whether a front door could listen."""
+    """Whether a frontend could listen."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -109,7 +109,7 @@ def free(port: int, running_here: bool) -> Finding:
         except OSError as error:
             why = f"port {port}: {error.strerror}"
             if running_here:
-                return Finding("ports", "ok", f"{why} (perhaps by the front door that runs)")
+                return Finding("ports", "ok", f"{why} (perhaps by the frontend that runs)")
             return Finding("ports", "warn", why, "stop what listens there, or choose --Frontend.port")
     return Finding("ports", "ok", f"port {port} is free")
 
@@ -236,8 +236,8 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
         local, unix = local_and_unix(owner.context.task)
         remote = Remote("doctor", lambda *_: None, owner.context.task)
         remote.welcome(Welcome(0, known.node, known.version, dict(known.cluster)))
-        mail = TransportSelector("", local, unix, remote)
-        mail.node = known.node
+        transport = TransportSelector("", local, unix, remote)
+        transport.node = known.node
         try:
             if remote.connection is not None:
                 await remote.connection.ready(2.0)
@@ -252,7 +252,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                     text = f"{who} and {other} differ in tokenizer, template or context length: requests go to one kind"
                     yield Finding("workers", "fail", text, "give both the same files and settings, or one another name")
                 begun = time.monotonic()
-                if await describe(mail, instance) is None:
+                if await describe(transport, instance) is None:
                     mend = f"see dynamo ps and dynamo logs on {instance.node}"
                     if instance.node != known.node and remote.connection is None:
                         mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
@@ -263,7 +263,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                 if finding is not None:
                     yield finding
         finally:
-            await mail.close()
+            await transport.close()
             await remote.close()
 
 

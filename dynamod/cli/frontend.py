@@ -1,4 +1,4 @@
-"""`python -m dynamo.frontend`: the front door alone; it finds the models of workers on this machine."""
+"""`python -m dynamo.frontend`: the frontend alone; it finds the models of workers on this machine."""
 
 import argparse
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the front door."""
+    """Run the frontend."""
     from .run import RunArguments, ingress_graph, joined, router_flags
     from .serve import foreground
 

@@ -1,11 +1,11 @@
-"""Where somebody sits and types: a foreground command that talks to its own front door, and what Ctrl-C means there."""
+"""Where somebody sits and types: a foreground command that talks to its own frontend, and what Ctrl-C means there."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 Talk = Callable[["Interrupts", str], Awaitable[int]]
-"""Runs when the graph is ready, with the URL of its front door; its result is the exit code of the command."""
+"""Runs when the graph is ready, with the URL of its frontend; its result is the exit code of the command."""
 
 
 class Interrupts:

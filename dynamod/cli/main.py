@@ -22,7 +22,7 @@ def dynamo_run() -> None:
 
 
 def frontend() -> None:
-    """`python -m dynamo.frontend`: the front door alone."""
+    """`python -m dynamo.frontend`: the frontend alone."""
     sys.exit(_run(_frontend))
 
 

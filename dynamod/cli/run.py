@@ -33,7 +33,7 @@ Runs one engine. Words and flags may come in any order.
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
   in=batch:FILE                 asks each line {{"text": "..."}} of FILE, writes output.jsonl beside it
   in=http                       an OpenAI server
-  in=dyn://ns.component.endpoint  a worker that front doors find, here and on other nodes
+  in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
   out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def router_flags(add: Callable[..., object]) -> None:
-    """The flags of a front door that choose among workers."""
+    """The flags of a frontend that choose among workers."""
     add("--router-mode", default="round-robin", metavar="MODE", help=f"{', '.join(MODES)} (default round-robin)")
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
@@ -224,9 +224,7 @@ def build(arguments: RunArguments) -> Graph:
         for flag in ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len"):
             if getattr(flags, flag) is not None:
                 name = "--" + flag.replace("_", "-")
-                raise UserError(
-                    f"{name} belongs to the front door, not to in={arguments.input}", "give it with in=http"
-                )
+                raise UserError(f"{name} belongs to the frontend, not to in={arguments.input}", "give it with in=http")
         mode_of(flags.router_mode)
         return worker_graph(arguments, Address.parse(arguments.input))
     if arguments.input != "http":

@@ -32,7 +32,7 @@ def sim(
     scale: Annotated[bool, typer.Option("--scale", help="measure a large cluster instead, without faults")] = False,
     output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
 ) -> None:
-    """Run the real supervisors, registry view, router, migration and mail through faults drawn from seeds.
+    """Run the real supervisors, registry view, router, migration and transport through faults drawn from seeds.
 
     Everything happens in virtual time and repeats itself to the byte. Exit code 1 when an invariant was broken.
     """

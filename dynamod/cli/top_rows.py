@@ -34,7 +34,7 @@ class WorkerFacts(msgspec.Struct, frozen=True):
 
 
 class IngressFacts(msgspec.Struct, frozen=True):
-    """A front door. `queued`: accepted, no token yet. Seconds to the first token, between tokens: in the interval."""
+    """A frontend. `queued`: accepted, no token yet. Seconds to the first token, between tokens: in the interval."""
 
     in_flight: int
     queued: int

@@ -33,7 +33,7 @@ class Section:
 
 
 def sections(view: Top, width: int | None = None) -> list[Section]:
-    """Front doors, then workers, then the rest; of each the columns that fit `width`."""
+    """Frontends, then workers, then the rest; of each the columns that fit `width`."""
     kinds = [
         (INGRESS, [row for row in view.processes if row.ingress is not None]),
         (WORKER, [row for row in view.processes if row.worker is not None]),

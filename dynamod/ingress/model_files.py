@@ -1,4 +1,4 @@
-"""Files of models for a front door that has none: asked of a worker over the post, checked, kept in a cache.
+"""Files of models for a frontend that has none: asked of a worker over the post, checked, kept in a cache.
 
 Where they are looked for, in order: the card's own path, if what lies there has its checksum; the cache; the workers
 that serve the model, those on this node first. The processor does not come here for models of its own node.

@@ -1,6 +1,6 @@
 """Static workers: at a known address, without a registry between.
 
-Somebody has to say what they serve. The front door is told the model's name and files; kind, block size and
+Somebody has to say what they serve. The frontend is told the model's name and files; kind, block size and
 capabilities it asks the worker itself, again and again, for that also shows whether the worker is there.
 """
 

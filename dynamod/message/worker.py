@@ -133,4 +133,4 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag="credit"):
 
 
 ToWorker = Open | Cancel | Credit
-"""Everything a worker's mail connection may carry toward it."""
+"""Everything a worker's connection may carry toward it."""

@@ -1,4 +1,4 @@
-"""Calls to workers that ship: a request in the original's words as the mail that they take, and their answer back."""
+"""Calls to workers that ship: a request in the original's words as the one that they take, and their answers back."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from dynamod.message.worker import Call, Chat, Generate, Request, Sampling, Stop
 
 
 def request_for(card: ModelCard | None, number: str, payload: Any) -> Request:
-    """The mail for an instance that has published this card (None: it serves no model).
+    """The request for an instance that has published this card (None: it serves no model).
 
     Token engines get a PreprocessedRequest (see `requests.preprocessed`), text engines an OpenAI request. Raises
     BadRequest when the payload is none.

@@ -108,7 +108,7 @@ class ProcessContext:
     endpoints: EndpointDispatcher
     server: UnixServer
     unix: UnixTransport
-    mail: TransportSelector
+    transport: TransportSelector
     remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
@@ -139,7 +139,7 @@ class ProcessContext:
         """Hear at once of processes that end on other nodes. Whoever opens streams calls this."""
         if not self._follows:
             self._follows = True
-            self.registry.watch(EXITED, self.mail.exited)
+            self.registry.watch(EXITED, self.transport.exited)
 
     async def reachable(self, namespace: str, component: str, endpoint: str) -> None:
         """Let other nodes reach this process, if there are any: before its first instance is published."""
@@ -301,7 +301,7 @@ class ComponentContext:
             return
         if (
             await self.process_context.remote.connection.ready(READY)
-            and await describe(self.process_context.mail, instance) is not None
+            and await describe(self.process_context.transport, instance) is not None
         ):
             raise UserError(
                 f"a static worker serves dyn://{address} already, on another node",

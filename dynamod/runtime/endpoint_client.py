@@ -130,10 +130,10 @@ class Client:
     ) -> Answers:
         context, payload = context if context is not None else Context(), plain(request)
 
-        def mail(instance: Instance) -> Request:
+        def request_to(instance: Instance) -> Request:
             return request_for(self._cards.get(card_key(instance)), context.id(), payload)
 
-        call = CallOut(self._process_context.mail, mail, pick, context, again=again)
+        call = CallOut(self._process_context.transport, request_to, pick, context, again=again)
         self._calls.add(call)
         return Answers(call, annotated)
 

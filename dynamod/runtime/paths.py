@@ -80,10 +80,16 @@ class RunFolder:
         parent = socket.with_name(socket.name + ".d")
         if len(os.fsencode(parent)) > _LONGEST - 30:  # room for /PID/Component-12.sock
             parent = Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}"
-        parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep(parent)
         self.path = parent / str(os.getpid())
-        self.path.mkdir(mode=0o700, exist_ok=True)
+        for attempt in range(10):  # the last of the processes that end removes the parent, perhaps just now
+            try:
+                parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _sweep(parent)
+                self.path.mkdir(mode=0o700, exist_ok=True)
+                return
+            except FileNotFoundError:
+                if attempt == 9:
+                    raise
 
     def remove(self) -> None:
         """Remove the folder, and its parent when it was the last."""

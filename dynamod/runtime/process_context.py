@@ -29,21 +29,21 @@ async def open_process_context(
     """
     endpoints = EndpointDispatcher()
     unix, remote = UnixTransport(spawn), Remote(plan.name, endpoints.receive, spawn)
-    mail = TransportSelector(plan.server, LocalTransport(endpoints.receive), unix, remote)
+    transport = TransportSelector(plan.server, LocalTransport(endpoints.receive), unix, remote)
 
     def welcomed(message: Welcome) -> None:
-        mail.node = message.node
+        transport.node = message.node
         remote.welcome(message)
 
     link = registry(welcomed)
     await system.ready(system.start("registry", lambda: link, restart="temporary"), timeout=10)
     server = UnixServer(plan.server, endpoints.receive)
     await server.start()
-    return ProcessContext(plan, system, link, endpoints, server, unix, mail, remote, fds)
+    return ProcessContext(plan, system, link, endpoints, server, unix, transport, remote, fds)
 
 
 async def close_process_context(process_context: ProcessContext) -> None:
     """Close the transports, after what is written has left. The connection to the daemon closes with the system."""
-    await process_context.mail.close()
+    await process_context.transport.close()
     await process_context.remote.close()
     await process_context.server.close()

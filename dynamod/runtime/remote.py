@@ -65,7 +65,7 @@ class Remote:
         return subject
 
     async def close(self) -> None:
-        """End the mail from and to other nodes."""
+        """Close the connections to other nodes."""
         if self.transport is not None:
             await self.transport.close()
         for server in self.workers.values():

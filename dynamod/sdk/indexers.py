@@ -75,7 +75,7 @@ class RadixTree:
 
 
 class KvIndexer:
-    """What the workers of a component tell of their caches, as the routers of front doors hear it.
+    """What the workers of a component tell of their caches, as the routers of frontends hear it.
 
     It learns while the process's loop runs, from instances of all nodes. Ends with the runtime. Raises UserError for a
     block size below 1 and without a connection.
@@ -88,7 +88,7 @@ class KvIndexer:
         self._process_context = process_context = connection.process_context
         self._index = BlockIndex()
         self._live: dict[tuple[str, int], Instance] = {}
-        self._feeds = EventSubscriptions(process_context.mail, connection.spawn, connection.loop.time, self._news)
+        self._feeds = EventSubscriptions(process_context.transport, connection.spawn, connection.loop.time, self._news)
         process_context.view.on_change(self._follow)
         connection.spawn(self._look(), "look at feeds")
         self._follow()

@@ -1,4 +1,4 @@
-"""Telling the front doors which model an endpoint serves."""
+"""Telling the frontends which model an endpoint serves."""
 
 import asyncio
 import enum
@@ -50,7 +50,7 @@ async def register_llm(
     model's own. `kv_cache_block_size`: tokens, default 16. `migration_limit`: how often a request may move to another
     instance when this one fails; above 0 a Backend engine promises that it continues behind given ids as it would have
     gone on itself. `user_data`: kept in the card. `router_mode`, `runtime_config` and whatever else is given have no
-    effect; the front door decides how it routes.
+    effect; the frontend decides how it routes.
 
     Raises UserError: a model that is not there or cannot be read, an endpoint that has one, Embedding.
     """

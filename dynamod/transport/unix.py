@@ -47,7 +47,7 @@ class WorkerEnd(asyncio.Protocol):
             for payload in self._unframer.feed(data):
                 self._take(_to_worker.decode(payload))
         except (FrameError, msgspec.MsgspecError) as error:
-            log.warning("closed a mail connection: %s", error)
+            log.warning("closed a connection: %s", error)
             self.close()
 
     def _take(self, message: ToWorker) -> None:
@@ -128,7 +128,7 @@ class UnixServer:
                 async with asyncio.timeout(1.0):
                     await self._server.wait_closed()
             except TimeoutError:
-                log.warning("mail connections did not close in time")
+                log.warning("connections did not close in time")
         Path(self.path).unlink(missing_ok=True)
 
 

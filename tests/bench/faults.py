@@ -33,7 +33,7 @@ TAKEN = re.compile(r"^(\S+Z) .*dynamod\.migration: request \S+ was taken by")
 
 
 class Cluster:
-    """A front door and two workers, each on a node of its own."""
+    """A frontend and two workers, each on a node of its own."""
 
     def __init__(self, model: str) -> None:
         self.folder = Path(tempfile.mkdtemp())
@@ -72,7 +72,7 @@ class Cluster:
             return []
 
     def said(self) -> str:
-        """What the front door's node has logged."""
+        """What the frontend's node has logged."""
         return self.log.read_text()
 
     def stop(self) -> None:
@@ -85,7 +85,7 @@ class Cluster:
 
 
 class Node:
-    """Front door and two workers on one node."""
+    """Frontend and two workers on one node."""
 
     def __init__(self, model: str) -> None:
         more = ["--Worker.ServiceArgs.workers=2", "--Worker.engine_args.speedup_ratio=1"]

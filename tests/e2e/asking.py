@@ -1,4 +1,4 @@
-"""Clients of the front door: a unary request that is on its way, a stream that is read bit by bit."""
+"""Clients of the frontend: a unary request that is on its way, a stream that is read bit by bit."""
 
 import http.client
 import json

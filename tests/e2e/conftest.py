@@ -360,7 +360,7 @@ class Machine:
         (row,) = self.ps(component)
         return row
 
-    # The front door.
+    # The frontend.
 
     def ask(self, url: str, path: str, body: Any = None, seconds: float = SLOW) -> tuple[int, str]:
         """GET, or POST of a JSON body; status and text."""

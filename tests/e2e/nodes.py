@@ -99,5 +99,5 @@ def front(machine: Any, servers: Servers, *words: Any) -> tuple[Any, str]:
 
 
 def instances(machine: Any, url: str) -> list[str]:
-    """Nodes of the instances that a front door knows."""
+    """Nodes of the instances that a frontend knows."""
     return sorted(one["node"] for one in json.loads(machine.ask(url, "/health")[1])["instances"])

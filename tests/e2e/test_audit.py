@@ -118,7 +118,7 @@ def test_a_reload_of_one_service_stays_one_service(machine: Any) -> None:
 
 @together
 def test_a_static_worker_with_a_shorter_context_is_no_reason_to_warn(machine: Any, servers: Servers) -> None:
-    """As in the guide: the worker is given --context-length, the front door is not."""
+    """As in the guide: the worker is given --context-length, the frontend is not."""
     env = {"ETCD_ENDPOINTS": "", "NATS_SERVER": servers.env["NATS_SERVER"]}
     words = ("in=dyn://short.backend.generate", "out=mocker", "sample", "--static-worker", "--context-length", "64")
     there = machine.start("dynamo-run", *words, **on(machine, servers, "one", **env))
@@ -173,7 +173,7 @@ def test_who_waits_for_a_worker_says_so_and_leaves_quietly(machine: Any) -> None
 @pytest.mark.parametrize("given", ["at the worker", "at both"])
 @together
 def test_the_front_doors_limit_of_moves_counts_before_the_workers(machine: Any, given: str) -> None:
-    """Two workers that forbid a move; a front door that says nothing, or allows three."""
+    """Two workers that forbid a move; a frontend that says nothing, or allows three."""
     words = ("dynamo-run", "in=dyn://a", "out=mocker", "sample", "--migration-limit", 0)
     for _ in range(2):
         machine.start(*words).prints("ready")

@@ -17,24 +17,24 @@ from .nodes import Servers, fast, front, instances, worker
 
 FIELDS = {"max_tokens": 160, "ignore_eos": True}
 BLOCK = 16
-LOST = r"the mail lost frames \(\d+ messages? missing\); \d+ streams are lost"
+LOST = r"the connection lost frames \(\d+ messages? missing\); \d+ streams are lost"
 
 
 @dataclass
 class House:
-    """A front door that routes by caches, and two mockers; the mail of one of them goes by `way`."""
+    """A frontend that routes by caches, and two mockers; the mail of one of them goes by `way`."""
 
     machine: Any
     way: Meddler
     url: str
     door: Any
     sockets: list[Path]
-    """Control sockets of the front door's daemon and of the workers'."""
+    """Control sockets of the frontend's daemon and of the workers'."""
 
     topics: Iterator[int] = field(default_factory=count)
 
     def metric(self, name: str, socket: Path | None = None) -> float:
-        """Sum of a metric's samples, as the front door shows it or a daemon."""
+        """Sum of a metric's samples, as the frontend shows it or a daemon."""
         if socket is None:
             text = self.machine.ask(self.url, "/metrics")[1]
         else:
@@ -59,7 +59,7 @@ class House:
         return last
 
     def noticed(self, pattern: str) -> Callable[[], bool]:
-        """Whether the front door says so from now on."""
+        """Whether the frontend says so from now on."""
         before = len(self.door.err)
         return lambda: re.search(pattern, self.door.err[before:]) is not None
 

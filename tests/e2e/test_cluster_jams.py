@@ -132,7 +132,7 @@ def test_a_full_mailbox_refuses_what_it_cannot_hold(machine: Any, others: str) -
 
 @pytest.fixture(scope="module")
 def cluster(shared: Any, shared_servers: Servers) -> tuple[str, dict[str, Path]]:
-    """URL of the front door on node one, with workers on two and three; and the nodes' control sockets."""
+    """URL of the frontend on node one, with workers on two and three; and the nodes' control sockets."""
     _, url = front(shared, shared_servers)
     for node in ("two", "three"):
         worker(shared, shared_servers, node, speed=4)
@@ -178,7 +178,7 @@ class Unread:
 
 
 def test_a_client_that_does_not_read_holds_up_nobody(shared: Any, cluster: tuple[str, dict[str, Path]]) -> None:
-    """Its answer waits for it in the front door, merged; the worker is done with it long before."""
+    """Its answer waits for it in the frontend, merged; the worker is done with it long before."""
     url, paths = cluster
     fields = {"n": 64, "max_tokens": 900, "ignore_eos": True}  # several times what the kernel takes for it
     before = memory(pid_of(shared, paths["one"], "Frontend"))

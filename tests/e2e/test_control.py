@@ -19,7 +19,7 @@ WORDS = " ".join(map(str, range(100)))
 
 @pytest.fixture(scope="module")
 def served(shared: Any) -> Any:
-    """A machine that serves the shipped graph; `url` is its front door."""
+    """A machine that serves the shipped graph; `url` is its frontend."""
     shared.command = shared.agg(DYN_TOKEN_ECHO_DELAY_MS="5")
     shared.url = shared.command.ready()
     return shared

@@ -40,7 +40,7 @@ def test_a_killed_worker_comes_back(machine: Any) -> None:
     assert machine.chat(url, "hello") == before
     command.tree()
 
-    # the front door dies: the port stays open, and it serves again
+    # the frontend dies: the port stays open, and it serves again
     kill(machine, "Frontend")
     machine.until(lambda: machine.row("Frontend")["restarts"] == 1)
     assert machine.chat(url, "hello") == before, "a connection waits in the backlog until the door is open again"

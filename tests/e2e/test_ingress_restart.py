@@ -1,4 +1,4 @@
-"""A front door is replaced while clients use it: nobody waits for the old one's streams, and none of them is cut."""
+"""A frontend is replaced while clients use it: nobody waits for the old one's streams, and none of them is cut."""
 
 import time
 from typing import Any

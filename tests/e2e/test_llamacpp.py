@@ -1,4 +1,4 @@
-"""llama.cpp behind the front door: answers, a worker that is killed in the middle of them, routing by its KV events."""
+"""llama.cpp behind the frontend: answers, a worker that is killed in the middle of them, routing by its KV events."""
 
 import importlib.util
 import json

@@ -82,7 +82,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
     ("dynamo run in=dyn://a.b.c.d out=echo_core sample", ["dyn://a.b.c.d"]),
     ("dynamo run in=dyn://a.b.c out=auto", ["in and out"]),
-    ("dynamo run in=dyn://a.b.c out=mocker sample --api-key x", ["--api-key", "front door", "in=http"]),
+    ("dynamo run in=dyn://a.b.c out=mocker sample --api-key x", ["--api-key", "frontend", "in=http"]),
     ("dynamo run in=dyn://a.b.c out=mocker sample --router-mode best", ["best", "round-robin"]),
     ("dynamo run in=http out=auto --extra-engine-args x.json", ["--extra-engine-args", "worker"]),
     ("dynamod --config nothere.yaml", ["nothere.yaml"]),

@@ -1,4 +1,4 @@
-"""`dynamo top` in a real terminal over a graph under load; what scripts get; routers and front doors in the metrics."""
+"""`dynamo top` in a real terminal over a graph under load; what scripts get; routers and frontends in the metrics."""
 
 import fcntl
 import json
@@ -254,7 +254,7 @@ def test_sessions_the_silent_and_the_end(machine: Any) -> None:
 
 
 def metrics(machine: Any, served: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the front door shows, and what the control socket shows."""
+    """What the frontend shows, and what the control socket shows."""
     connection = machine.unix()
     connection.request("GET", "/v1/metrics")
     node = connection.getresponse().read().decode()

@@ -91,7 +91,7 @@ class Served:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     def ask(self, request: Any) -> Any:
-        """The whole answer; what the front door would make of it must be the same."""
+        """The whole answer; what the frontend would make of it must be the same."""
         answer = self.run(self._ask(request))
         if answer.error is None:
             door = TextOutput(Stops(request.max_tokens, request.stop))

@@ -1,4 +1,4 @@
-"""A front door on a free port with a fake backend whose answers the test decides."""
+"""A frontend on a free port with a fake backend whose answers the test decides."""
 
 import asyncio
 import threading

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dynamod.message.errors import UserError
+from dynamod.runtime import paths
 from dynamod.runtime.paths import (
     RunFolder,
     choose_socket,
@@ -90,3 +91,18 @@ def test_a_long_socket_path_has_its_run_folder_elsewhere(tmp_path: Path) -> None
 )
 def test_where_log_files_go(environ: dict[str, str], folder: str) -> None:
     assert logs_folder(Path("/run/d/1"), environ) == Path(folder)
+
+
+def test_a_run_folder_whose_parent_is_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = RunFolder(tmp_path / "d.sock")
+    swept = 0
+
+    def sweep(parent: Path) -> None:
+        nonlocal swept
+        swept += 1
+        if swept < 3:
+            other.remove()  # the process that held it ends just now
+
+    monkeypatch.setattr(paths, "_sweep", sweep)
+    folder = RunFolder(tmp_path / "d.sock")
+    assert (folder.path.is_dir(), swept) == (True, 3)

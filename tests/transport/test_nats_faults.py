@@ -152,7 +152,7 @@ async def test_a_large_message_into_a_frozen_server_ends_in_time(server: Server)
 async def test_more_waiting_mail_than_allowed_is_lost_not_kept(server: Server) -> None:
     async with House(server.url, Engine(), queue_bytes=1_000_000) as house:
         sink, _ = house.open(Call("x", bytes(8_000_000)))
-        assert "takes mail too slowly" in str((await sink.wait()).why)
+        assert "takes messages too slowly" in str((await sink.wait()).why)
         again, _ = house.open()
         await until(lambda: again.deltas)
 
@@ -262,9 +262,9 @@ async def test_doubled_messages_are_dropped_on_both_sides(server: Server) -> Non
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (data(3), "the mail lost frames (1 message missing)"),
-        (data(9), "the mail lost frames (7 messages missing)"),
-        (HEADER.pack(VERSION, nats_wire.ALIVE, 0, 5), "the mail lost frames (4 messages missing)"),
+        (data(3), "the connection lost frames (1 message missing)"),
+        (data(9), "the connection lost frames (7 messages missing)"),
+        (HEADER.pack(VERSION, nats_wire.ALIVE, 0, 5), "the connection lost frames (4 messages missing)"),
         (data(2, b"nonsense"), "corrupt frame"),
         (data(2, b"xy", 1), "corrupt message"),
         (b"short", "corrupt message"),
@@ -340,7 +340,7 @@ async def test_a_slow_consumer_fails_the_link_with_a_clear_line(
     async with House(server.url, Engine(), pending_messages=8) as house:
         sink, _ = await forge(house, [data(n) for n in [1] * 200])
         await sink.wait()
-        assert sink.why == "the mail lost frames: the reader is too slow"
+        assert sink.why == "the connection lost frames: the reader is too slow"
         assert house.ingress.statistics().slow > 0
         assert any("reads too slowly" in line for line in caplog.messages)
         again, _ = house.open()

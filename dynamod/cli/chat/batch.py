@@ -44,9 +44,9 @@ class Batch:
     """One run over `files`. `tokens_of` counts the tokens of a prompt without its template, where that is known."""
 
     def __init__(
-        self, door: ChatClient, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None
+        self, client: ChatClient, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None
     ) -> None:
-        self._door, self._files, self._total, self._tokens_of = door, files, total, tokens_of
+        self._client, self._files, self._total, self._tokens_of = client, files, total, tokens_of
         self._totals = Totals()
         self._last = time.monotonic()  # when an answer was saved last
 
@@ -55,8 +55,8 @@ class Batch:
         began = time.monotonic()
         output = entries.open_output(self._files)
         code = 0
-        async with self._door:
-            model = await self._door.model(wanted)
+        async with self._client:
+            model = await self._client.model(wanted)
             rest = entries.prompts(self._files)
             try:
                 async with interrupts.interruptible():
@@ -94,7 +94,7 @@ class Batch:
         while True:
             answer = Answer()
             try:
-                async for _ in self._door.ask(model, [{"role": "user", "content": text}], answer):
+                async for _ in self._client.ask(model, [{"role": "user", "content": text}], answer):
                     pass
                 return answer
             except Refused as error:

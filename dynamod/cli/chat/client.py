@@ -1,4 +1,4 @@
-"""The client of the front door that the same command runs."""
+"""The client of the frontend that the same command runs."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Answer:
 
 
 class ChatClient:
-    """An open session with the front door at `url`. `fields` go with every request."""
+    """An open session with the frontend at `url`. `fields` go with every request."""
 
     def __init__(self, url: str, key: str, fields: Mapping[str, Any]) -> None:
         self._url, self._key, self._fields = url, key, dict(fields)
@@ -115,7 +115,7 @@ class ChatClient:
                         yield piece
             raise Refused("the answer ended before its end")
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise Refused(f"the front door is gone: {error or type(error).__name__}") from None
+            raise Refused(f"the frontend is gone: {error or type(error).__name__}") from None
         finally:
             answer.seconds = time.monotonic() - began
 

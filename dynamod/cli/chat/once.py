@@ -7,13 +7,13 @@ from dynamod.cli.interrupt import Interrupts
 from .client import Answer, ChatClient, Refused
 
 
-async def answer_once(interrupts: Interrupts, door: ChatClient, wanted: str, prompt: str) -> int:
+async def answer_once(interrupts: Interrupts, client: ChatClient, wanted: str, prompt: str) -> int:
     """Ask, print the answer as it comes. Returns the exit code."""
-    async with door:
-        model, answer = await door.model(wanted), Answer()
+    async with client:
+        model, answer = await client.model(wanted), Answer()
         try:
             async with interrupts.interruptible():
-                async for piece in door.ask(model, [{"role": "user", "content": prompt}], answer):
+                async for piece in client.ask(model, [{"role": "user", "content": prompt}], answer):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
         except Refused as error:

@@ -24,7 +24,7 @@ TEMPLATE = 'for example {"temperature": 0.7, "max_completion_tokens": 8192}'
 
 
 def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]":
-    """Arguments for a graph whose front door only we can enter, and what makes what talks to it. Raises UserError.
+    """Arguments for a graph whose frontend only we can enter, and what makes what talks to it. Raises UserError.
 
     The latter reads stdin, or the files, and may raise UserError too: it is called when the graph is known to be good.
 
@@ -78,12 +78,12 @@ def template(file: str) -> dict[str, Any]:
     return value
 
 
-def _way(arguments: "RunArguments", door: Callable[[str], ChatClient], wanted: str) -> "Talk":
+def _way(arguments: "RunArguments", client: Callable[[str], ChatClient], wanted: str) -> "Talk":
     if arguments.input == "text":
         from .text import Chat, reader
 
         stats = bool(arguments.flags.verbose)
-        return lambda interrupts, url: Chat(interrupts, door(url), reader(), stats=stats).run(wanted)
+        return lambda interrupts, url: Chat(interrupts, client(url), reader(), stats=stats).run(wanted)
     if arguments.input == "stdin":
         if sys.stdin.isatty():
             print("reading the prompt from stdin; Ctrl-D ends it", file=sys.stderr)
@@ -92,12 +92,12 @@ def _way(arguments: "RunArguments", door: Callable[[str], ChatClient], wanted: s
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
         from .once import answer_once
 
-        return lambda interrupts, url: answer_once(interrupts, door(url), wanted, prompt)
+        return lambda interrupts, url: answer_once(interrupts, client(url), wanted, prompt)
     files = entries.inputs(arguments.input.removeprefix("batch:"))
     total = entries.count(files)
     from .batch import Batch
 
-    return lambda interrupts, url: Batch(door(url), files, total, _counter(arguments)).run(interrupts, wanted)
+    return lambda interrupts, url: Batch(client(url), files, total, _counter(arguments)).run(interrupts, wanted)
 
 
 def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:

@@ -26,15 +26,15 @@ def history_file() -> Path:
 class Chat:
     """A conversation: what was said so far goes with every question."""
 
-    def __init__(self, interrupts: Interrupts, door: ChatClient, read: Callable[[], Any], *, stats: bool) -> None:
-        self._interrupts, self._door, self._read, self._stats = interrupts, door, read, stats
+    def __init__(self, interrupts: Interrupts, client: ChatClient, read: Callable[[], Any], *, stats: bool) -> None:
+        self._interrupts, self._client, self._read, self._stats = interrupts, client, read, stats
         self._messages: list[dict[str, str]] = []
         self._model = ""
 
     async def run(self, wanted: str) -> int:
         """Until the user leaves. Returns the exit code."""
-        async with self._door:
-            self._model = await self._door.model(wanted)
+        async with self._client:
+            self._model = await self._client.model(wanted)
             print(f"Talking to {self._model}. Ctrl-C to exit, /help for more.", flush=True)
             while True:
                 try:
@@ -56,7 +56,7 @@ class Chat:
         elif word == "/help":
             print(HELP)
         else:
-            names = await self._door.models()
+            names = await self._client.models()
             if rest.strip() in names:
                 self._model = rest.strip()
                 print(f"Talking to {self._model}.")
@@ -69,7 +69,7 @@ class Chat:
         answer = Answer()
         try:
             async with self._interrupts.interruptible():
-                async for piece in self._door.ask(self._model, self._messages, answer):
+                async for piece in self._client.ask(self._model, self._messages, answer):
                     sys.stdout.write(piece)
                     sys.stdout.flush()
         except Refused as error:

@@ -29,7 +29,7 @@ from .served import SERVED, ServedModel
 log = logging.getLogger("dynamod.frontend")
 
 CATCH_UP = 5.0
-"""Seconds that the front door waits for models that are there already, after a restart for example."""
+"""Seconds that the frontend waits for models that are there already, after a restart for example."""
 
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 
@@ -71,7 +71,7 @@ class ProcessorComponent(Processor):
             raise UserError("static_model needs only_endpoint", "say where: dyn://namespace.component.endpoint")
         super().__init__(
             ctx.process_context.view if self._only is None else View(ctx.process_context.registry, self._only),
-            ctx.process_context.mail,
+            ctx.process_context.transport,
             routing=settings_of(config),
             limits=limits,
             migration_limit=_number(config, "migration_limit", 0, 1023),
@@ -103,7 +103,7 @@ class ProcessorComponent(Processor):
         self._ctx.process_context.registry.watch(prefix, self._static_changed)
         path = locate(model)
         card = await asyncio.to_thread(read_card, path, name=name or model_name(model, path))
-        static = StaticWorkers(self._view, self._ctx.process_context.mail, card, self._static_instances)
+        static = StaticWorkers(self._view, self._ctx.process_context.transport, card, self._static_instances)
         await static.look()
         self.context.task(static.run(), "static workers")
 

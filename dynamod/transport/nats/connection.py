@@ -38,8 +38,7 @@ HIGH, LOW = 4 * 1024 * 1024, 1024 * 1024
 
 
 HOLD = 0.5
-"""Seconds without sending after NATS is back: the other end needs a moment to come back too, and mail to nobody fails
-the link."""
+"""Seconds without sending after NATS is back: the other end needs a moment too; messages to nobody fail the link."""
 
 
 class Link(Protocol):
@@ -107,7 +106,7 @@ class NatsConnection:
         self._started = self._blocked = False
         self._keeper = Keeper(settings, name, self)
         self.servers = self._keeper.servers
-        self.flowing = False  # mail is sent now
+        self.flowing = False  # messages are sent now
         self._patience: asyncio.TimerHandle | None = None
         self._hold: asyncio.TimerHandle | None = None
         self._waiting = False  # for our own message to come back
@@ -148,7 +147,7 @@ class NatsConnection:
                 if client is not None and client.is_connected:
                     await nats_client.settle(client, 1.0)
         except Exception as error:
-            log.debug("the last mail may not have left: %s", error)
+            log.debug("the last messages may not have left: %s", error)
         self.accepting = False
         if self._started:
             await self._keeper.stop()
@@ -254,7 +253,7 @@ class NatsConnection:
         self._dropped += 1
         link = self._links.get(reply)
         if link is not None:
-            link.fail(f"NATS does not take mail for {subject}: {nats_client.plain(error)}")
+            link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
 
     # What happens to it.
 
@@ -268,7 +267,7 @@ class NatsConnection:
         headers = message.headers
         if headers is not None and headers.get("Status") == "503":
             if link is not None:
-                link.fail("nobody receives the mail: the process is gone", tell=False)
+                link.fail("nobody receives the messages: the process is gone", tell=False)
         elif link is not None:
             link.take(message.data)
         elif message.reply:
@@ -289,11 +288,11 @@ class NatsConnection:
         self._slow += 1
         link = self._links.get(subject)
         if link is not None:
-            log.error("NATS mail was dropped: this process reads too slowly; the streams of that link are lost")
-            link.fail("the mail lost frames: the reader is too slow")
+            log.error("NATS messages were dropped: this process reads too slowly; the streams of that link are lost")
+            link.fail("the connection lost frames: the reader is too slow")
         else:
             # the next message of that link, or its next sign of life, shows what is missing
-            log.error("NATS mail from %s was dropped: this process reads too slowly", reply)
+            log.error("NATS messages from %s were dropped: this process reads too slowly", reply)
 
     def went_down(self) -> None:
         """The connection is lost; the keeper tries again."""
@@ -334,7 +333,7 @@ class NatsConnection:
 
     def _overflow(self) -> None:
         if self._queued > self.settings.queue_bytes:
-            self._drop_all(f"NATS at {self.servers} takes mail too slowly: {self._queued} bytes wait")
+            self._drop_all(f"NATS at {self.servers} takes messages too slowly: {self._queued} bytes wait")
 
     def _drop_all(self, why: str) -> None:
         """Nothing old may be sent later: every link begins anew."""

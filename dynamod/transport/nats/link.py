@@ -97,7 +97,7 @@ class LinkEnd:
                 self._connection.publish(self.peer, self._sender.alive(nats_wire.ECHO), self.address)
 
     def fail(self, why: str, tell: bool = True) -> None:
-        """End the link and its streams; `tell` the other end too, if mail still goes there."""
+        """End the link and its streams; `tell` the other end too, if messages still go there."""
         if self.dead:
             return
         self.dead = True
@@ -108,7 +108,7 @@ class LinkEnd:
         if self.streams:
             # a place where nobody was ever heard may just have been asked whether somebody is there
             level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG
-            log.log(level, "mail link with %s: %s; %d streams are lost", self.peer, why, self.streams)
+            log.log(level, "link with %s: %s; %d streams are lost", self.peer, why, self.streams)
         self.ended(why)
 
     def tick(self) -> None:

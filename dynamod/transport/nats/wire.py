@@ -79,7 +79,7 @@ def kind_and_number(message: bytes) -> tuple[int, int]:
     try:
         version, kind, _, number = HEADER.unpack_from(message)
     except struct.error:
-        raise WireError("the mail brought something that is no message") from None
+        raise WireError("the connection brought something that is no message") from None
     if version != VERSION:
         raise WireError(f"the other end speaks version {version} of the protocol over NATS, this one {VERSION}")
     return kind, number
@@ -158,4 +158,4 @@ class Receiver:
 
 
 def _lost(count: int) -> WireError:
-    return WireError(f"the mail lost frames ({count} message{'s' if count > 1 else ''} missing)")
+    return WireError(f"the connection lost frames ({count} message{'s' if count > 1 else ''} missing)")

@@ -1,4 +1,4 @@
-"""All of a node but its processes: a registry in memory, workers behind unix sockets, a processor, a front door."""
+"""All of a node but its processes: a registry in memory, workers behind unix sockets, a processor, a frontend."""
 
 import asyncio
 import itertools

@@ -33,7 +33,7 @@ async def ready(until: Any, house: Any) -> ModelCard:
 
 
 async def restart(house: Any, **settings: Any) -> Processor:
-    """The front door once more, as after a restart of its process."""
+    """The frontend once more, as after a restart of its process."""
     await house.system.root.stop_child("Processor", timeout=5)
     processor: Processor = await house.start(**settings)
     return processor

@@ -1,1 +1,1 @@
-"""`python -m dynamo.frontend`: the front door alone."""
+"""`python -m dynamo.frontend`: the frontend alone."""
