@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,8 @@ STARTED = 60.0
 """Seconds for the daemon to take the graph."""
 STOPPED = 20.0
 """Seconds for the daemon to end it."""
+HELD = 10_000
+"""Lines of processes that may wait until an answer is printed."""
 GONE = 5.0
 """Seconds for a daemon that ends with this command."""
 
@@ -87,7 +90,8 @@ class _Foreground:
 
     def __init__(self, path: Path, attachment: Attachment | None, request: Request) -> None:
         self._path, self._attachment, self._request = path, attachment, request
-        self._interrupts = Interrupts()
+        self._interrupts = Interrupts(self._answer_ended)
+        self._held: deque[Output] = deque(maxlen=HELD)
         self._welcome: asyncio.Future[Welcome]
         self._changed, self._stop, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._readers: dict[str, LineReader] = {}
@@ -181,10 +185,18 @@ class _Foreground:
             case Ended(why):
                 log.info("%s", why)
                 self._stop.set()
-            case Output(process, stream, line):
-                self._reader(process).feed("out" if stream == "out" else "err", line)
+            case Output():
+                self._held.append(message)
+                if not self._interrupts.busy:
+                    self._answer_ended()
             case _:
                 log.debug("unexpected message of the daemon: %s", type(message).__name__)
+
+    def _answer_ended(self) -> None:
+        """Print the lines that waited for the end of an answer: they would be in the middle of its last line."""
+        while self._held:
+            output = self._held.popleft()
+            self._reader(output.process).feed("out" if output.stream == "out" else "err", output.line)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if command != "graph":

@@ -9,12 +9,13 @@ Talk = Callable[["Interrupts", str], Awaitable[int]]
 
 
 class Interrupts:
-    """Tells Ctrl-C that ends an answer from Ctrl-C that ends the command."""
+    """Tells Ctrl-C that ends an answer from Ctrl-C that ends the command. `ended`: called when an answer has ended."""
 
     class Interrupted(Exception):
         """The user has had enough of this."""
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Callable[[], object] = lambda: None) -> None:
+        self._ended = ended
         self._task: asyncio.Task[object] | None = None
         self._asked = False
 
@@ -30,6 +31,12 @@ class Interrupts:
             raise Interrupts.Interrupted from None
         finally:
             self._task = None
+            asyncio.get_running_loop().call_soon(self._ended)  # the answer's line is ended first
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is being printed."""
+        return self._task is not None
 
     def interrupt(self) -> bool:
         """Ctrl-C; True when there was something to interrupt."""

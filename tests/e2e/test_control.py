@@ -80,7 +80,7 @@ def test_following_logs(served: Any) -> None:
 
 
 def test_inspect(served: Any) -> None:
-    stream = served.stream(served.url, WORDS)
+    stream = served.stream(served.url, " ".join([WORDS] * 4))
     actors = served.run("dynamo", "inspect", "-o", "json").json
     by_path = {(one["process"], one["path"]): one for one in actors if "error" not in one}
     worker = by_path["agg/Worker.0", "/Worker"]
@@ -94,7 +94,7 @@ def test_inspect(served: Any) -> None:
     assert by_path["agg/ingress.0", "/Processor"]["details"]["flights"] == 1
     assert by_path["dynamod", "/node"]["details"]["graphs"] == ["agg"]
     only = served.raw("GET", "/v1/inspect/Processor")[1]
-    assert {one["path"] for one in only} == {"/Processor"}
+    assert {one["path"] for one in only} == {"/Processor", "/Processor/dispatcher"}
     text = served.run("dynamo", "inspect", "/Worker").out
     assert "mailbox 0/" in text
     assert "task /Worker" in text
@@ -124,8 +124,8 @@ def test_statistics_of_the_actors_are_metrics(served: Any) -> None:
     assert any(name.startswith("dynamo_frontend") for name in shown)
     own = {name: family for name, family in shown.items() if name.startswith("dynamod_")}
     assert {s.labels["process"] for family in own.values() for s in family.samples} == {"agg/ingress.0"}
-    assert value(own["dynamod_actor_mailbox_depth"], actor="/Processor") == 0
-    assert value(own["dynamod_actor_handled"], actor="/Processor") >= 1
+    assert value(own["dynamod_actor_mailbox_depth"], actor="/Processor/dispatcher") == 0
+    assert value(own["dynamod_actor_handled"], actor="/Processor/dispatcher") >= 1
     assert value(own["dynamod_processor_requests"]) >= 1
     assert value(own["dynamod_processor_flights"]) == 1
     assert value(own["dynamod_inbox_streams"], peer="agg.Worker.0") == 1
