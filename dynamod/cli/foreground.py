@@ -73,6 +73,13 @@ class Request:
 
 def serve(attachment: Attachment, request: Request) -> int:
     """Serve until the user, or somebody else, ends it; returns the exit code. Raises UserError."""
+    try:
+        return _serve(attachment, request)
+    except KeyboardInterrupt:  # a second Ctrl-C, when the event loop had ended already
+        return 130
+
+
+def _serve(attachment: Attachment, request: Request) -> int:
     first: Attachment | None = attachment
     for _ in range(5):
         try:
