@@ -77,6 +77,8 @@ def serve(attachment: Attachment, request: Request) -> int:
         return _serve(attachment, request)
     except KeyboardInterrupt:  # a second Ctrl-C, when the event loop had ended already
         return 130
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing but the interpreter's end is left
 
 
 def _serve(attachment: Attachment, request: Request) -> int:
