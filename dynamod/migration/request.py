@@ -135,6 +135,7 @@ class InFlightRequest:
         self._logprobs, self._migrations = logprobs, migrations
         self._tried: set[int] = set()
         self._broke_at: float | None = None  # until another instance has taken the request
+        self._broke_why = ""  # until it is sent to another instance
         self._received = self._base = 0  # tokens, characters or items of the answer: so far, and before this attempt
         self._history = array("i")  # ids received, for another instance to continue behind
         self._pending_logprobs: Logprobs | None = None
@@ -185,6 +186,10 @@ class InFlightRequest:
         outbound = self._transport.open(self.instance, request, attempt)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call
             attempt.outbound = outbound
+        if self._broke_why:
+            text = "request %s moves to another instance: %s"  # a line takes longer than a move, and many move at once
+            attempt.loop.call_soon(log.warning, text, self.request.request_id, self._broke_why)
+            self._broke_why = ""
         try:
             return await attempt.ended
         finally:
@@ -202,8 +207,8 @@ class InFlightRequest:
             raise REQUEST_ERRORS[verdict.error](verdict.message, retry_after=after)
         if self._broke_at is None:
             self._broke_at = self.moved_at
+        self._broke_why = why
         self._migrations.broke(received > 0)
-        log.warning("request %s moves to another instance: %s", self.request.request_id, why)
 
     def _too_long(self) -> bool:
         if self._longest is None or not self._exact:
@@ -261,6 +266,8 @@ class InFlightRequest:
         self.over = True
         if self._broke_at is not None:
             self._settled(False)
+        if self._broke_why:
+            log.warning("request %s was sent to no other instance: %s", self.request.request_id, self._broke_why)
         if self._waiting is not None:
             self._waiting.cancel()
         self._leave_instance(None, notify_engine)
@@ -397,11 +404,11 @@ _Break = tuple[str, bool]
 class _Attempt:
     """The sink of one attempt: what an instance sends after the request has moved on is dropped."""
 
-    __slots__ = ("_request", "ended", "outbound", "token")
+    __slots__ = ("_request", "ended", "loop", "outbound", "token")
 
     def __init__(self, request: InFlightRequest) -> None:
-        self._request = request
-        self.ended: asyncio.Future[_Break | None] = asyncio.get_running_loop().create_future()
+        self._request, self.loop = request, asyncio.get_running_loop()
+        self.ended: asyncio.Future[_Break | None] = self.loop.create_future()
         self.outbound: Outbound | None = None
         # Without a look at which attempt it is: transports say nothing more once a stream is cancelled.
         self.token: Callable[[int, int], None] = request.token
