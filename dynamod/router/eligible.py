@@ -44,21 +44,24 @@ class Eligible:
         self._only, self.reason = self._required(policy)
         self.workers = columns.without(self._out) if self._only is None else self._one(self._only)
         self.overlaps = state.overlaps(prompt.blocks)
-        self._counted: tuple[Sending, list[float]] | None = None
+        self._sending: Sending | None = None  # to all workers, with all blocks in use counted
+        self._costs: list[float] | None = None
 
     def costs(self, weights: Mapping[str, float], *, everywhere: bool) -> list[float]:
-        """What the request costs at each worker, by weights that are `cost.applied`.
+        """What the request costs at each worker, by weights that are `cost.applied`; counted once.
 
         Blocks that others use too lower a cost, and take long to count. Where many workers use blocks of the prompt
         they are counted for those alone which that can bring among the KEPT best, unless they must be `everywhere`.
         """
+        if self._costs is not None:
+            return self._costs
         users = self._state.active.users(self._prompt.blocks)
-        few = everywhere or len(users) <= FEW
-        found = self._sent_to(self.workers, users if few else ())
-        costs = totals(found, weights)
-        if few:
-            self._counted = found, costs
-            return costs
+        if everywhere or len(users) <= FEW:
+            self._sending = self._sent_to(self.workers, users)
+            self._costs = totals(self._sending, weights)
+            return self._costs
+        found = self._sent_to(self.workers, ())
+        costs = self._costs = totals(found, weights)
         ids, bound = self.workers.ids, self._bound(costs) + weights["active"] * found.whole
         near = [place for place, cost in enumerate(costs) if cost <= bound and ids[place] in users]
         workers = self.workers.at(near)
@@ -74,9 +77,8 @@ class Eligible:
         depths = [overlaps.get(worker, 0) for worker in ids] if overlaps else [0] * len(ids)
         if weights is None:
             return tuple(map(Candidate, ids, depths, requests))
-        if whole and self._counted is not None:
-            found, costs = self._counted
-        else:
+        found, costs = self._sending, self._costs
+        if not whole or found is None or costs is None:
             found = self._sent_to(workers, ids)
             costs = totals(found, weights)
         terms = map(Terms, *(term.weigh(found, 1.0) for term in TERMS.values()))

@@ -7,7 +7,7 @@ in virtual time in a replay.
 
 import random as random_module
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from heapq import nsmallest
 
 import msgspec
@@ -16,7 +16,7 @@ from dynamod.kvcache.hashes import block_hashes as prompt_blocks
 from dynamod.message.discovery import Instance
 
 from .cost import applied
-from .decision import KEPT, Decision
+from .decision import KEPT, Candidate, Decision
 from .eligible import Eligible, Prompt
 from .policies import policy_class
 from .policies.base import Choice, Question, choose
@@ -75,39 +75,49 @@ class Router:
         eligible = Eligible(prompt, tried, self._policy, self.state)
         if not eligible.workers.ids:
             return None
-        question = self._question(prompt, eligible)
+        weights = self._weights
+        if prompt.overlap_weight is not None:
+            weights = applied(self.settings.weights, prompt.overlap_weight)
+        question = self._question(prompt, eligible, weights)
         choice = choose(self._policy, question)
-        shadow = choose(self._shadow, question.without_session()).instance if self._shadow is not None else None
+        shadow = None
+        if self._shadow is not None:
+            shadow = choose(self._shadow, question._replace(sticky=None)).instance
         if not tried:
             self._turn += 1
-        decision = self._record(prompt, eligible, question, choice, shadow)
+        places = self._shown(question, eligible.workers.place[choice.instance])
+        candidates = eligible.candidates(places, weights if self._scores else None)
+        decision = self._record(prompt, eligible, question, choice, shadow, candidates)
         self._count(prompt, decision)
         return decision
 
-    def _question(self, prompt: Prompt, eligible: Eligible) -> Question:
-        settings = self.settings
+    def _question(self, prompt: Prompt, eligible: Eligible, weights: Mapping[str, float]) -> Question:
+        workers, settings = eligible.workers, self.settings
         temperature = settings.temperature if prompt.temperature is None else prompt.temperature
-        weights = self._applied(prompt)
-
         return Question(
-            eligible.workers.ids,
-            eligible.workers.requests,
+            workers.ids,
+            workers.requests,
             self._random,
-            turn=self._turn,
-            temperature=temperature,
-            sticky=self._sessions.get(prompt.session) if prompt.session else None,
-            score=(lambda: eligible.costs(weights, everywhere=temperature > 0)) if self._scores else None,
+            lambda: eligible.costs(weights, everywhere=temperature > 0),
+            self._turn,
+            temperature,
+            self._sessions.get(prompt.session) if prompt.session else None,
         )
 
     def _record(
-        self, prompt: Prompt, eligible: Eligible, question: Question, choice: Choice, shadow: int | None
+        self,
+        prompt: Prompt,
+        eligible: Eligible,
+        question: Question,
+        choice: Choice,
+        shadow: int | None,
+        candidates: tuple[Candidate, ...],
     ) -> Decision:
         settings, workers, tied = self.settings, eligible.workers, choice.tied
-        places = self._shown(question, workers.place[choice.instance])
-        left_out = len(workers.ids) - len(places)
+        left_out = len(workers.ids) - len(candidates)
         if left_out and tied:
-            tied = tuple(sorted({workers.ids[place] for place in places}.intersection(tied)))
-        excluded, weights = eligible.excluded(), self._applied(prompt) if self._scores else None
+            tied = tuple(sorted({one.instance for one in candidates}.intersection(tied)))
+        excluded = eligible.excluded()
         return Decision(
             request=prompt.request,
             model=self.model,
@@ -115,7 +125,7 @@ class Router:
             at=self._wall(),
             tokens=prompt.tokens,
             block_size=self.block_size,
-            candidates=eligible.candidates(places, weights),
+            candidates=candidates,
             chosen=choice.instance,
             rule=eligible.reason or choice.rule,
             tied=tied,
@@ -130,17 +140,13 @@ class Router:
             most_overlap=eligible.most_overlap(choice.instance),
         )
 
-    def _applied(self, prompt: Prompt) -> dict[str, float]:
-        """The weights for one request, which may override how much prompts count."""
-        return self._weights if prompt.overlap_weight is None else applied(self.settings.weights, prompt.overlap_weight)
-
     def _shown(self, question: Question, place: int) -> Sequence[int]:
         """Places of the KEPT best candidates in their order, one of them the chosen one's."""
         if len(question.ids) <= KEPT:
             return range(len(question.ids))
-        ranks = question.scored or (question.requests if self._policy.needs_load else ())
         places = list(range(KEPT))
-        if ranks:
+        if self._scores or self._policy.needs_load:
+            ranks = question.costs() if self._scores else question.requests
             last = nsmallest(KEPT, ranks)[-1]
             near = [place for place, rank in enumerate(ranks) if rank <= last]
             places = sorted(near, key=ranks.__getitem__)[:KEPT]

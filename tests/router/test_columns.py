@@ -294,7 +294,7 @@ def test_only_what_has_changed_is_read_again(mode: Any, monkeypatch: pytest.Monk
 def test_the_best_are_kept_and_the_chosen_one(ranks: list[int], data: Any) -> None:
     ids = list(range(100, 100 + len(ranks)))
     chosen = data.draw(st.sampled_from(ids))
-    asked = Question(ids, ranks, random.Random(0))
+    asked = Question(ids, ranks, random.Random(0), lambda: ())
     kept = [ids[place] for place in make("least-loaded")._shown(asked, chosen - 100)]
     assert chosen in kept
     assert kept == sorted(set(kept))

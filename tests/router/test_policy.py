@@ -127,7 +127,7 @@ def choose(
 ) -> Choice:
     """What a policy chooses among workers of which the costs and the numbers of requests are known."""
     ids, costs, requests = (list(column) for column in zip(*candidates, strict=True))
-    asked = Question(ids, requests, random, turn=turn, temperature=temperature, sticky=sticky, score=lambda: costs)
+    asked = Question(ids, requests, random, lambda: costs, turn, temperature, sticky)
     return chosen_by(policy_class(mode)(), asked)
 
 

@@ -22,48 +22,21 @@ class Choice(NamedTuple):
     tied: tuple[int, ...] = ()
 
 
-class Question:
+class Question(NamedTuple):
     """Which of these workers gets a request? `ids` ascend, `requests` has the same places; there is at least one.
 
     `turn`: requests for the model before this one. `temperature`: 0 takes the lowest cost, above it chance decides.
-    `sticky`: who had the session's last request. `costs()`: what the request costs at each worker, in blocks; the
-    columns are read at the first call, so a policy that knows no costs pays for none.
+    `sticky`: who had the session's last request. `costs()`: what the request costs at each worker, in blocks; they are
+    counted at the first call, so a policy that asks for none pays for none.
     """
 
-    __slots__ = ("_costs", "_score", "ids", "random", "requests", "sticky", "temperature", "turn")
-
-    def __init__(
-        self,
-        ids: Sequence[int],
-        requests: Sequence[int],
-        random: random_module.Random,
-        *,
-        turn: int = 0,
-        temperature: float = 0.0,
-        sticky: int | None = None,
-        score: Callable[[], Sequence[float]] | None = None,
-    ) -> None:
-        self.ids, self.requests, self.random = ids, requests, random
-        self.turn, self.temperature, self.sticky = turn, temperature, sticky
-        self._score = score
-        self._costs: Sequence[float] | None = None
-
-    def costs(self) -> Sequence[float]:
-        """One per worker; zeros where prompts come without blocks."""
-        if self._costs is None:
-            self._costs = self._score() if self._score is not None else [0.0] * len(self.ids)
-        return self._costs
-
-    def without_session(self) -> "Question":
-        """The same question about a request of no session; the costs are not counted twice."""
-        return Question(
-            self.ids, self.requests, self.random, turn=self.turn, temperature=self.temperature, score=self.costs
-        )
-
-    @property
-    def scored(self) -> Sequence[float] | None:
-        """The costs if anybody has asked for them."""
-        return self._costs
+    ids: Sequence[int]
+    requests: Sequence[int]
+    random: random_module.Random
+    costs: Callable[[], Sequence[float]]
+    turn: int = 0
+    temperature: float = 0.0
+    sticky: int | None = None
 
 
 class Policy(Protocol):
