@@ -10,7 +10,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
-from dynamod.ingress.subscriptions import AGAIN, PATIENCE
+from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.worker import Generate
@@ -194,7 +194,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             await driver.over.wait()
             await asyncio.sleep(LEASE_TTL + 6.0)
             if cluster.wire.harmed:  # what was lost shows in what comes next, and feeds that are lost begin anew
-                await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + PATIENCE + AGAIN)
+                await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
