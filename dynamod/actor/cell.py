@@ -372,7 +372,7 @@ class Cell:
         return task
 
     def start_child(self, name: str, actor: Actor) -> "Ref":
-        """See Context.child."""
+        """Start an actor in our task group; when it crashes, we do."""
         ref = self.system.next_incarnation(f"{self.ref.path}/{name}")
         cell = Cell(self.system, ref, actor, self._child_died, self._shutdown)
         self.system.register(cell)

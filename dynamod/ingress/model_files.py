@@ -43,7 +43,7 @@ class ModelFiles:
     async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
         """The card with paths that can be read here. Goes on for as long as `wanted()`; then None.
 
-        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could tell
+        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could show
         whether other files are the right ones.
         """
         if not verifiable(card) or await asyncio.to_thread(is_here, card):
