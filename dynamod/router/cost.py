@@ -6,7 +6,7 @@ follow from that. With the weights of `ORIGINAL` the sum is the original's formu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -79,52 +79,29 @@ def sending(
 
 
 class Term(NamedTuple):
-    """One addend. `weigh(sending, weight)` is the term of each worker times the weight.
+    """One addend: a Python expression for one worker, its default weight, and its weight in the original's formula.
 
-    `weight`: the default. `original`: in the original's formula. `of_prompts`: the overlap weight scales it.
+    The expression may use the worker's `requests`, `queued`, `active` and `above` (see Workers), and what the prompt
+    meets there: `own`, `new`, `whole` (see Sending). `of_prompts`: the overlap weight of a request scales it.
     """
 
-    weigh: Callable[[Sending, float], Sequence[float]]
+    formula: str
     weight: float
     original: float
     of_prompts: bool = True
 
 
-def _prefill(to: Sending, weight: float) -> Sequence[float]:
-    """Blocks of the prompt that the worker does not have."""
-    return [weight * own for own in to.own]
-
-
-def _queued(to: Sending, weight: float) -> Sequence[float]:
-    """Blocks of prompts before this one. Part of that queue is over when the request's turn comes: half by default."""
-    return [weight * queued for queued in to.workers.queued]
-
-
-def _active(to: Sending, weight: float) -> Sequence[float]:
-    """Blocks in use with this request. They weigh little: a decode step hardly grows with them."""
-    more = weight * to.whole
-    return [weight * active + more for active in to.active]
-
-
-def _evicted(to: Sending, weight: float) -> Sequence[float]:
-    """Cached blocks that would have to go."""
-    return [
-        weight * (above + new) if above + new > 0 else 0.0
-        for above, new in zip(to.workers.above, to.new)  # noqa: B905 - the check costs
-    ]
-
-
-def _interference(to: Sending, weight: float) -> Sequence[float]:
-    """What the prefill does to the answers being written there: its blocks times their number."""
-    return [weight * own * count for own, count in zip(to.own, to.workers.requests)]  # noqa: B905 - the check costs
-
-
 TERMS: dict[str, Term] = {
-    "prefill": Term(_prefill, 1.0, 1.0),
-    "queued": Term(_queued, 0.5, 1.0),
-    "active": Term(_active, 0.05, 1.0, of_prompts=False),
-    "evicted": Term(_evicted, 0.1, 0.0),
-    "interference": Term(_interference, 0.05, 0.0),
+    # Blocks of the prompt that the worker does not have.
+    "prefill": Term("own", 1.0, 1.0),
+    # Blocks of prompts before this one. Part of that queue is over when the request's turn comes: half by default.
+    "queued": Term("queued", 0.5, 1.0),
+    # Blocks in use with this request. They weigh little: a decode step hardly grows with them.
+    "active": Term("active + whole", 0.05, 1.0, of_prompts=False),
+    # Cached blocks that would have to go.
+    "evicted": Term("above + new if above + new > 0 else 0.0", 0.1, 0.0),
+    # What the prefill does to the answers being written there: its blocks times their number.
+    "interference": Term("own * requests", 0.05, 0.0),
 }
 """The default weights come from replays of recorded and made traces (tests/bench/README.md)."""
 
@@ -139,6 +116,35 @@ Terms = msgspec.defstruct("Terms", [(name, float) for name in TERMS], frozen=Tru
 ORIGINAL = Weights(*(term.original for term in TERMS.values()))
 
 
+def _pass(expression: str, names: str = "") -> Callable[..., list[Any]]:
+    """A function of a Sending that gives the expression for each worker in one pass.
+
+    Compiled, because a call or a list per term would cost twice as much among thousands of workers.
+    """
+    columns = "to.workers.requests, to.workers.queued, to.active, to.workers.above, to.own, to.new"
+    row = "requests, queued, active, above, own, new"
+    source = f"lambda to, whole, {names}: [{expression} for {row} in zip({columns})]"
+    compiled: Callable[..., list[Any]] = eval(source, {"Terms": Terms, "zip": zip})
+    return compiled
+
+
+_terms = _pass(f"Terms({', '.join(term.formula for term in TERMS.values())})")
+_totals = _pass(
+    " + ".join(f"weight_{name} * ({term.formula})" for name, term in TERMS.items()),
+    ", ".join(f"weight_{name}" for name in TERMS),
+)
+
+
+def terms_of(to: Sending) -> list[msgspec.Struct]:
+    """The `Terms` at each worker."""
+    return _terms(to, to.whole)
+
+
+def totals(to: Sending, weights: Mapping[str, float]) -> list[float]:
+    """The cost at each worker, by weights that are `applied`."""
+    return _totals(to, to.whole, *weights.values())
+
+
 def applied(weights: msgspec.Struct, overlap_weight: float) -> dict[str, float]:
     """The weight of each term for one request.
 
@@ -151,12 +157,6 @@ def applied(weights: msgspec.Struct, overlap_weight: float) -> dict[str, float]:
     if not overlap_weight:
         found["active"] = found["active"] or 1.0
     return found
-
-
-def totals(to: Sending, weights: Mapping[str, float]) -> list[float]:
-    """The cost at each worker, by weights that are `applied`."""
-    columns = [TERMS[name].weigh(to, weight) for name, weight in weights.items() if weight]
-    return list(map(sum, zip(*columns, strict=True))) if columns else [0.0] * len(to.own)
 
 
 def weights_of(values: object) -> msgspec.Struct:

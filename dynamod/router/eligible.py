@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain, islice
 
-from .cost import TERMS, Sending, Terms, Workers, sending, totals
+from .cost import Sending, Workers, sending, terms_of, totals
 from .decision import KEPT, Candidate
 from .policies.base import Policy, overload_bound
 from .state import WorkerState
@@ -81,8 +81,7 @@ class Eligible:
         if not whole or found is None or costs is None:
             found = self._sent_to(workers, ids)
             costs = totals(found, weights)
-        terms = map(Terms, *(term.weigh(found, 1.0) for term in TERMS.values()))
-        return tuple(map(Candidate, ids, depths, requests, costs, terms))
+        return tuple(map(Candidate, ids, depths, requests, costs, terms_of(found)))
 
     def excluded(self) -> tuple[tuple[int, str], ...]:
         """KEPT at most of those who may not, and why."""

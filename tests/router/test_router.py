@@ -23,7 +23,7 @@ from dynamod.message.kv_events import (
     pack,
     unpack,
 )
-from dynamod.router.cost import ORIGINAL, TERMS, Sending, Terms, Weights, Workers, applied, totals, weights_of
+from dynamod.router.cost import ORIGINAL, Sending, Terms, Weights, Workers, applied, terms_of, totals, weights_of
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.router.settings import settings_of
@@ -96,7 +96,7 @@ def test_the_originals_formula_is_one_setting() -> None:
         (found,) = totals(to, applied(weights, overlap_weight))
         return found
 
-    assert [list(term.weigh(to, 1.0)) for term in TERMS.values()] == [[2.5], [3.0], [7.0], [9.0], [2.5]]
+    assert terms_of(to) == [Terms(2.5, 3.0, 7.0, 9.0, 2.5)]
     assert total(ORIGINAL) == 2.5 + 3.0 + 7.0
     assert total(ORIGINAL, 2.0) == 2 * (2.5 + 3.0) + 7.0
     assert total(Weights(), 0.0) == Weights().active * 7.0
