@@ -1,6 +1,8 @@
 """What routing looks like from outside: rows for /metrics, made when somebody asks."""
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -13,75 +15,23 @@ from .dispatcher import Dispatcher, Row
 __all__ = ["Row", "rows"]
 
 
-class RouterRow(msgspec.Struct, frozen=True):
-    """Routing of a model: decisions, blocks of prompts, those found where they went, those given away (regret)."""
-
-    decisions_total: int
-    prompt_blocks_total: int
-    overlap_blocks_total: int
-    regret_blocks_total: int
-    shadow_differences_total: int
-    orphan_events_total: int
-    indexed_blocks: int
-    active_requests: int
-
-
-class WorkerRow(msgspec.Struct, frozen=True):
-    """Load of a worker as the router knows it: KV blocks in use, prompt tokens still to be computed."""
-
-    active_decode_blocks: int
-    active_prefill_tokens: int
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """Requests that wait because all workers are busy."""
-
-    pending_requests: int
-
-
-class OverheadRow(msgspec.Struct, frozen=True):
-    """Milliseconds that routing cost: hashes of a prompt's blocks, the decision with its bookkeeping."""
-
-    block_hashing_ms: Buckets
-    scheduling_ms: Buckets
-
-
-class MovesRow(msgspec.Struct, frozen=True):
-    """Requests that were sent again to another instance."""
-
-    migration_total: int
-
-
-class LongRow(msgspec.Struct, frozen=True):
-    """Answers that could not move because they were too long."""
-
-    migration_max_seq_len_exceeded_total: int
-
-
-class MovingRow(msgspec.Struct, frozen=True):
-    """Seconds from the break of a stream until another instance had taken the request, or none had."""
-
-    migration_duration_seconds: Buckets
-
-
-class LimitRow(msgspec.Struct, frozen=True):
-    """How often a request may move to another instance."""
-
-    migration_limit: int
-
-
 def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None) -> Iterator[Row]:
-    """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`). `limit`: of moves,
-    where the processor's settings say so instead of the model's card.
+    """The routers of an ingress process. `prefix`: of the original's names (`dynamo_frontend`).
+
+    `limit`: of migrations, where the processor's settings give it instead of the model's card.
     """
     names = {instance.instance_id: instance.process for instance in view.all_instances()}
     for (model, pool), router in dispatch.routers.items():
         labels = {"model": model.lower(), **({"pool": pool} if pool else {})}
         known = router.statistics()
+        text = (
+            "Routing of a model: decisions, blocks of prompts, those found where they went, those given away (regret)."
+        )
         yield (
             "dynamod_router",
             labels,
-            RouterRow(
+            _row(
+                text,
                 decisions_total=known.decisions,
                 prompt_blocks_total=known.blocks,
                 overlap_blocks_total=known.overlap,
@@ -92,24 +42,46 @@ def rows(dispatch: Dispatcher, view: View, prefix: str, limit: int | None = None
                 active_requests=known.active,
             ),
         )
+        text = "Load of a worker as the router knows it: KV blocks in use, prompt tokens still to be computed."
         for worker in sorted(router.workers):
-            load = router.state.active.of(worker)
-            name = names.get(worker) or f"{worker:x}"
-            yield f"{prefix}_worker", {**labels, "worker": name}, WorkerRow(load.blocks, load.prefill)
-        yield f"{prefix}_router_queue", labels, QueueRow(dispatch.waiting((model, pool)))
-        if pool:
-            continue  # what follows is counted by model
-        migrations, name = dispatch.counts[model].migrations, f"{prefix}_model"
-        yield name, {**labels, "migration_type": "new_request"}, MovesRow(migrations.new)
-        yield name, {**labels, "migration_type": "ongoing_request"}, MovesRow(migrations.ongoing)
-        yield name, labels, LongRow(migrations.long)
-        yield name, {**labels, "outcome": "success"}, MovingRow(_buckets(migrations.taken))
-        yield name, {**labels, "outcome": "failure"}, MovingRow(_buckets(migrations.failed))
-        card = view.card(model)
-        if card is not None:
-            yield name, labels, LimitRow(card.migration_limit if limit is None else limit)
-        cost = dispatch.counts[model].overhead
-        yield "dynamo_router_overhead", labels, OverheadRow(_buckets(cost.block_hashing), _buckets(cost.scheduling))
+            load, name = router.state.active.of(worker), names.get(worker) or f"{worker:x}"
+            row = _row(text, active_decode_blocks=load.blocks, active_prefill_tokens=load.prefill)
+            yield f"{prefix}_worker", {**labels, "worker": name}, row
+        row = _row("Requests that wait because all workers are busy.", pending_requests=dispatch.waiting((model, pool)))
+        yield f"{prefix}_router_queue", labels, row
+        if not pool:
+            yield from _counted(dispatch, view, model, prefix, limit)
+
+
+def _counted(dispatch: Dispatcher, view: View, model: str, prefix: str, limit: int | None) -> Iterator[Row]:
+    """What is counted by model, whatever the pool."""
+    labels, name = {"model": model.lower()}, f"{prefix}_model"
+    migrations, cost = dispatch.counts[model].migrations, dispatch.counts[model].overhead
+    text = "Requests that were sent again to another instance."
+    for kind, count in (("new_request", migrations.new), ("ongoing_request", migrations.ongoing)):
+        yield name, {**labels, "migration_type": kind}, _row(text, migration_total=count)
+    text = "Answers that could not move because they were too long."
+    yield name, labels, _row(text, migration_max_seq_len_exceeded_total=migrations.long)
+    text = "Seconds from the break of a stream until another instance had taken the request, or none had."
+    for outcome, times in (("success", migrations.taken), ("failure", migrations.failed)):
+        yield name, {**labels, "outcome": outcome}, _row(text, migration_duration_seconds=_buckets(times))
+    card = view.card(model)
+    if card is not None:
+        most = card.migration_limit if limit is None else limit
+        yield name, labels, _row("How often a request may move to another instance.", migration_limit=most)
+    text = "Milliseconds that routing cost: hashes of a prompt's blocks, the decision with its bookkeeping."
+    hashing, scheduling = _buckets(cost.block_hashing), _buckets(cost.scheduling)
+    yield "dynamo_router_overhead", labels, _row(text, block_hashing_ms=hashing, scheduling_ms=scheduling)
+
+
+def _row(text: str, **numbers: Any) -> msgspec.Struct:
+    """A row with these fields; `text` is the help of their families."""
+    return _kind(text, tuple(numbers))(**numbers)
+
+
+@cache
+def _kind(text: str, names: tuple[str, ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Row", [(name, Any) for name in names], frozen=True, namespace={"__doc__": text})
 
 
 def _buckets(histogram: Histogram) -> Buckets:

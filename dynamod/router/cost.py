@@ -6,6 +6,8 @@ follow from that. With the weights of `ORIGINAL` the sum is the original's formu
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from operator import sub
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,48 +43,39 @@ class Workers(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """What a prompt that fills `whole` blocks meets at each of some workers.
+    """What a prompt of `blocks` blocks, a fraction, that fills `whole` of them meets at each of some workers.
 
-    `own`: blocks of it to compute there, a fraction because a prompt rarely ends with a block. `new`: blocks to find
-    room for. `active`: blocks in use by other requests and not by this one.
+    `overlap`: how many of them are cached there. `active`: blocks in use by other requests and not by this one.
     """
 
     workers: Workers
+    blocks: float
     whole: int
-    own: Sequence[float]
-    new: Sequence[int]
-    active: Sequence[int]
+    overlap: list[int]
+    active: list[int]
 
 
 def sending(
     workers: Workers, blocks: float, whole: int, overlaps: Mapping[int, int], shared: Mapping[int, int]
 ) -> Sending:
-    """A prompt of `blocks` blocks that fills `whole`, sent to each of some workers.
-
-    `overlaps`: by worker, how many of the prompt's blocks are cached there; `shared`: how many others use there now.
-    """
-    ids, place, active = workers.ids, workers.place, workers.active
-    own, new = [blocks] * len(ids), [whole] * len(ids)
-    if 2 * len(overlaps) > len(ids):  # most have some of it
-        depths = [overlaps.get(worker, 0) for worker in ids]
-        own = [blocks - depth if depth < blocks else 0.0 for depth in depths]
-        new = [whole - depth for depth in depths]
-    else:
+    """A prompt sent to some workers. `overlaps`, `shared`: by worker, how many of its blocks are cached, and in use."""
+    ids, place, active, overlap = workers.ids, workers.place, workers.active, [0] * len(workers.ids)
+    if 2 * len(overlaps) > len(ids):
+        overlap = list(map(overlaps.get, ids, repeat(0)))
+    else:  # few of many: only those are touched
         for worker in overlaps.keys() & place.keys():
-            at, depth = place[worker], overlaps[worker]
-            own[at], new[at] = max(0.0, blocks - depth), whole - depth
+            overlap[place[worker]] = overlaps[worker]
     if shared:
-        active = active.copy()
-        for worker in shared.keys() & place.keys():
-            active[place[worker]] -= shared[worker]
-    return Sending(workers, whole, own, new, active)
+        active = list(map(sub, active, map(shared.get, ids, repeat(0))))
+    return Sending(workers, blocks, whole, overlap, active)
 
 
 class Term(NamedTuple):
     """One addend: a Python expression for one worker, its default weight, and its weight in the original's formula.
 
-    The expression may use the worker's `requests`, `queued`, `active` and `above` (see Workers), and what the prompt
-    meets there: `own`, `new`, `whole` (see Sending). `of_prompts`: the overlap weight of a request scales it.
+    The expression may use the worker's `requests`, `queued` and `above` (see Workers), what the prompt meets there:
+    `blocks`, `whole`, `overlap` and `active` (see Sending), and `own`: the blocks of the prompt to compute there.
+    `of_prompts`: the overlap weight of a request scales it.
     """
 
     formula: str
@@ -99,7 +92,7 @@ TERMS: dict[str, Term] = {
     # Blocks in use with this request. They weigh little: a decode step hardly grows with them.
     "active": Term("active + whole", 0.05, 1.0, of_prompts=False),
     # Cached blocks that would have to go.
-    "evicted": Term("above + new if above + new > 0 else 0.0", 0.1, 0.0),
+    "evicted": Term("above + whole - overlap if above + whole > overlap else 0.0", 0.1, 0.0),
     # What the prefill does to the answers being written there: its blocks times their number.
     "interference": Term("own * requests", 0.05, 0.0),
 }
@@ -121,9 +114,10 @@ def _pass(expression: str, names: str = "") -> Callable[..., list[Any]]:
 
     Compiled, because a call or a list per term would cost twice as much among thousands of workers.
     """
-    columns = "to.workers.requests, to.workers.queued, to.active, to.workers.above, to.own, to.new"
-    row = "requests, queued, active, above, own, new"
-    source = f"lambda to, whole, {names}: [{expression} for {row} in zip({columns})]"
+    columns = "to.workers.requests, to.workers.queued, to.active, to.workers.above, to.overlap"
+    rows = f"for requests, queued, active, above, overlap in zip({columns})"
+    own = "for own in [blocks - overlap if overlap < blocks else 0.0]"
+    source = f"lambda to, blocks, whole, {names}: [{expression} {rows} {own}]"
     compiled: Callable[..., list[Any]] = eval(source, {"Terms": Terms, "zip": zip})
     return compiled
 
@@ -137,12 +131,12 @@ _totals = _pass(
 
 def terms_of(to: Sending) -> list[msgspec.Struct]:
     """The `Terms` at each worker."""
-    return _terms(to, to.whole)
+    return _terms(to, to.blocks, to.whole)
 
 
 def totals(to: Sending, weights: Mapping[str, float]) -> list[float]:
     """The cost at each worker, by weights that are `applied`."""
-    return _totals(to, to.whole, *weights.values())
+    return _totals(to, to.blocks, to.whole, *weights.values())
 
 
 def applied(weights: msgspec.Struct, overlap_weight: float) -> dict[str, float]:

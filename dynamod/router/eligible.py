@@ -74,14 +74,13 @@ class Eligible:
         whole = len(places) == len(self.workers.ids)
         workers = self.workers if whole else self.workers.at(places)
         ids, requests, overlaps = workers.ids, workers.requests, self.overlaps
-        depths = [overlaps.get(worker, 0) for worker in ids] if overlaps else [0] * len(ids)
         if weights is None:
-            return tuple(map(Candidate, ids, depths, requests))
+            return tuple(map(Candidate, ids, [overlaps.get(worker, 0) for worker in ids], requests))
         found, costs = self._sending, self._costs
         if not whole or found is None or costs is None:
             found = self._sent_to(workers, ids)
             costs = totals(found, weights)
-        return tuple(map(Candidate, ids, depths, requests, costs, terms_of(found)))
+        return tuple(map(Candidate, ids, found.overlap, requests, costs, terms_of(found)))
 
     def excluded(self) -> tuple[tuple[int, str], ...]:
         """KEPT at most of those who may not, and why."""

@@ -90,7 +90,7 @@ def test_terms_of_a_candidate() -> None:
 def test_the_originals_formula_is_one_setting() -> None:
     """One worker with these terms: prefill 2.5, queued 3, active 4 and 3 of the prompt, evicted 9, interference 2.5."""
     one = Workers([1], {1: 0}, [1], [3.0], [4], [6])
-    to = Sending(one, 3, [2.5], [3], [4])
+    to = Sending(one, 2.5, 3, [0], [4])
 
     def total(weights: Any, overlap_weight: float = 1.0) -> float:
         (found,) = totals(to, applied(weights, overlap_weight))
