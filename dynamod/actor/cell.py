@@ -57,6 +57,11 @@ class Envelope:
         if self.later is not None:
             self.later.cancel()
 
+    def expire(self, path: str) -> None:
+        """The deadline has passed."""
+        self.abandon()
+        self.answer(DeadlineExceeded(f"{path} did not answer {type(self.message).__name__} in time"))
+
     def defer(self, later: asyncio.Future[Any]) -> None:
         """The asker gets its reply when this future is done."""
         self.later = later
@@ -358,8 +363,10 @@ class Cell:
             work.close()
             raise ActorUnreachable(f"{self.ref.path} is not running")
         context = contextvars.copy_context()
-        context.run(asking.set, ())  # a helper does not hold up the mailbox, so it cannot be part of a cycle
-        context.run(deadline_now.set, None)
+        if asking.get():  # a helper does not hold up the mailbox, so it cannot be part of a cycle
+            context.run(asking.set, ())
+        if deadline_now.get() is not None:
+            context.run(deadline_now.set, None)
         label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
         task = self._helpers.create_task(self._help(work), name=label, context=context)
         self._tasks.add(task)
