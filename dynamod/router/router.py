@@ -88,12 +88,7 @@ class Router:
         places = self._shown(question, eligible.workers.place[choice.instance])
         candidates = eligible.candidates(places, weights if self._scores else None)
         decision = self._record(prompt, eligible, question, choice, shadow, candidates)
-        overlap = eligible.overlaps.get(choice.instance, 0)
-        self._decisions += 1
-        self._blocks += len(prompt.blocks)
-        self._overlap += overlap
-        self._regret += decision.most_overlap - overlap
-        self._shadow_differs += shadow is not None and shadow != choice.instance
+        self._count(prompt, decision, eligible.overlaps.get(choice.instance, 0))
         return decision
 
     def _question(self, prompt: Prompt, eligible: Eligible, weights: Mapping[str, float]) -> Question:
@@ -192,3 +187,10 @@ class Router:
             orphan_events=index.orphans,
             shadow_differs=self._shadow_differs,
         )
+
+    def _count(self, prompt: Prompt, decision: Decision, overlap: int) -> None:
+        self._decisions += 1
+        self._blocks += len(prompt.blocks)
+        self._overlap += overlap
+        self._regret += decision.most_overlap - overlap
+        self._shadow_differs += decision.shadow is not None and decision.shadow != decision.chosen
