@@ -58,6 +58,11 @@ class Envelope:
         if self.later is not None:
             self.later.cancel()
 
+    def expire(self, path: str) -> None:
+        """The deadline has passed."""
+        self.abandon()
+        self.answer(DeadlineExceeded(f"{path} did not answer {type(self.message).__name__} in time"))
+
     def defer(self, later: asyncio.Future[Any]) -> None:
         """The asker gets its reply when this future is done."""
         self.later = later
@@ -359,8 +364,10 @@ class Cell:
             work.close()
             raise ActorUnreachable(f"{self.ref.path} is not running")
         context = contextvars.copy_context()
-        context.run(asking.set, ())  # a helper does not hold up the mailbox, so it cannot be part of a cycle
-        context.run(deadline_now.set, None)
+        if asking.get():  # a helper does not hold up the mailbox, so it cannot be part of a cycle
+            context.run(asking.set, ())
+        if deadline_now.get() is not None:
+            context.run(deadline_now.set, None)
         label = f"{self.ref.path}:{name or getattr(work, '__name__', 'task')}"
         task = self._helpers.create_task(self._help(work), name=label, context=context)
         self._tasks.add(task)
@@ -373,7 +380,7 @@ class Cell:
         return task
 
     def start_child(self, name: str, actor: Actor) -> "Ref":
-        """Start an actor that shares the life of this one."""
+        """Start an actor in the task group of this one. When it crashes, this one crashes."""
         ref = self.system.next_incarnation(f"{self.ref.path}/{name}")
         cell = Cell(self.system, ref, actor, self._child_died, self._shutdown)
         self.system.register(cell)

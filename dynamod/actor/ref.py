@@ -1,6 +1,7 @@
 """References: how actors and others address an actor."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -76,20 +77,22 @@ class Ref:
         cell = self.system.cell(self)
         if cell is None:
             raise ActorUnreachable(f"no actor at {self.path}")
-        envelope = Envelope(message, loop.create_future(), deadline, chain)
-        assert envelope.reply is not None
+        reply: asyncio.Future[Any] = loop.create_future()
+        envelope = Envelope(message, reply, deadline, chain)
+        timer = loop.call_at(deadline, envelope.expire, self.path)
         try:
-            async with asyncio.timeout_at(deadline) as scope:
-                await cell.put(envelope)
-                return await envelope.reply
-        except TimeoutError:
-            envelope.abandon()
-            if not scope.expired():
-                raise
-            raise DeadlineExceeded(f"{self.path} did not answer {type(message).__name__} in time") from None
+            try:
+                cell.put_nowait(envelope)
+            except MailboxFull:
+                with suppress(TimeoutError):  # the timer says so, too
+                    async with asyncio.timeout_at(deadline):
+                        await cell.put(envelope)
+            return await reply
         except asyncio.CancelledError:
             envelope.abandon()
             raise
+        finally:
+            timer.cancel()
 
     def _cell(self, message: Any) -> "Cell | None":
         cell = self.system.cell(self)

@@ -105,9 +105,9 @@ def _run(chosen: range, shape: Any, again: str, events: bool, alone: bool, outpu
         print(file=sys.stderr)
     seconds = time.perf_counter() - begun
     if output == "json":
-        told = {"seeds": len(chosen), "failed": failed, "known": dict(sorted(known.items()))}
+        report = {"seeds": len(chosen), "failed": failed, "known": dict(sorted(known.items()))}
         counts = {"requests": dict(sorted(ends.items())), "faults": dict(sorted(faults.items())), "moves": moves}
-        print(json.dumps({**told, **counts, "seconds": round(seconds, 2)}, indent=2))
+        print(json.dumps({**report, **counts, "seconds": round(seconds, 2)}, indent=2))
     else:
         print(f"{len(chosen)} seeds in {seconds:.1f} s: {len(failed)} failed")
         print("requests: " + ", ".join(f"{number} {end}" for end, number in sorted(ends.items())) + f"; {moves} moves")

@@ -78,7 +78,7 @@ class ModelCounts:
 
 @dataclass(slots=True)
 class _Group:
-    """The instances of a model in one pool, as they were when its router was told of them last."""
+    """The instances of a model in one pool, as they were at the last look."""
 
     router: Router
     seen: tuple[Instance, ...] = ()

@@ -1,4 +1,4 @@
-"""Files of models for a frontend that has none: asked of a worker over the post, checked, kept in a cache.
+"""Files of models for a frontend that has none: asked of a worker, checked, kept in a cache.
 
 Where they are looked for, in order: the card's own path, if what lies there has its checksum; the cache; the workers
 that serve the model, those on this node first. The processor does not come here for models of its own node.
@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from dynamod.actor import StreamGap, unseen
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.errors import RequestError
 from dynamod.message.worker import Files
 from dynamod.preprocess.bundle import BundleError, ModelBundle
 from dynamod.preprocess.model_files import is_here, verifiable
-from dynamod.transport.base import Sink, Transport
+from dynamod.transport.base import Transport
+from dynamod.transport.items import ItemStream
 
 from .model_store import ModelCache
 
@@ -43,7 +43,7 @@ class ModelFiles:
     async def find(self, card: ModelCard, serving: Serving, wanted: Callable[[], bool]) -> ModelCard | None:
         """The card with paths that can be read here. Goes on for as long as `wanted()`; then None.
 
-        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could tell
+        `serving()`: who serves the model now. A card without a checksum comes back as it is: nothing could show
         whether other files are the right ones.
         """
         if not verifiable(card) or await asyncio.to_thread(is_here, card):
@@ -51,15 +51,15 @@ class ModelFiles:
         found = await asyncio.to_thread(self._cache.find, card)
         if found is not None:
             log.info("using the cached tokenizer of model %s at %s", card.name, found.path)
-        told, pause = dict[int, str](), AGAIN
+        failures, pause = dict[int, str](), AGAIN
         while found is None and wanted():
             instances = sorted(serving(), key=lambda instance: instance.node != self._node())
-            before = dict(told)
-            found = await self._ask(card, instances, told)
+            before = dict(failures)
+            found = await self._ask(card, instances, failures)
             if found is not None:
                 break
-            if told != before:  # not again and again
-                why = "; ".join(sorted({told[instance.instance_id] for instance in instances}))
+            if failures != before:  # not again and again
+                why = "; ".join(sorted({failures[instance.instance_id] for instance in instances}))
                 log.error(
                     "cannot serve model %s: it is not at %s on this machine, and no worker has sent its files (%s); "
                     "going on asking",
@@ -78,84 +78,49 @@ class ModelFiles:
         except TimeoutError:
             pass
 
-    async def _ask(self, card: ModelCard, instances: Sequence[Instance], told: dict[int, str]) -> ModelCard | None:
-        """One worker after the other. `told`: by instance, why it failed the last time."""
+    async def _ask(self, card: ModelCard, instances: Sequence[Instance], failures: dict[int, str]) -> ModelCard | None:
+        """One worker after the other. `failures`: by instance, why it failed the last time."""
         for instance in instances:
             place, number = _name(instance), instance.instance_id
             try:
-                files = await self._receive(card, instance, quiet=number in told)
+                files = await self._receive(card, instance, quiet=number in failures)
                 return await asyncio.to_thread(self._cache.store, files, card)
             except BundleError as error:
                 why = f"{place}: {error}"
-                if told.get(number) != why:
+                if failures.get(number) != why:
                     log.warning("the files of model %s from %s cannot be used: %s", card.name, place, error)
             except OSError as error:
                 why = f"they cannot be written here: {error}"
-            told[number] = why
+            failures[number] = why
         return None
 
     async def _receive(self, card: ModelCard, instance: Instance, quiet: bool) -> dict[str, bytes]:
         """The files as one worker sends them. Raises BundleError when they do not come, or make no sense."""
-        sink = _Receiver(card.name, _name(instance), logging.DEBUG if quiet else logging.INFO)
-        stream = self._transport.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), sink)
+        bundle, stream = ModelBundle(), ItemStream()
+        outbound = self._transport.open(instance, Files(f"files-{card.mdc_sum[:12]}", TOTAL), stream)
         try:
             async with asyncio.timeout(TOTAL):
-                while not sink.over:
-                    async with asyncio.timeout(SILENCE):
-                        await sink.moved.wait()
-                    sink.moved.clear()
+                while items := await _next(stream):
+                    first = bundle.size is None
+                    for item in items:
+                        bundle.add(item)
+                    if first:
+                        level, size = logging.DEBUG if quiet else logging.INFO, (bundle.size or 0) / 1e6
+                        message = "fetching the tokenizer of model %s from %s (%.1f MB)"
+                        log.log(level, message, card.name, _name(instance), size)
         except TimeoutError:
-            received, size = sink.bundle.received, sink.bundle.size
-            raise BundleError(f"it stopped sending after {received} of {size or 'unknown'} bytes") from None
+            whole = bundle.size or "unknown"
+            raise BundleError(f"it stopped sending after {bundle.received} of {whole} bytes") from None
+        except RequestError as error:
+            raise BundleError(str(error)) from None
         finally:
-            stream.cancel()
-        if sink.error:
-            raise BundleError(sink.error)
-        return await asyncio.to_thread(sink.bundle.files)
+            outbound.cancel()
+        return await asyncio.to_thread(bundle.files)
 
 
-class _Receiver(Sink):
-    """Takes the items of one stream. `moved` is set by each, and by the end; `over` and perhaps `error` then."""
-
-    def __init__(self, model: str, place: str, level: int) -> None:
-        self._model, self._place, self._level = model, place, level
-        self._items = 0
-        self.bundle = ModelBundle()
-        self.moved = asyncio.Event()
-        self.over = False
-        self.error = ""
-
-    def delta(self, delta: Delta) -> None:
-        """See Sink."""
-        if self.over:
-            return
-        if isinstance(delta, Items):
-            try:
-                self._take(delta)
-            except (BundleError, StreamGap) as error:
-                self.lost(str(error))
-            else:
-                self.over = delta.finish is not None
-        elif isinstance(delta, Failed):
-            self.lost(delta.message)
-        self.moved.set()
-
-    def _take(self, delta: Items) -> None:
-        skip = unseen(self._items, delta.offset, len(delta.items))
-        for item in delta.items[skip:]:
-            first = self.bundle.size is None
-            self.bundle.add(item)
-            if first:
-                size = (self.bundle.size or 0) / 1e6
-                message = "fetching the tokenizer of model %s from %s (%.1f MB)"
-                log.log(self._level, message, self._model, self._place, size)
-        self._items += len(delta.items) - skip
-
-    def lost(self, why: str) -> None:
-        """See Sink."""
-        if not self.over:
-            self.over, self.error = True, why
-            self.moved.set()
+async def _next(stream: ItemStream) -> list[bytes]:
+    async with asyncio.timeout(SILENCE):
+        return await stream.read()
 
 
 def _name(instance: Instance) -> str:

@@ -34,7 +34,7 @@ def default_folder() -> Path | None:
 
 
 class ModelCache:
-    """Methods read and write files: call them in a thread. Only for cards that are `ship.verifiable`."""
+    """Methods read and write files: call them in a thread. Only for cards that are `model_files.verifiable`."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or default_folder()
@@ -52,7 +52,7 @@ class ModelCache:
         return None
 
     def store(self, files: Mapping[str, bytes], card: ModelCard) -> ModelCard:
-        """Keep a parcel's files and return the card with their path; damaged ones are replaced.
+        """Keep the files of a model and return the card with their path; damaged ones are replaced.
 
         Where the cache cannot be written, a temporary folder is used until the process ends. Raises BundleError for
         files that are not the card's, and OSError when the temporary folder cannot be written either.

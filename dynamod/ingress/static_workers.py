@@ -1,7 +1,7 @@
 """Static workers: at a known address, without a registry between.
 
-Somebody has to say what they serve. The frontend is told the model's name and files; kind, block size and
-capabilities it asks the worker itself, again and again, for that also shows whether the worker is there.
+They publish no model card. The frontend is configured with the model's name and files. Kind, block size and
+capabilities it asks the worker itself, again and again, because that also shows whether the worker is there.
 """
 
 import asyncio
@@ -12,55 +12,34 @@ import msgspec
 
 from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.ingress import Delta, Failed, Items
+from dynamod.message.errors import RequestError
 from dynamod.message.worker import Describe
 from dynamod.preprocess.model_files import is_here
-from dynamod.transport.base import Sink, Transport
+from dynamod.transport.base import Transport
+from dynamod.transport.items import ItemStream
 
 log = logging.getLogger("dynamod.frontend")
 
 EVERY = 1.0
 """Seconds between two looks at a static worker."""
-PATIENCE = 3
-"""Looks in vain after which it is gone."""
+MISSED = 3
+"""Looks without an answer after which it is gone."""
 
 _card = msgspec.json.Decoder(ModelCard)
 
 
-class Answer(Sink):
-    """What a worker says of itself: a card, or None."""
-
-    def __init__(self) -> None:
-        self.card: asyncio.Future[ModelCard | None] = asyncio.get_running_loop().create_future()
-
-    def delta(self, delta: Delta) -> None:
-        """See Sink."""
-        if isinstance(delta, Items) and delta.items:
-            try:
-                self._tell(_card.decode(delta.items[0]))
-            except msgspec.MsgspecError as error:
-                log.warning("a static worker sent a broken model card: %s", error)
-                self._tell(None)
-        elif isinstance(delta, Failed):
-            self._tell(None)
-
-    def lost(self, why: str) -> None:
-        """See Sink."""
-        self._tell(None)
-
-    def _tell(self, card: ModelCard | None) -> None:
-        if not self.card.done():
-            self.card.set_result(card)
-
-
 async def describe(transport: Transport, instance: Instance, timeout: float = 2.0) -> ModelCard | None:
     """Ask a worker for its card; None when it does not answer in time, or cannot be reached."""
-    answer = Answer()
-    outbound = transport.open(instance, Describe("describe", timeout), answer)
+    stream = ItemStream()
+    outbound = transport.open(instance, Describe("describe"), stream)
     try:
         async with asyncio.timeout(timeout):
-            return await answer.card
-    except TimeoutError:
+            items = await stream.read()
+        return _card.decode(items[0]) if items else None
+    except msgspec.MsgspecError as error:
+        log.warning("a static worker sent a broken model card: %s", error)
+        return None
+    except (TimeoutError, RequestError):
         return None
     finally:
         outbound.cancel()
@@ -73,7 +52,7 @@ class StaticWorkers:
         self, view: View, transport: Transport, card: ModelCard, instances: Callable[[], Sequence[Instance]]
     ) -> None:
         self._view, self._transport, self._card, self._instances = view, transport, card, instances
-        self._there: dict[int, tuple[Instance, int]] = {}  # with looks in vain since the last answer
+        self._there: dict[int, tuple[Instance, int]] = {}  # with looks since the last answer
 
     async def run(self) -> None:
         """Look for ever."""
@@ -98,7 +77,7 @@ class StaticWorkers:
             elif number in self._there:
                 missed = self._there[number][1] + 1
                 self._there[number] = (instance, missed)
-                if missed >= PATIENCE:
+                if missed >= MISSED:
                     self._gone(number)
 
     async def _compare(self, instance: Instance, card: ModelCard) -> None:

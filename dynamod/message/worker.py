@@ -44,8 +44,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """One request to a token engine.
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
-    the same answer; the engine continues behind them and counts them as output, not as prompt. `seconds_left`: time
-    budget at the moment of sending (clocks of two machines are never compared).
+    the same answer; the engine continues behind them and counts them as output, not as prompt.
     """
 
     request_id: str
@@ -57,7 +56,6 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     mdc_sum: str = ""
     annotations: tuple[str, ...] = ()
     prior_output: bytes = b""
-    seconds_left: float | None = None
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
@@ -73,7 +71,6 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     body: bytes
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    seconds_left: float | None = None
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
@@ -81,28 +78,26 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
     request_id: str
     payload: Any = None
-    seconds_left: float | None = None
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
     """Send the worker's events (`message.kv_events`) as the items of this stream, until it is cancelled."""
 
     request_id: str
-    seconds_left: float | None = None
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):
     """Say what you serve: answered by one item, the worker's `ModelCard` as JSON bytes."""
 
     request_id: str
-    seconds_left: float | None = None
 
 
 class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
     """Send the files that an ingress needs to serve your model: tokenizer, configuration and templates, no weights.
 
     Answered by byte strings, one per item: a list of the files, then their content in pieces, in order
-    (`preprocess.model_files`).
+    (`preprocess.model_files`). `seconds_left`: time budget at the moment of sending, because clocks of two machines are
+    never compared.
     """
 
     request_id: str

@@ -1,1 +1,1 @@
-"""What happens to a request when its instance fails: the decision, and the flight that carries it out."""
+"""What happens to a request when its instance fails: the decision, and the request in flight that carries it out."""

@@ -151,7 +151,10 @@ class InFlightRequest:
         """Carry the choice to its end. Whoever cancels this task ends the choice with an error."""
         try:
             while not self.over:
-                with await self._place() as placement:
+                self._waiting = asyncio.current_task()
+                placement = await self._acquire(self._tried)
+                self._waiting = None
+                with placement:
                     broken = await self._send(placement)
                 if broken is not None and not self.over:
                     self._move(*broken)
@@ -163,13 +166,6 @@ class InFlightRequest:
                 raise
         except Exception as error:
             self._bug(error)
-
-    async def _place(self) -> Placement:
-        self._waiting = asyncio.current_task()
-        try:
-            return await self._acquire(self._tried)
-        finally:
-            self._waiting = None
 
     async def _send(self, placement: Placement) -> "_Break | None":
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
@@ -268,8 +264,9 @@ class InFlightRequest:
             self._settled(False)
         if self._broke_why:
             log.warning("request %s was sent to no other instance: %s", self.request.request_id, self._broke_why)
-        if self._waiting is not None:
-            self._waiting.cancel()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and waiting is not asyncio.current_task():
+            waiting.cancel()
         self._leave_instance(None, notify_engine)
         self._completed(self)
 

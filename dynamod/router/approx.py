@@ -1,4 +1,4 @@
-"""The index for engines that tell no events: what was sent to a worker is taken to be cached there for a while."""
+"""The index for engines that publish no events: what was sent to a worker counts as cached there for a while."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class ApproxIndex:
                 self._forget(self._until.popitem(last=False)[0])
 
     def find(self, blocks: Iterable[int], now: float) -> dict[int, int]:
-        """See BlockIndex.find."""
+        """For a prompt's sequence hashes: how many of them each worker has from the start, as far as is guessed."""
         self.expire(now)
         return self._index.find(blocks)
 
@@ -51,11 +51,11 @@ class ApproxIndex:
             self._forget(key)
 
     def count(self, worker: int) -> int:
-        """See BlockIndex.count."""
+        """Blocks that a worker is guessed to have."""
         return self._index.count(worker)
 
     def remove_worker(self, worker: int) -> None:
-        """See BlockIndex.remove_worker."""
+        """A worker is gone."""
         self._index.remove_worker(worker)
         for key in [key for key in self._until if key[0] == worker]:
             del self._until[key]

@@ -26,7 +26,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     `candidates`: all up to KEPT, of more the best and the chosen one; `left_out` counts the others. The best have the
     lowest total, in modes that know no costs the fewest requests; in modes that know no load they are the first.
-    `excluded` has KEPT at most, `more_excluded` counts the others. `rule` says in words what decided; `tied` are those
+    `excluded` has KEPT at most, `more_excluded` counts the others. `rule` names what decided; `tied` are those
     of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
     that had most (`most_overlap`). `shadow`: what another policy would have chosen. `at`: seconds since 1970.
     """

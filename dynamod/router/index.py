@@ -1,4 +1,4 @@
-"""Which worker has which KV blocks, as their events tell: a flat map from sequence hash to a set of workers.
+"""Which worker has which KV blocks, by their events: a flat map from sequence hash to a set of workers.
 
 The sequence hash of a block stands for the whole prefix before it, so no tree is needed; a prefix counts only as far as
 a worker has it without a gap.
@@ -77,7 +77,7 @@ class BlockIndex:
         self._bits.drop(worker)
 
     def dump(self) -> Iterator[tuple[int, Snapshot]]:
-        """For each worker the event that tells all of it, to any index that does not know the worker."""
+        """For each worker the event that states all of it to an index that does not know the worker."""
         for worker, names in self._names.items():
             yield worker, Snapshot(tuple(names), tuple(names.values()))
 

@@ -88,7 +88,7 @@ class Router:
         places = self._shown(question, eligible.workers.place[choice.instance])
         candidates = eligible.candidates(places, weights if self._scores else None)
         decision = self._record(prompt, eligible, question, choice, shadow, candidates)
-        self._count(prompt, decision)
+        self._count(prompt, decision, eligible.overlaps.get(choice.instance, 0))
         return decision
 
     def _question(self, prompt: Prompt, eligible: Eligible, weights: Mapping[str, float]) -> Question:
@@ -188,8 +188,7 @@ class Router:
             shadow_differs=self._shadow_differs,
         )
 
-    def _count(self, prompt: Prompt, decision: Decision) -> None:
-        overlap = decision.overlap
+    def _count(self, prompt: Prompt, decision: Decision, overlap: int) -> None:
         self._decisions += 1
         self._blocks += len(prompt.blocks)
         self._overlap += overlap

@@ -1,4 +1,4 @@
-"""What a router knows of the workers of its model: their caches, the load on them, the room they have."""
+"""What a router knows of the workers of its model: their caches, their load, their KV blocks in all."""
 
 from collections.abc import Callable, Sequence
 
@@ -64,7 +64,7 @@ class WorkerState:
             elif isinstance(event, RequestFinished):
                 self.active.finish((worker, event.request))
             else:
-                if event.total_blocks != self._room(worker):
+                if event.total_blocks != self._total(worker):
                     self.active.changed.add(worker)
                 self.loads[worker] = event
 
@@ -101,9 +101,9 @@ class WorkerState:
         """Why a worker is to get nothing now; empty when it may."""
         if not self._thresholds:
             return ""
-        settings, load, room = self.settings, self.active.of(worker), self._room(worker)
-        if settings.busy_blocks is not None and room and load.blocks > settings.busy_blocks * room:
-            return f"busy: {load.blocks} of {room} blocks in use"
+        settings, load, total = self.settings, self.active.of(worker), self._total(worker)
+        if settings.busy_blocks is not None and total and load.blocks > settings.busy_blocks * total:
+            return f"busy: {load.blocks} of {total} blocks in use"
         if settings.busy_prefill is not None and load.prefill > settings.busy_prefill:
             return f"busy: {load.prefill} prompt tokens to compute"
         return ""
@@ -118,10 +118,10 @@ class WorkerState:
                 found[worker] = depth
         return found
 
-    def _room(self, worker: int) -> int:
+    def _total(self, worker: int) -> int:
         return self.loads.get(worker, _UNKNOWN).total_blocks
 
     def _row(self, worker: int) -> Row:
-        load, room = self.active.of(worker), self._room(worker)
-        above = self.index.count(worker) - room if room and worker in self._publishing else NO_BOUND
+        load, total = self.active.of(worker), self._total(worker)
+        above = self.index.count(worker) - total if total and worker in self._publishing else NO_BOUND
         return Row(load.requests, load.prefill / self.block_size, load.blocks, above, bool(self.busy(worker)))

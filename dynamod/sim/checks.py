@@ -22,14 +22,14 @@ PROMPT = 0.1
 """Seconds in which requests leave a worker that is known to be gone."""
 
 PATIENCE = (CLOCKS.queue or 0.0) + (CLOCKS.first or 0.0) + CLOCK * 2 + SLACK
-"""Seconds without a word after which some clock must have acted."""
+"""Seconds without a delta after which some clock must have acted."""
 
 KNOWN: dict[str, str] = {}
 """Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
 
 
 def serving(place: Place) -> list[int]:
-    """Instances that an ingress may send to now, read from what the registry has told it, without its view."""
+    """Instances that an ingress may send to now, read from its registry client and without its view."""
     registry = place.registry
     if registry is None:
         return []
@@ -49,7 +49,7 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
     error, place = client.error, client.place
     if error is None or place is None:
         return "it has no error"
-    text, sends = str(error), len(client.legs)
+    text, sends = str(error), len(client.sends)
     there = serving(place)
     busy = cluster.routing.busy_prefill is not None or cluster.routing.busy_blocks is not None
     if isinstance(error, TimedOut):
@@ -60,7 +60,7 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
         return "" if sends == MIGRATIONS + 1 else f"it may be sent {MIGRATIONS + 1} times, and was sent {sends} times"
     if isinstance(error, Overloaded):
         if text.endswith("; no other instance is ready"):
-            left = [one for one in there if one not in client.legs]
+            left = [one for one in there if one not in client.sends]
             return f"{len(left)} others are ready" if left else ""
         if text == f"No instance of model {MODEL!r} is ready.":
             return f"{len(there)} are ready" if there else ""
@@ -85,11 +85,11 @@ class Watch:
         for client in self._clients:
             if not client.end and now - client.active > PATIENCE and client.id not in self._late:
                 self._late.add(client.id)
-                self._log.violate("clocks", f"{client.id} has heard nothing for {now - client.active:.1f} s")
+                self._log.violate("clocks", f"{client.id} has got nothing for {now - client.active:.1f} s")
 
 
 def informed(place: Place) -> bool:
-    """Whether an ingress hears the registry now, and can act on it."""
+    """Whether an ingress is connected to the registry now, and can act on it."""
     return place.registry is not None and place.registry.connected and _awake(place)
 
 
@@ -98,17 +98,17 @@ def _awake(place: Place) -> bool:
 
 
 def left(log: Log, clients: Sequence[Client], process: Process, why: str) -> None:
-    """None of these requests is still at a worker that its ingress has been told to be dead or silent.
+    """None of these requests is still at a worker that its ingress knows to be dead or quarantined.
 
     Those whose ingress has some in its queue may wait there for a worker that is not busy.
     """
-    if why == "silent" and not (process.frozen and process.alive):
+    if why == "quarantined" and not (process.frozen and process.alive):
         return  # it goes on
     for client in clients:
         place = client.place
         if client.end or client.at != process.name or place is None or not _awake(place):
             continue
-        if why == "silent" and not informed(place):
+        if why == "quarantined" and not informed(place):
             continue
         if place.processor is None or place.processor.waiting:
             continue

@@ -25,7 +25,7 @@ End = Literal["", "finished", "failed", "left", "cut off", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlannedRequest:
     """A request before it is sent. `leaves`: tokens after which the client goes; None: it stays."""
 
     number: int
@@ -38,10 +38,10 @@ class Wish:
     session: str = ""  # its prompt_cache_key
 
 
-def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
+def workload(random: random_module.Random, shape: Shape) -> list[PlannedRequest]:
     """A workload: bursts of requests behind a few prefixes that many share."""
     prefixes = [tuple(random.choices(range(1, 1000), k=random.choice((32, 64, 96)))) for _ in range(4)]
-    found: list[Wish] = []
+    found: list[PlannedRequest] = []
     at = 0.0
     for number in range(shape.requests):
         at += random.expovariate(shape.requests / shape.span) if random.random() < 0.8 else 0.0
@@ -51,20 +51,22 @@ def wishes(random: random_module.Random, shape: Shape) -> list[Wish]:
         leaves = random.randint(0, most) if "leave" in shape.faults and random.random() < 0.1 else None
         seed, ingress = random.getrandbits(31), random.random()
         session = f"s{random.randrange(6)}" if random.random() < 0.5 else ""
-        found.append(Wish(number, at, prefix + tail, most, seed, leaves, ingress, session))
+        found.append(PlannedRequest(number, at, prefix + tail, most, seed, leaves, ingress, session))
     return found
 
 
 class Client:
-    """Who sent a request: a `ResponseSink` that knows what it has to hear."""
+    """Who sent a request: a `ResponseSink` that knows what it has to get."""
 
-    def __init__(self, wish: Wish, log: Log, now: Callable[[], float], failed: "Callable[[Client], None]") -> None:
-        self.wish, self._log, self._now, self._failed = wish, log, now, failed
-        self.id = f"r{wish.number}"
-        self.expected = reference(list(wish.prompt), wish.seed, wish.max_tokens)
+    def __init__(
+        self, planned: PlannedRequest, log: Log, now: Callable[[], float], failed: "Callable[[Client], None]"
+    ) -> None:
+        self.planned, self._log, self._now, self._failed = planned, log, now, failed
+        self.id = f"r{planned.number}"
+        self.expected = reference(list(planned.prompt), planned.seed, planned.max_tokens)
         self.text_so_far = ""
         self.tokens = 0
-        self.legs: list[int] = []  # instances that it was sent to
+        self.sends: list[int] = []  # instances that it was sent to
         self.at, self.since = "", 0.0  # the process of the last one, and when
         self.end: End = ""
         self.error: RequestError | None = None
@@ -76,14 +78,14 @@ class Client:
 
     def job(self) -> Job:
         """The request as it comes in."""
-        wish = self.wish
+        planned = self.planned
         request = CompletionRequest(
             model=MODEL,
-            prompt=list(wish.prompt),
-            max_tokens=wish.max_tokens,
-            seed=wish.seed,
+            prompt=list(planned.prompt),
+            max_tokens=planned.max_tokens,
+            seed=planned.seed,
             stream=True,
-            prompt_cache_key=wish.session or None,
+            prompt_cache_key=planned.session or None,
         )
         return Job(self.id, _ENDPOINT, request, b"")
 
@@ -93,7 +95,7 @@ class Client:
             self._log.violate("one end", f"{self.id} {end} after it was {self.end}: {detail}")
             return
         self.end = end
-        self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.legs)} sends{detail}")
+        self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.sends)} sends{detail}")
 
     def leave(self) -> None:
         """The client goes away."""
@@ -109,60 +111,60 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        if instance.instance_id in self.legs:
+        if instance.instance_id in self.sends:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:
             self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")
-        self.legs.append(instance.instance_id)
+        self.sends.append(instance.instance_id)
         self.at, self.since = instance.process, self.active
 
     # ingress.base.ResponseSink.
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
-        if self._announced or choices != 1 or prompt_tokens != len(self.wish.prompt):
+        """The ingress has taken the request, once."""
+        if self._announced or choices != 1 or prompt_tokens != len(self.planned.prompt):
             self._log.violate("started once", f"{self.id}: {choices} choices of {prompt_tokens} tokens")
         self._announced = True
 
     def text(self, index: int, text: str, tokens: int) -> None:
-        """See ResponseSink."""
-        self._hear("text")
+        """The next part of the reference text."""
+        self._expect_open("text")
         self.text_so_far += text
         self.tokens += tokens
         if not self.expected.startswith(self.text_so_far):
             self._log.violate("the text is the reference", f"{self.id} got {self._difference()}")
-        if self.wish.leaves is not None and self.tokens >= self.wish.leaves:
+        if self.planned.leaves is not None and self.tokens >= self.planned.leaves:
             self.leave()
 
     def logprobs(self, index: int, entries: tuple[Any, ...]) -> None:
-        """See ResponseSink."""
+        """Nobody asked for them."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities")
 
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
-        """See ResponseSink."""
+        """Nobody asked for one."""
         self._log.violate("nothing unasked", f"{self.id} got a chunk")
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """See ResponseSink."""
-        self._hear("finish")
+        """All of the reference text has come."""
+        self._expect_open("finish")
         self.ends("finished", f" ({reason})")
-        if self.text_so_far != self.expected or completion_tokens != self.wish.max_tokens:
+        if self.text_so_far != self.expected or completion_tokens != self.planned.max_tokens:
             self._log.violate("finished is complete", f"{self.id} got {completion_tokens} tokens, {self._difference()}")
 
     def fail(self, error: RequestError) -> None:
-        """See ResponseSink."""
+        """The request has failed; `failed` judges whether it may."""
         if self.process is not None and not self.process.alive:
             return  # what a process that is killed still wants to write reaches nobody
-        self._hear("fail")
+        self._expect_open("fail")
         self.error = error
         over = bool(self.end)
         self.ends("failed", f": {type(error).__name__}: {error}")
         if not over:
             self._failed(self)
 
-    def _hear(self, what: str) -> None:
+    def _expect_open(self, what: str) -> None:
         if self.end:
-            self._log.violate("nothing after the end", f"{self.id} hears {what} after it was {self.end}")
+            self._log.violate("nothing after the end", f"{self.id} gets {what} after it was {self.end}")
         self.active = self._now()
 
     def _difference(self) -> str:

@@ -1,5 +1,6 @@
 """The simulated cluster: nodes with a real supervisor each, processes below them, and what can be done to all of it."""
 
+import asyncio
 import random as random_module
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from dynamod.router.router import RouterSettings
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
-from .shape import HEARTBEAT
-from .wire import Door, Process, SimulatedTransport, Wire
+from .shape import HEARTBEAT, Shape
+from .wire import Process, SimulatedTransport, Wire, WorkerServer
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
 """As the daemon's."""
@@ -57,13 +58,13 @@ Sent = Callable[[Place, Instance, Generate], None]
 
 
 class Cluster:
-    """Builds nodes and processes, and knows which ways are cut. `sent` hears of each request that leaves an ingress."""
+    """Builds nodes and processes, and knows which ways are cut. `sent` gets each request that leaves an ingress."""
 
     def __init__(
         self, system: System, log: Log, random: random_module.Random, options: EngineOptions, routing: RouterSettings
     ) -> None:
         self.system, self.log, self.options, self.routing = system, log, options, routing
-        self.wire = Wire(log, random_module.Random(random.getrandbits(64)), self.reachable, self.silent)
+        self.wire = Wire(log, random_module.Random(random.getrandbits(64)), self.reachable, self.separated)
         self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
@@ -73,14 +74,14 @@ class Cluster:
         self.mail_down = 0
         self.sent: Sent = lambda _place, _instance, _request: None
         self.gone: Callable[[Process, bool], None] = lambda _process, _node_died: None
-        self.silenced: Callable[[Process], None] = lambda _process: None  # its daemon has said that it does not answer
+        self.quarantined: Callable[[Process], None] = lambda _process: None
         self.decisions = 1000
         self._pids = 0
 
     # Ways.
 
     def reachable(self, a: int, b: int) -> bool:
-        """Whether mail passes between two nodes."""
+        """Whether messages pass between two nodes."""
         if not (self.nodes[a].alive and self.nodes[b].alive):
             return False
         if a == b:
@@ -89,8 +90,8 @@ class Cluster:
             return False
         return not self.cuts.get((min(a, b), max(a, b)))
 
-    def silent(self, a: int, b: int) -> bool:
-        """Whether one of two nodes hears nothing of the other."""
+    def separated(self, a: int, b: int) -> bool:
+        """Whether one of two nodes gets nothing from the other."""
         return not self.reachable(a, b) or (a != b and (self.nodes[a].frozen or self.nodes[b].frozen))
 
     def _hears(self, node: int) -> bool:
@@ -119,6 +120,22 @@ class Cluster:
         self.nodes.append(node)
         await self._boot(node)
         return node
+
+    async def build(self, shape: Shape, workers: int, pause: float) -> None:
+        """The nodes, and so many workers in turn on them; after a pause they have come up."""
+        for _ in range(shape.nodes):
+            await self.add_node()
+        for number in range(workers):
+            self.add(f"w{number}", self.nodes[number % shape.nodes])
+        await asyncio.sleep(pause)
+
+    async def open(self, shape: Shape) -> None:
+        """The ingresses, in turn on the nodes. Raises TimeoutError when they do not get ready."""
+        for number in range(shape.ingresses):
+            self.add(f"i{number}", self.nodes[number % shape.nodes], ingress=True)
+        async with asyncio.timeout(60):
+            while not all(place.backend for place in self.running(ingress=True)):  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.05)
 
     async def _boot(self, node: Node) -> None:
         node.supervisor = self.system.start(f"n{node.number}", lambda: Supervisor(policy=POLICY), restart="temporary")
@@ -149,8 +166,10 @@ class Cluster:
         assert place.registry is not None
         registry = place.registry
         exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}")
-        self.wire.doors[process.name] = Door(process, exchange.receive)
-        worker = SimulatedWorker(process, registry, self.options, lambda state: self._told(process, registry, state))
+        self.wire.servers[process.name] = WorkerServer(process, exchange.receive)
+        worker = SimulatedWorker(
+            process, registry, self.options, lambda state: self._reported(process, registry, state)
+        )
         place.worker = worker
         return worker
 
@@ -163,13 +182,13 @@ class Cluster:
         )
         place.backend = None
 
-        def told(state: str) -> None:
+        def report(state: str) -> None:
             if state == "ready" and place.processor is processor:
                 ref = self.system.ref(f"/n{place.node}/{place.name}")
                 place.backend = ProcessorBackend(ref, processor, processor.view)
-            self._told(process, registry, state)
+            self._reported(process, registry, state)
 
-        processor = SimulatedProcessor(process, registry, transport, self.routing, told, self.decisions)
+        processor = SimulatedProcessor(process, registry, transport, self.routing, report, self.decisions)
         place.processor = processor
         return processor
 
@@ -179,7 +198,7 @@ class Cluster:
         self.log("process", f"{process.name} starts on n{place.node}")
         return process
 
-    def _told(self, process: Process, registry: SimulatedRegistry, state: str) -> None:
+    def _reported(self, process: Process, registry: SimulatedRegistry, state: str) -> None:
         self.log("process", f"{process.name} {state}")
         if state == "stopped" and process.alive:
             self.system_later(FLUSH, lambda: self.ended(process, registry))
@@ -207,7 +226,7 @@ class Cluster:
         return [place for place in found if place.process is not None and place.process.alive]
 
     def kill(self, place: Place, *, node_died: bool = False) -> None:
-        """End a process at once, without a word of its own."""
+        """End a process at once, without any action of its own."""
         if place.process is None or place.registry is None or not place.process.alive:
             return
         self.log("process", f"{place.process.name} dies")
@@ -231,9 +250,9 @@ class Cluster:
     def _quarantine(self, process: Process) -> None:
         node = self.nodes[process.node]
         if process.frozen and process.alive and node.alive and not node.frozen:
-            self.log("daemon", f"{process.name} is silent")
+            self.log("daemon", f"{process.name} is unresponsive")
             node.registry.put(quarantine_key(f"n{process.node}", process.pid), b"")
-            self.silenced(process)
+            self.quarantined(process)
 
     def _unquarantine(self, process: Process) -> None:
         node = self.nodes[process.node]

@@ -1,6 +1,6 @@
 """The simulated registry: a server with leases that time out, and the client that each process has.
 
-The store is the real `registry.memory_impl`. A client behaves as `registry.base` promises: what was put is put again
+The store is the real `discovery.memory`. A client behaves as `discovery.base` promises: what was put is put again
 after an absence, under the same lease id where that is free; watchers keep the last known view, and keys that are
 missing afterwards get GRACE seconds for their owners to come back too.
 """
@@ -26,7 +26,7 @@ DELAY = 0.001
 
 
 class Etcd:
-    """The server. `reachable(node)`: whether a node's words arrive now."""
+    """The server. `reachable(node)`: whether a node's messages arrive now."""
 
     def __init__(self, log: Log, random: random_module.Random, reachable: Callable[[int], bool]) -> None:
         self.log, self.random, self._reachable = log, random, reachable
@@ -35,10 +35,10 @@ class Etcd:
         self.leases: dict[int, SimulatedRegistry] = {}
         self.clients: list[SimulatedRegistry] = []
         self.up = True
-        self.events = 0  # told to watchers
+        self.events = 0  # given to watchers
 
     def reaches(self, node: int) -> bool:
-        """Whether a node and the server hear each other."""
+        """Whether a node and the server reach each other."""
         return self.up and self._reachable(node)
 
     def grant(self, client: "SimulatedRegistry", wanted: int) -> int:
@@ -67,7 +67,7 @@ class Etcd:
                 client.renew()
 
     def wipe(self) -> None:
-        """All data is gone; clients notice with their next word."""
+        """All data is gone; clients notice with their next message."""
         self.store = MemoryRegistry(self.random)
         self.leases.clear()
         for client in list(self.clients):
@@ -102,29 +102,29 @@ class SimulatedRegistry:
 
     @property
     def lease(self) -> int:
-        """See base.Registry."""
+        """The lease id, 0 before it is granted."""
         return self._lease if self._granted.is_set() else 0
 
     async def leased(self, timeout: float) -> int:
-        """See base.Registry."""
+        """Wait for the lease. Raises TimeoutError."""
         async with asyncio.timeout(timeout):
             await self._granted.wait()
         return self._lease
 
     def put(self, key: str, value: bytes) -> None:
-        """See base.Registry."""
+        """Put a key under our lease, now and after each absence."""
         self._own[key] = value
         self._gone.pop(key, None)
-        self._say(partial(self._put, key, value))
+        self._send(partial(self._put, key, value))
 
     def delete(self, key: str) -> None:
-        """See base.Registry."""
+        """Delete a key of ours."""
         if self._own.pop(key, None) is not None:
             self._gone[key] = None
-            self._say(partial(self._delete, key))
+            self._send(partial(self._delete, key))
 
     def watch(self, prefix: str, watcher: Watcher) -> None:
-        """See base.Registry."""
+        """Call `watcher(key, value)` for everything under a prefix, now and when it changes."""
         entry = (prefix, watcher, dict[str, bytes]())
         self._watchers.append(entry)
         if self.connected:
@@ -141,8 +141,8 @@ class SimulatedRegistry:
         """The last known view of a watched prefix."""
         return {key: value for _, _, view in self._watchers for key, value in view.items() if key.startswith(prefix)}
 
-    def tell(self, prefix: str, key: str, value: bytes | None) -> None:
-        """Give the watchers of a prefix a word as if the server had said it, at once."""
+    def publish(self, prefix: str, key: str, value: bytes | None) -> None:
+        """Give the watchers of a prefix a change as if it came from the server, at once."""
         for entry in self._watchers:
             if entry[0] == prefix:
                 self._change(entry, key, value)
@@ -166,7 +166,7 @@ class SimulatedRegistry:
         self._stop_watching()
 
     def doubt(self) -> None:
-        """The server does not hear from us: the lease ends unless we are back in time."""
+        """The server gets nothing from us: the lease ends unless we are back in time."""
         left = LEASE_TTL * (1 - self._etcd.random.random() / 3)
         self._etcd.loop.call_later(left, self._expire, self._generation, self._lease)
 
@@ -176,7 +176,7 @@ class SimulatedRegistry:
         self.doubt()
 
     def exit(self, *, seen: bool) -> None:
-        """The process has ended. `seen`: its daemon lives and says so."""
+        """The process has ended. `seen`: its daemon lives and reports it."""
         etcd = self._etcd
         self._stop_watching()
         if self in etcd.clients:
@@ -189,7 +189,7 @@ class SimulatedRegistry:
         elif self.connected:
             self.drop()
             self.doubt()
-        elif seen:  # the daemon says it once it reaches the server; at the latest the lease ends by itself
+        elif seen:  # the daemon reports it once it reaches the server; at the latest the lease ends by itself
             self._generation += 1
             self.doubt()
 
@@ -209,9 +209,9 @@ class SimulatedRegistry:
             etcd.log("lease", f"{self._lease:x} granted to {self._process.name}")
         self._granted.set()
         for key in self._gone:
-            self._say(partial(self._delete, key))
+            self._send(partial(self._delete, key))
         for key, value in self._own.items():
-            self._say(partial(self._put, key, value))
+            self._send(partial(self._put, key, value))
         for entry in self._watchers:
             self._follow(entry)
 
@@ -223,14 +223,14 @@ class SimulatedRegistry:
         if key not in self._own:
             self._gone.pop(key, None)
 
-    def _say(self, work: Callable[[], None]) -> None:
-        """Do something at the server, behind what was said before, unless the connection ends first."""
+    def _send(self, work: Callable[[], None]) -> None:
+        """Do something at the server, behind what was sent before, unless the connection ends first."""
         if self.connected:
             etcd = self._etcd
             self._due = max(self._due + TICK, etcd.loop.time() + DELAY * (1 + etcd.random.random()))
-            etcd.loop.call_at(self._due, self._said, self._generation, work)
+            etcd.loop.call_at(self._due, self._arrived, self._generation, work)
 
-    def _said(self, generation: int, work: Callable[[], None]) -> None:
+    def _arrived(self, generation: int, work: Callable[[], None]) -> None:
         if generation == self._generation and self._lease in self._etcd.leases:
             work()
 
@@ -239,14 +239,14 @@ class SimulatedRegistry:
 
         def snapshot() -> None:
             items = etcd.store.items(prefix)
-            self._stops.append(etcd.store.follow(prefix, lambda key, value: self._hear(entry, key, value)))
-            self._say(lambda: self._process.enter(lambda: self._compare(entry, dict(items), generation)))
+            self._stops.append(etcd.store.follow(prefix, lambda key, value: self._changed(entry, key, value)))
+            self._send(lambda: self._process.enter(lambda: self._compare(entry, dict(items), generation)))
 
-        self._say(snapshot)
+        self._send(snapshot)
 
-    def _hear(self, entry: tuple[str, Watcher, dict[str, bytes]], key: str, value: bytes | None) -> None:
+    def _changed(self, entry: tuple[str, Watcher, dict[str, bytes]], key: str, value: bytes | None) -> None:
         self._etcd.events += 1
-        self._say(lambda: self._process.enter(lambda: self._change(entry, key, value)))
+        self._send(lambda: self._process.enter(lambda: self._change(entry, key, value)))
 
     def _compare(self, entry: tuple[str, Watcher, dict[str, bytes]], new: dict[str, bytes], generation: int) -> None:
         self._etcd.events += len(new)

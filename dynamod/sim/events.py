@@ -38,7 +38,7 @@ class Log:
         return self._digest.hexdigest()
 
 
-class Ears(logging.Handler):
+class LogEvents(logging.Handler):
     """Warnings of the real code become events, its errors violations: an error is logged where we have a bug."""
 
     def __init__(self, log: Log) -> None:
@@ -57,17 +57,17 @@ class Ears(logging.Handler):
             self._log("log", f"{record.name}: {text}")
 
 
-class Listening:
-    """`with Listening(log):` the house's loggers speak to the event log and to nobody else."""
+class LogCapture:
+    """`with LogCapture(log):` dynamod's loggers write to the event log and nowhere else."""
 
     def __init__(self, log: Log) -> None:
-        self._ears = Ears(log)
+        self._handler = LogEvents(log)
         self._logger = logging.getLogger("dynamod")
 
     def __enter__(self) -> None:
         logger = self._logger
         self._before = logger.handlers, logger.propagate, logger.level
-        logger.handlers, logger.propagate = [self._ears], False
+        logger.handlers, logger.propagate = [self._handler], False
         logger.setLevel(logging.WARNING)
 
     def __exit__(self, *_: object) -> None:

@@ -36,15 +36,15 @@ class Vocabulary:
     vocab_size = VOCABULARY
 
     def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> TableDecoder:
-        """See Tokenizer."""
+        """A decoder over the table above."""
         return TableDecoder(_PIECES, _TEXTS, "replace")
 
     def backend_for(self, text: str) -> str:
-        """See Tokenizer."""
+        """Any name will do."""
         return "tokenizers"
 
     def token_bytes(self, index: int) -> bytes | None:
-        """See Tokenizer."""
+        """The bytes that a token stands for."""
         return _PIECES[index]
 
 

@@ -34,12 +34,12 @@ class SimulatedWorker(Worker):
         process: Process,
         registry: SimulatedRegistry,
         options: EngineOptions,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self.process, self.registry = process, registry
         self.engine: SimulatedMocker | None = None
-        self.instance: Instance | None = None  # what the registry has been told
-        self._tell = told
+        self.instance: Instance | None = None  # what the registry has for it
+        self._report = report
         super().__init__(self._made, options, self._published, self._withdrawn)
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
@@ -59,7 +59,7 @@ class SimulatedWorker(Worker):
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
-        self._tell("ready")
+        self._report("ready")
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
@@ -73,7 +73,7 @@ class SimulatedWorker(Worker):
     async def stopping(self, reason: Reason) -> None:
         """Leave, and let the process end."""
         await super().stopping(reason)
-        self._tell("stopped")
+        self._report("stopped")
 
     def load(self) -> Load:
         """The engine's own count."""
@@ -91,13 +91,13 @@ class SimulatedWorker(Worker):
 
 
 class EndpointDispatcher:
-    """Hands mail of a process to the one actor in it, and refuses it where there is none."""
+    """Hands requests for a process to the one actor in it, and refuses them where there is none."""
 
     def __init__(self, system: System, path: str) -> None:
         self._ref = system.ref(path)
 
     def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
-        """See transport.base.Receive."""
+        """Give the request to the actor; a full mailbox refuses it."""
         try:
             self._ref.send_nowait(Job(request, reply))
         except MailboxFull:
@@ -113,20 +113,20 @@ class SimulatedProcessor(Processor):
         registry: SimulatedRegistry,
         transport: SimulatedTransport,
         routing: RouterSettings,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
         decisions: int = 1000,
     ) -> None:
         self.process, self.registry, self.transport = process, registry, transport
         self.view = View(registry)
-        self._tell = told
+        self._report = report
         super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions)
 
     async def started(self) -> None:
-        """As the processor component starts: the door opens when the models that are there can be asked for."""
+        """As the processor component starts: it is ready when the models that are there can be asked for."""
         await self.registry.leased(timeout=60)
         await super().started()
         await self._caught_up()
-        self._tell("ready")
+        self._report("ready")
 
     async def _caught_up(self) -> None:
         try:
@@ -134,7 +134,7 @@ class SimulatedProcessor(Processor):
                 while not self.cards:  # noqa: ASYNC110 - virtual time
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            self._tell("no model yet")
+            self._report("no model yet")
 
     async def _load(self, name: str, card: ModelCard) -> None:
         if self._view.card(name) is not None:
@@ -143,7 +143,7 @@ class SimulatedProcessor(Processor):
     async def stopping(self, reason: Reason) -> None:
         """Close the connections."""
         await self.transport.close()
-        self._tell("stopped")
+        self._report("stopped")
 
     @property
     def waiting(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
-from dynamod.ingress.subscriptions import AGAIN, PATIENCE
+from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.worker import Generate
@@ -18,9 +18,9 @@ from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings
 
 from . import checks
-from .clients import Client, Wish, wishes
+from .clients import Client, PlannedRequest, workload
 from .cluster import Cluster, Place
-from .events import KEPT, Listening, Log
+from .events import KEPT, Log, LogCapture
 from .faults import Faults, Plan, draw
 from .model import options
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
@@ -69,13 +69,13 @@ class Outcome:
 class Driver(Actor):
     """Sends the requests, carries out the faults, and looks whether all is well."""
 
-    def __init__(self, cluster: Cluster, log: Log, plan: Plan, work: list[Wish], shape: Shape) -> None:
-        self._cluster, self._log, self._plan, self._wishes, self._shape = cluster, log, plan, work, shape
+    def __init__(self, cluster: Cluster, log: Log, plan: Plan, work: list[PlannedRequest], shape: Shape) -> None:
+        self._cluster, self._log, self._plan, self._planned, self._shape = cluster, log, plan, work, shape
         self.clients: list[Client] = []
         self.faults = Faults(cluster, plan)
         self.over = asyncio.Event()
         self._by_id: dict[str, Client] = {}
-        cluster.sent, cluster.gone, cluster.silenced = self._sent, self._gone, self._silenced
+        cluster.sent, cluster.gone, cluster.quarantined = self._sent, self._gone, self._quarantined
 
     async def started(self) -> None:
         """Begin."""
@@ -87,9 +87,9 @@ class Driver(Actor):
         watch = checks.Watch(log, self.clients)
         self.context.task(self._watch(watch), "watch")
         faults = self.context.task(self.faults.run(), "faults")
-        for wish in self._wishes:
-            await asyncio.sleep(max(0.0, begun + wish.at - now()))
-            self.context.task(self._request(wish), f"r{wish.number}")
+        for planned in self._planned:
+            await asyncio.sleep(max(0.0, begun + planned.at - now()))
+            self.context.task(self._request(planned), f"r{planned.number}")
         await faults
         await asyncio.sleep(max(0.0, begun + self._shape.span + 2.0 - now()))
         await self.faults.heal()
@@ -102,28 +102,28 @@ class Driver(Actor):
         self.over.set()
 
     def _all_ended(self) -> bool:
-        return len(self.clients) == len(self._wishes) and all(client.end for client in self.clients)
+        return len(self.clients) == len(self._planned) and all(client.end for client in self.clients)
 
     async def _watch(self, watch: checks.Watch) -> None:
         while not self.over.is_set():
             await asyncio.sleep(1.0)
             watch.look(self.context.now())
 
-    async def _request(self, wish: Wish) -> None:
-        client = Client(wish, self._log, self.context.now, self._failed)
+    async def _request(self, planned: PlannedRequest) -> None:
+        client = Client(planned, self._log, self.context.now, self._failed)
         self.clients.append(client)
         self._by_id[client.id] = client
-        doors = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
-        if not doors:
+        ingresses = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
+        if not ingresses:
             client.ends("refused")
             if self._plan.gentle:
                 self._log.violate("failures have a reason", f"{client.id} finds no ingress")
             return
-        place = doors[int(wish.ingress * len(doors))]
+        place = ingresses[int(planned.ingress * len(ingresses))]
         client.place, client.process = place, place.process
         backend = place.backend
         assert backend is not None
-        self._log("request", f"{client.id} at {place.name}: {len(wish.prompt)} tokens in, {wish.max_tokens} out")
+        self._log("request", f"{client.id} at {place.name}: {len(planned.prompt)} tokens in, {planned.max_tokens} out")
         try:
             client.run = await backend.start(client.job(), client)
         except RequestError as error:
@@ -131,7 +131,7 @@ class Driver(Actor):
                 client.fail(error)
         if client.run is not None and client.end in ("left", "cut off"):
             client.run.cancel()
-        elif client.run is not None and wish.leaves == 0:
+        elif client.run is not None and planned.leaves == 0:
             client.leave()
 
     def _sent(self, place: Place, instance: Instance, request: Generate) -> None:
@@ -155,13 +155,13 @@ class Driver(Actor):
         late = (HEARTBEAT if node_died else 0.0) + checks.PROMPT
         self._cluster.system_later(late, lambda: checks.left(self._log, who, process, "dead"))
 
-    def _silenced(self, process: Process) -> None:
-        """A worker's daemon has said that it is silent: requests there have to move, where that can be known."""
+    def _quarantined(self, process: Process) -> None:
+        """A worker's daemon has quarantined it: requests there have to move, where that can be known."""
         daemon = self._cluster.nodes[process.node].registry
         if daemon.connected:
             there = [client for client in self.clients if client.at == process.name]
             who = [client for client in there if client.place is not None and checks.informed(client.place)]
-            self._cluster.system_later(checks.PROMPT, lambda: checks.left(self._log, who, process, "silent"))
+            self._cluster.system_later(checks.PROMPT, lambda: checks.left(self._log, who, process, "quarantined"))
 
 
 def simulate(seed: int, shape: Shape = Shape(), *, kept: int = KEPT) -> Outcome:
@@ -181,20 +181,21 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
     loop = asyncio.get_running_loop()
     log = Log(loop.time, kept)
     begun = loop.time()
-    loop.set_exception_handler(lambda _loop, about: log.violate("no internal errors", _told(about)))
+    loop.set_exception_handler(lambda _loop, about: log.violate("no internal errors", _complaint(about)))
     plan = draw(random_module.Random(random.getrandbits(64)), shape)
-    work = wishes(random_module.Random(random.getrandbits(64)), shape)
-    with Listening(log):
+    work = workload(random_module.Random(random.getrandbits(64)), shape)
+    with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
             cluster = Cluster(system, log, random, _machine(random, plan), _routing(random, plan))
             log("plan", f"{'gentle' if plan.gentle else 'rough'}, {len(plan.events)} faults, {cluster.routing.mode}")
-            await _build(cluster, shape, plan.workers)
+            await cluster.build(shape, plan.workers, 0.1)
+            await cluster.open(shape)
             driver = Driver(cluster, log, plan, work, shape)
             cluster.system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
             await driver.over.wait()
             await asyncio.sleep(LEASE_TTL + 6.0)
-            if cluster.wire.harmed:  # what was lost shows in what comes next, and feeds that are lost begin anew
-                await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + PATIENCE + AGAIN)
+            if cluster.wire.harmed:  # what was lost shows in what comes next, and lost subscriptions are opened again
+                await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
@@ -208,26 +209,13 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             log.violations,
             dict(sorted(ends.items())),
             dict(sorted(Counter(event.fault for event in plan.events).items())),
-            sum(max(0, len(client.legs) - 1) for client in driver.clients),
+            sum(max(0, len(client.sends) - 1) for client in driver.clients),
             loop.time() - begun,
             cluster.wire.payloads,
             cluster.wire.harmed,
             plan.gentle,
         )
     )
-
-
-async def _build(cluster: Cluster, shape: Shape, workers: int) -> None:
-    for _ in range(shape.nodes):
-        await cluster.add_node()
-    for number in range(workers):
-        cluster.add(f"w{number}", cluster.nodes[number % shape.nodes])
-    await asyncio.sleep(0.1)
-    for number in range(shape.ingresses):
-        cluster.add(f"i{number}", cluster.nodes[number % shape.nodes], ingress=True)
-    async with asyncio.timeout(10):
-        while not all(place.backend for place in cluster.running(ingress=True)):  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.05)
 
 
 def _machine(random: random_module.Random, plan: Plan) -> Any:
@@ -241,7 +229,7 @@ def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:
     return RouterSettings(mode, busy_prefill=None if plan.gentle else busy, queue_size=queue)
 
 
-def _told(about: dict[str, Any]) -> str:
+def _complaint(about: dict[str, Any]) -> str:
     """What the loop complains of, with the place but without addresses: those differ from run to run."""
     error = about.get("exception")
     if error is None:

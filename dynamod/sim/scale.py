@@ -22,9 +22,9 @@ from dynamod.router.decision import Decision
 from dynamod.router.index import BlockIndex
 from dynamod.router.router import Prompt, RouterSettings
 
-from .clients import wishes
+from .clients import workload
 from .cluster import Cluster
-from .events import Listening, Log
+from .events import Log, LogCapture
 from .faults import Plan
 from .model import options
 from .run import Driver
@@ -48,17 +48,23 @@ async def _main(shape: Shape, seed: int, found: dict[str, Any]) -> None:
     log = Log(loop.time, 1000)
     random = random_module.Random(seed)
     begun, began = perf_counter(), loop.time()
-    with Listening(log):
+    with LogCapture(log):
         async with System(seed=seed) as system:
             cluster = Cluster(system, log, random, options(512, 1.0), RouterSettings("kv"))
             cluster.decisions = DECISIONS
-            await _build(cluster, shape, found)
+            await cluster.build(shape, shape.workers, 1.0)
+            before = cluster.etcd.events
+            await cluster.open(shape)
+            await asyncio.sleep(1.0)
+            found["size"] = {name: getattr(shape, name) for name in ("nodes", "workers", "ingresses", "requests")}
+            found["registry_events_per_ingress_at_start"] = (cluster.etcd.events - before) // shape.ingresses
+            found["feed_payloads_at_start"] = cluster.wire.payloads
             built = perf_counter()
             payloads, sent, registry = cluster.wire.payloads, cluster.wire.bytes, cluster.etcd.events
-            driver = Driver(cluster, log, Plan((), True, shape.workers), wishes(random, shape), shape)
+            driver = Driver(cluster, log, Plan((), True, shape.workers), workload(random, shape), shape)
             system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
             await driver.over.wait()
-            _mail(cluster, found, driver, payloads, sent)
+            _messages(cluster, found, driver, payloads, sent)
             found["events_per_s"] = round((cluster.wire.payloads + cluster.etcd.events) / (perf_counter() - begun))
             found["registry_events_while_serving"] = cluster.etcd.events - registry
             _routing(cluster, found)
@@ -70,26 +76,8 @@ async def _main(shape: Shape, seed: int, found: dict[str, Any]) -> None:
     found["problems"] = [f"{check}: {text}" for check, text in log.violations[:5]]
 
 
-async def _build(cluster: Cluster, shape: Shape, found: dict[str, Any]) -> None:
-    for _ in range(shape.nodes):
-        await cluster.add_node()
-    for number in range(shape.workers):
-        cluster.add(f"w{number}", cluster.nodes[number % shape.nodes])
-    await asyncio.sleep(1.0)
-    before = cluster.etcd.events
-    for number in range(shape.ingresses):
-        cluster.add(f"i{number}", cluster.nodes[number % shape.nodes], ingress=True)
-    async with asyncio.timeout(60):
-        while not all(place.backend for place in cluster.running(ingress=True)):  # noqa: ASYNC110 - virtual time
-            await asyncio.sleep(0.1)
-    await asyncio.sleep(1.0)
-    found["size"] = {name: getattr(shape, name) for name in ("nodes", "workers", "ingresses", "requests")}
-    found["registry_events_per_ingress_at_start"] = (cluster.etcd.events - before) // shape.ingresses
-    found["feed_payloads_at_start"] = cluster.wire.payloads
-
-
-def _mail(cluster: Cluster, found: dict[str, Any], driver: Driver, payloads: int, sent: int) -> None:
-    """Payloads and bytes of requests, with the workers' feeds to all ingresses."""
+def _messages(cluster: Cluster, found: dict[str, Any], driver: Driver, payloads: int, sent: int) -> None:
+    """Payloads and bytes of requests, with the events of workers to all ingresses."""
     number = len(driver.clients)
     ends: dict[str, int] = {}
     for client in driver.clients:
@@ -157,9 +145,9 @@ def _change(cluster: Cluster, found: dict[str, Any]) -> None:
     key, value = next(iter(known.items()))
     changed = msgspec.json.encode(msgspec.structs.replace(msgspec.json.decode(value, type=Instance), process="again"))
     times: list[float] = []
-    for word in (changed, value) * 3:
+    for change in (changed, value) * 3:
         begun = perf_counter()
-        registry.tell(INSTANCES, key, word)
+        registry.publish(INSTANCES, key, change)
         processor.dispatch.follow()  # which it does once for all that changes in one turn of the loop
         times.append((perf_counter() - begun) * 1e6)
     found["change_us_per_ingress"] = round(_median(times), 1)

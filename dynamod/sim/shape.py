@@ -32,7 +32,7 @@ FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 MODEL = "simulated"
 LEASE_TTL = 5.0
-"""Seconds that a lease outlives the last word of its node."""
+"""Seconds that a lease outlives the last message of its node."""
 
 HEARTBEAT = 2.0
 """Seconds of silence after which a node's daemon quarantines a process, and a session between nodes is given up."""

@@ -3,7 +3,7 @@
 Inside a node it behaves like a unix socket: ordered, nothing is lost, the end of a process is seen at once. Between
 nodes it behaves like a broker: what is sent while the way is cut is gone, and a peer that has been out of reach for
 HEARTBEAT seconds is given up. Two things are the transport's own work and never fail here: credits of lost frames are
-given back (else the window of `post.outbox` would leak), and an `Open` that comes twice is taken once.
+given back (else the window of `transport.outbox` would leak), and an `Open` that comes twice is taken once.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A stretch of bad weather: each payload between `a` and `b` (None: any node) meets it with `chance`."""
+    """A fault of the wire: each payload between `a` and `b` (None: any node) meets it with `chance`."""
 
     kind: str
     chance: float
@@ -77,24 +77,24 @@ class Trouble:
 
 
 class Session:
-    """A connection of an ingress process (`post`) to a worker process (`door`)."""
+    """A connection of an ingress process (`transport`) to a worker process (`server`)."""
 
-    def __init__(self, wire: "Wire", post: "SimulatedTransport", door: "Door") -> None:
-        self.wire, self.post, self.door = wire, post, door
-        self.inbox = Inbox(self._to_door)
+    def __init__(self, wire: "Wire", transport: "SimulatedTransport", server: "WorkerServer") -> None:
+        self.wire, self.transport, self.server = wire, transport, server
+        self.inbox = Inbox(self._to_worker_process)
         self.outbox: Outbox | None = None
         self.open_here = self.open_there = True
         self.suspect = 0  # counts the times at which the way was cut
         self.last = {False: 0.0, True: 0.0}  # when the last payload arrives, toward the worker and toward the ingress
         self._opened: set[int] = set()
-        self.label = f"{post.process.name}>{door.process.name}"
+        self.label = f"{transport.process.name}>{server.process.name}"
 
     @property
     def over(self) -> bool:
         """Both ends know that it has ended."""
         return not self.open_here and not self.open_there
 
-    def _to_door(self, payload: bytes) -> None:
+    def _to_worker_process(self, payload: bytes) -> None:
         if self.open_here:
             self.wire.carry(self, payload, False)
 
@@ -124,7 +124,7 @@ class Session:
             case Open(stream, endpoint, request):
                 if stream not in self._opened:
                     self._opened.add(stream)
-                    self.door.receive(endpoint, request, outbox.reply(stream))
+                    self.server.receive(endpoint, request, outbox.reply(stream))
             case Cancel(stream):
                 reply = outbox.streams.get(stream)
                 if reply is not None:
@@ -143,7 +143,7 @@ class Session:
     def lost(self, payload: bytes, to_ingress: bool) -> None:
         """A payload is gone: its credit is not."""
         if to_ingress:
-            self.wire.after(FAR, lambda: self.door.process.enter(lambda: self._credit(1)))
+            self.wire.after(FAR, lambda: self.server.process.enter(lambda: self._credit(1)))
             return
         try:
             message = _to_worker.decode(payload)
@@ -151,7 +151,7 @@ class Session:
             return
         if isinstance(message, Credit):
             frames = message.frames
-            self.wire.after(FAR, lambda: self.door.process.enter(lambda: self._credit(frames)))
+            self.wire.after(FAR, lambda: self.server.process.enter(lambda: self._credit(frames)))
 
     def _credit(self, frames: int) -> None:
         if self.outbox is not None and self.open_there:
@@ -159,14 +159,14 @@ class Session:
 
     def end(self, why: str, *, here: float = 0.0, there: float = 0.0) -> None:
         """End it: each side learns of it after so many seconds (at once when it is frozen no more)."""
-        self.wire.after(here, lambda: self.post.process.enter(lambda: self.end_here(why)))
-        self.wire.after(there, lambda: self.door.process.enter(self.end_there))
+        self.wire.after(here, lambda: self.transport.process.enter(lambda: self.end_here(why)))
+        self.wire.after(there, lambda: self.server.process.enter(self.end_there))
 
     def end_here(self, why: str) -> None:
         """The ingress learns that it is over."""
         if self.open_here:
             self.open_here = False
-            self.post.forget(self)
+            self.transport.forget(self)
             self.wire.log("session", f"{self.label} ended: {why}")
             self.inbox.lost(why)
 
@@ -178,8 +178,8 @@ class Session:
                 self.outbox.close()
 
 
-class Door:
-    """Where a worker process takes mail."""
+class WorkerServer:
+    """Where a worker process takes requests."""
 
     def __init__(self, process: Process, receive: Receive) -> None:
         self.process, self.receive = process, receive
@@ -192,12 +192,12 @@ class _Stream:
         self._session, self._number = session, number
 
     def cancel(self) -> None:
-        """See transport.base.Outbound."""
+        """Leave the stream."""
         self._session.inbox.cancel(self._number)
 
 
 class SimulatedTransport:
-    """`transport.base.Transport` of an ingress process. `sent(instance, request)` is told of each request."""
+    """`transport.base.Transport` of an ingress process. `sent(instance, request)` is called for each request."""
 
     def __init__(self, wire: "Wire", process: Process, sent: Callable[[Instance, Any], None]) -> None:
         self.process = process
@@ -205,7 +205,7 @@ class SimulatedTransport:
         self.sessions: dict[str, Session] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """See transport.base.Transport."""
+        """Open a stream over the session with the instance's process."""
         place = instance.transport["simulated"]
         session = self.sessions.get(place)
         if session is None:
@@ -216,19 +216,19 @@ class SimulatedTransport:
 
     def forget(self, session: Session) -> None:
         """The session is over: the next request opens another."""
-        place = session.door.process.name
+        place = session.server.process.name
         if self.sessions.get(place) is session:
             del self.sessions[place]
 
     async def close(self) -> None:
-        """See transport.base.Transport."""
+        """End all sessions."""
         for session in list(self.sessions.values()):
             session.end_here("the ingress ended")
 
 
 class Wire:
-    """All sessions. `reachable(a, b)`: whether mail between two nodes passes now; `silent(a, b)`: whether one of them
-    hears nothing of the other, which is also so when one has stopped.
+    """All sessions. `reachable(a, b)`: whether messages between two nodes pass now; `separated(a, b)`: whether one of
+    them gets nothing from the other, which is also so when one has stopped.
     """
 
     def __init__(
@@ -236,34 +236,34 @@ class Wire:
         log: Log,
         random: random_module.Random,
         reachable: Callable[[int, int], bool],
-        silent: Callable[[int, int], bool],
+        separated: Callable[[int, int], bool],
     ) -> None:
-        self.log, self._random, self.reachable, self._silent = log, random, reachable, silent
+        self.log, self._random, self.reachable, self._separated = log, random, reachable, separated
         self._loop = asyncio.get_running_loop()
         self.after = self._loop.call_later
-        self.doors: dict[str, Door] = {}
+        self.servers: dict[str, WorkerServer] = {}
         self.sessions: list[Session] = []
         self.troubles: list[Trouble] = []
         self.slow: dict[str, float] = {}  # process -> seconds that it takes for a frame
         self.payloads = self.bytes = self.harmed = self._marks = 0
 
-    def connect(self, post: SimulatedTransport, place: str) -> Session:
+    def connect(self, transport: SimulatedTransport, place: str) -> Session:
         """A new session; what is wrong with it shows later."""
-        door = self.doors.get(place)
-        if door is None:  # nobody listens there any more: told as a socket or a broker would
-            session = Session(self, post, Door(Process(place, post.process.node), lambda *_: None))
+        server = self.servers.get(place)
+        if server is None:  # nobody listens there any more: it ends as a socket or a broker would end it
+            session = Session(self, transport, WorkerServer(Process(place, transport.process.node), lambda *_: None))
             session.open_there = False
             session.end("nobody listens there", here=CONNECT)
             return session
-        session = Session(self, post, door)
+        session = Session(self, transport, server)
         self.sessions.append(session)
-        if self._silent(post.process.node, door.process.node):
+        if self._separated(transport.process.node, server.process.node):
             self._suspect(session)
         return session
 
     def carry(self, session: Session, payload: bytes, to_ingress: bool) -> None:
         """Bring a payload across, behind those that were sent before it."""
-        source, target = session.door.process, session.post.process
+        source, target = session.server.process, session.transport.process
         if not to_ingress:
             source, target = target, source
         if source.frozen:  # what a stopped process would do, it does when it goes on
@@ -307,11 +307,11 @@ class Wire:
             self._loop.call_at(due, self._arrive, session, payload, to_ingress)
 
     def _arrive(self, session: Session, payload: bytes, to_ingress: bool) -> None:
-        post, door = session.post.process, session.door.process
-        if post.node != door.node and not self.reachable(door.node, post.node):
+        transport, server = session.transport.process, session.server.process
+        if transport.node != server.node and not self.reachable(server.node, transport.node):
             session.lost(payload, to_ingress)
             return
-        (post if to_ingress else door).enter(lambda: session.arrived(payload, to_ingress))
+        (transport if to_ingress else server).enter(lambda: session.arrived(payload, to_ingress))
 
     def drained(self) -> float:
         """When all that is on the way now has arrived: a process that was slow has much before it."""
@@ -323,13 +323,13 @@ class Wire:
 
     def process_died(self, process: Process, node_died: bool) -> None:
         """Its sessions end: at once where the kernel sees it, by silence where a whole node is gone."""
-        self.doors.pop(process.name, None)
+        self.servers.pop(process.name, None)
         for session in self._of(process):
-            if session.post.process is process:
+            if session.transport.process is process:
                 session.open_here = False
             else:
                 session.open_there = False
-            near = session.post.process.node == session.door.process.node
+            near = session.transport.process.node == session.server.process.node
             delay = NEAR if near else HEARTBEAT if node_died else CONNECT
             session.end("the peer is gone", here=delay, there=delay)
         self.sessions = [session for session in self.sessions if not session.over]
@@ -338,7 +338,7 @@ class Wire:
         """Some way has been cut or is open again: sessions whose way is cut are given up if it stays so."""
         self.sessions = [session for session in self.sessions if not session.over]
         for session in self.sessions:
-            if self._silent(session.post.process.node, session.door.process.node):
+            if self._separated(session.transport.process.node, session.server.process.node):
                 self._suspect(session)
             else:
                 session.suspect = 0
@@ -352,7 +352,7 @@ class Wire:
     def _give_up(self, session: Session, mark: int) -> None:
         if session.suspect == mark and not session.over:
             self.harmed += 1
-            session.end("the peer is silent")
+            session.end("the peer is unresponsive")
 
     def _of(self, process: Process) -> list[Session]:
-        return [one for one in self.sessions if process in (one.post.process, one.door.process)]
+        return [one for one in self.sessions if process in (one.transport.process, one.server.process)]

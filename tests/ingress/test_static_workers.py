@@ -8,7 +8,7 @@ import msgspec
 
 from dynamod.actor.testing import virtual
 from dynamod.discovery.view import View
-from dynamod.ingress.static_workers import PATIENCE, StaticWorkers, describe
+from dynamod.ingress.static_workers import MISSED, StaticWorkers, describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.ingress import Failed, Items
 from dynamod.message.worker import Describe
@@ -64,7 +64,7 @@ async def test_it_comes_and_goes() -> None:
     await static.look()
     assert len(told) == 1
     transport.say = lambda sink: sink.lost("no responders")
-    for _ in range(PATIENCE - 1):
+    for _ in range(MISSED - 1):
         await static.look()
     assert view.serving("name") == [INSTANCE], "one lost message is no death"
     await static.look()

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from dynamod.actor.testing import virtual
-from dynamod.ingress.subscriptions import AGAIN, LOOK, SILENT, EventSubscriptions
+from dynamod.ingress.subscriptions import LOOK, RETRY, SILENCE, EventSubscriptions
 from dynamod.message.discovery import Instance
 from dynamod.message.ingress import Accepted, Failed, Items
 from dynamod.message.kv_events import Cleared, Load, pack
@@ -64,7 +64,7 @@ async def test_the_first_words_of_each_feed_begin_anew() -> None:
         first.say(LOAD)
         first.sink.delta(Items(1, 1, (pack((LOAD,)), pack((Cleared(),)))))  # of which one is known already
         first.sink.delta(Failed(1, "EngineFailed", "the worker went", retry=True))
-        await asyncio.sleep(AGAIN * 2)
+        await asyncio.sleep(RETRY * 2)
         house.streams[1].say(Cleared())
         assert [(len(items), anew) for _, items, anew in house.news] == [
             (2, True),
@@ -92,7 +92,7 @@ async def test_a_silent_feed_is_opened_again_and_others_are_not() -> None:
         assert all(key == "talks" for key, _, _ in house.news), "the old feed is heard no more"
         house.streams[2].say(LOAD)
         assert house.news[-1] == ("silent", (LOAD,), True)
-        await house.look(SILENT + LOOK + AGAIN + 1)  # now its last words are lost
+        await house.look(SILENCE + LOOK + RETRY + 1)  # now its last words are lost
         assert [stream.instance for stream in house.streams[3:]].count(TWO) == 1
         house.feeds.close()
 
@@ -108,7 +108,7 @@ async def test_a_way_that_is_slow_is_given_more_time() -> None:
         assert opened == 7  # at 0, 6, 17, 38, 59, 80, 101, each a look and a pause later
         house.streams[-1].say(LOAD)
         house.streams[-1].sink.lost("the connection broke")
-        await house.look(AGAIN * 2 + SILENT + 2 * LOOK + AGAIN)
+        await house.look(RETRY * 2 + SILENCE + 2 * LOOK + RETRY)
         assert len(house.streams) == opened + 2, "one that was heard is missed soon"
         house.feeds.close()
 
@@ -121,7 +121,7 @@ async def test_who_has_not_listened_judges_nobody() -> None:
         house.feeds.follow("k", ONE)
         await house.look(2)
         await asyncio.sleep(60)
-        await house.look(SILENT - LOOK)
+        await house.look(SILENCE - LOOK)
         assert len(house.streams) == 1
         await house.look(2 * LOOK + 2)
         assert len(house.streams) == 2
@@ -136,7 +136,7 @@ async def test_who_is_dropped_is_not_asked_again() -> None:
         house.feeds.follow("k", TWO)
         assert len(house.streams) == 1, "a changed record opens nothing"
         house.streams[0].sink.lost("the connection broke")
-        await asyncio.sleep(AGAIN * 2)
+        await asyncio.sleep(RETRY * 2)
         assert house.streams[1].instance is TWO, "but is where it is asked again"
         house.streams[1].sink.lost("the connection broke")
         house.feeds.drop("k")

@@ -1,5 +1,6 @@
 """A flight whose instances are played: what is sent again, what is dropped, and how it ends."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -423,3 +424,18 @@ async def test_text_where_there_should_be_none_ends_the_request(words: Any) -> N
     await air.settle()
     assert isinstance(air.error, EngineFailed)
     assert "TypeError" in str(air.error)
+
+
+@virtual
+async def test_a_dead_instance_is_left_within_one_turn_of_the_loop(words: Any) -> None:
+    for gone in ("lose", "leave"):
+        air = words.Air()
+        send = await air.start()
+        send.accept()
+        if gone == "lose":
+            send.lose()
+        else:
+            air.inflight.leave("it does not answer")
+            assert send.cancelled == 1
+        await asyncio.sleep(0)
+        assert air.charged is None or air.charged.instance is not send.instance

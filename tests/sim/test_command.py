@@ -32,11 +32,11 @@ def test_seeds_that_hold(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert call(["--seeds", "2", "-o", "json", *SMALL, "--faults", "crash,leave"]) == 0
-    told: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert told["seeds"] == 2
-    assert told["failed"] == []
-    assert sum(told["requests"].values()) == 16
-    assert set(told["faults"]) <= {"crash"}
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert report["seeds"] == 2
+    assert report["failed"] == []
+    assert sum(report["requests"].values()) == 16
+    assert set(report["faults"]) <= {"crash"}
 
 
 def test_events_of_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,9 +61,9 @@ def test_a_failure_is_shown_and_can_be_repeated(
     assert f"repeat with: {command}" in out
     assert "5 failed" in out
     assert call([*command.split()[2:], "-o", "json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["failed"][0]["repeat"] == command
-    assert told["failed"][0]["events"]
+    report = json.loads(capsys.readouterr().out)
+    assert report["failed"][0]["repeat"] == command
+    assert report["failed"][0]["events"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def gives_up_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def swallows_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Who waits on a connection is not told that it is gone."""
+    """Who waits on a connection is not report that it is gone."""
     patch.setattr(Inbox, "lost", lambda self, why: None)
     patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
 

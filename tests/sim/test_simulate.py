@@ -48,7 +48,7 @@ def test_a_seed_is_the_same_again() -> None:
 
 
 def test_hashes_do_not_matter() -> None:
-    told = []
+    report = []
     for value in ("0", "1", "4242"):
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT],
@@ -58,8 +58,8 @@ def test_hashes_do_not_matter() -> None:
             timeout=60,
             check=True,
         )
-        told.append(done.stdout)
-    assert told == ["".join(f"{simulate(seed).digest}\n" for seed in (4, 12, 99))] * 3
+        report.append(done.stdout)
+    assert report == ["".join(f"{simulate(seed).digest}\n" for seed in (4, 12, 99))] * 3
 
 
 def test_without_faults_nothing_moves() -> None:

@@ -13,7 +13,7 @@ from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.echo import DELAY, EchoCore
-from dynamod.ingress.subscriptions import SILENT
+from dynamod.ingress.subscriptions import SILENCE
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
@@ -227,7 +227,7 @@ async def test_a_feed_is_never_silent_for_long(words: Any) -> None:
         feed = house.subscribe()
         await asyncio.sleep(60)
         times = feed.times[1:]  # behind Accepted
-        assert max(late - early for early, late in itertools.pairwise(times)) <= KEEP_ALIVE < SILENT / 2
+        assert max(late - early for early, late in itertools.pairwise(times)) <= KEEP_ALIVE < SILENCE / 2
         assert 30 <= len(kinds(feed, Load)) <= 33
 
 

@@ -149,6 +149,7 @@ class House:
         *,
         model: str = "sample",
         node: str = "",
+        pool: str = "",
         files: Callable[[Reply], object] | None = None,
         **card: Any,
     ) -> Member:
@@ -171,7 +172,7 @@ class House:
         office = UnixServer(str(self._folder / f"{number}.sock"), receive)
         await office.start()
         lease = self.registry.grant()
-        instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path}, node=node)
+        instance = Instance("dynamo", "backend", "generate", lease, {"unix": office.path}, node=node, pool=pool)
 
         def publish(found: ModelCard) -> None:
             changed = msgspec.structs.replace(found, **card)

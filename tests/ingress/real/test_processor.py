@@ -405,3 +405,22 @@ async def test_health_and_statistics(house, until) -> None:
     assert [row["instance_id"] for row in health["instances"]] == [member.instance.instance_id]
     assert set(house.backend.models()) == {"sample"}
     assert house.processor.inspection()["model_names"] == ["sample"]
+
+
+async def test_others_ask_by_messages(house, until) -> None:
+    from dynamod.ingress.dispatcher import RouterRows
+    from dynamod.ingress.processor import Explain, GetBackend, ProcessorBackend
+
+    await house.start()
+    member = await house.worker()
+    await ready(until, house)
+    house.backend = await house.ref.ask(GetBackend(), timeout=1)
+    assert isinstance(house.backend, ProcessorBackend)
+    await (await house.ask(text="x")).answers()
+    (record,) = await house.ref.ask(Explain("chatcmpl-job2"), timeout=1)
+    assert (record["chosen"], record["rule"]) == (member.instance.instance_id, "the only candidate")
+    assert [one["process"] for one in record["candidates"]] == [""]
+    assert record == house.processor.explain("job2")[0]
+    assert await house.ref.ask(Explain("nobody"), timeout=1) == []
+    rows = await house.ref.ask(RouterRows("dynamo_frontend"), timeout=1)
+    assert {prefix for prefix, _, _ in rows} >= {"dynamod_router", "dynamo_frontend_worker"}
