@@ -12,9 +12,9 @@ def check(graph: Graph) -> None:
     """Raise UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there."""
     for spec in graph.services.values():
         if spec.component_kind == PROCESSOR:
-            from dynamod.router.settings import settings_of
+            from dynamod.ingress.settings import ProcessorSettings
 
-            settings_of({key.replace("-", "_"): value for key, value in spec.config.items()})
+            validate(ProcessorSettings, spec.config, spec.name)
         if spec.component_kind == FRONTEND:
             from dynamod.http.settings import FrontendSettings
 

@@ -5,7 +5,8 @@ The components that ship declare structs: a pydantic model would cost each of th
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from types import NoneType
+from typing import Any, cast, get_args, get_type_hints
 
 import msgspec
 
@@ -21,8 +22,8 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     """An instance of `model`, or the one UserError of the first thing wrong.
 
     Keys may be spelled with `-` or `_`. A key the model does not know is an error unless it has `extra="allow"`. In a
-    struct null stands for the default. `failing(path, problem, hint)` makes the error, so that the caller can add file
-    and line.
+    struct null stands for the default of a field that cannot be null. `failing(path, problem, hint)` makes the error,
+    so that the caller can add file and line.
     """
 
     def plain(path: Path, problem: str, hint: str) -> UserError:
@@ -32,9 +33,12 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     normal = _normal(model, config, (), fail)
     if not _is_struct(model):
         return _pydantic(model, normal, fail)
-    given = {key: value for key, value in normal.items() if value is not None}
+    hints = get_type_hints(model)
+    given = {key: value for key, value in normal.items() if value is not None or NoneType in get_args(hints[key])}
     try:
         return msgspec.convert(given, model, strict=False)
+    except UserError as error:  # fields that do not fit together
+        raise fail((), str(error), error.hint) from None
     except msgspec.ValidationError as error:
         text = str(error)
         where = _WHERE.search(text)
@@ -46,9 +50,10 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
         raise fail(path, problem, f"known keys: {', '.join(sorted(field_names(model)))}") from None
 
 
-def given(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a section says, keys with `_`: null stands for the default, or for what the environment says."""
-    return {key.replace("-", "_"): value for key, value in config.items() if value is not None}
+def given(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What a section says, keys with `_`; what the environment says where the section is silent or null."""
+    said = {key.replace("-", "_"): value for key, value in config.items()}
+    return said | {key: value for key, value in environment.items() if said.get(key) is None}
 
 
 def _pydantic(model: type, normal: Mapping[str, Any], fail: Fail) -> Any:

@@ -20,7 +20,7 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         "DYN_API_KEY_FILE": str(file),
     }
     config = {"port": 1234, "host": None}
-    settings: FrontendSettings = validate(FrontendSettings, {**from_environment(environ), **given(config)}, "Frontend")
+    settings: FrontendSettings = validate(FrontendSettings, given(config, from_environment(environ)), "Frontend")
     assert (settings.body_limit, settings.overload_status, settings.keep_alive) == (2 * 1024 * 1024, 529, 1.5)
     assert settings.force_include_usage
     assert settings.metrics_prefix == "_9_my_service"

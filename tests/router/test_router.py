@@ -5,12 +5,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
-import pytest
 from hypothesis import given
 
 from dynamod.kvcache.hashes import chain
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import UserError
 from dynamod.message.kv_events import (
     Cleared,
     Load,
@@ -23,10 +21,9 @@ from dynamod.message.kv_events import (
     pack,
     unpack,
 )
-from dynamod.router.cost import ORIGINAL, Sending, Terms, Weights, Workers, applied, terms_of, totals, weights_of
+from dynamod.router.cost import ORIGINAL, Sending, Terms, Weights, Workers, applied, terms_of, totals
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.router import Prompt, Router, RouterSettings
-from dynamod.router.settings import settings_of
 
 SIZE = 4
 WORKERS = [Instance("n", "c", "e", number, {}) for number in (1, 2, 3)]
@@ -228,28 +225,3 @@ def test_words_of_a_feed_survive_the_wire() -> None:
         RequestFinished(1),
     )
     assert unpack(pack(words)) == words
-
-
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"router_mode": "best"}, "unknown router mode 'best'"),
-        ({"router_cost": {"speed": 1}}, "speed"),
-        ({"router_cost": {"queued": -1}}, "queued is -1"),
-        ({"router_cost": "fast"}, "router cost"),
-        ({"kv_overlap_score_weight": -1}, "kv_overlap_score_weight"),
-        ({"router_temperature": "hot"}, "router_temperature"),
-        ({"use_kv_events": "no"}, "use_kv_events"),
-        ({"shadow_router_mode": "x"}, "unknown router mode 'x'"),
-    ],
-)
-def test_a_wrong_setting_is_named(config: dict[str, Any], says: str) -> None:
-    with pytest.raises(UserError, match=says):
-        settings_of(config)
-
-
-def test_settings_from_a_config() -> None:
-    found = settings_of({"router_mode": "kv", "router_cost": {"queued": 1}, "use_kv_events": False})
-    assert found == RouterSettings("kv", Weights(queued=1.0), kv_events=False)
-    assert settings_of({"router": "round_robin", "router_cost": "original"}).weights == ORIGINAL
-    assert weights_of(None) == Weights()

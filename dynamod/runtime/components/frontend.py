@@ -33,7 +33,7 @@ class FrontendComponent(Actor):
             raise UserError(
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
-        settings = validate(FrontendSettings, {**from_environment(), **given(ctx.config)}, ctx.name)
+        settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
         self._server = make_server(settings, backend, [self._families])
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())

@@ -2,26 +2,23 @@
 
 import asyncio
 import logging
-import os
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
 from dynamod.actor import Reason
 from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.view import View
+from dynamod.graph.typed import given, validate
 from dynamod.http.settings import metrics_prefix
 from dynamod.ingress import router_metrics as routing
 from dynamod.ingress.dispatcher import Dispatcher
 from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.ingress.settings import ProcessorSettings, from_environment
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.errors import UserError
-from dynamod.migration.request import Limits
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.locate import locate, model_name
-from dynamod.router.settings import settings_of
 from dynamod.runtime.context import ComponentContext
 
 from .served import SERVED, ServedModel
@@ -34,48 +31,22 @@ CATCH_UP = 5.0
 ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 
 
-def _number(config: Mapping[str, Any], name: str, least: int, most: int) -> int | None:
-    """A whole number from the configuration, else from the original's variable (DYN_MIGRATION_LIMIT for example)."""
-    value, where = config.get(name), name
-    if value is None:
-        where = f"DYN_{name.upper()}"
-        value = os.environ.get(where) or None
-    if value is None:
-        return None
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise UserError(f"{where} is {value!r}", f"give a whole number from {least} to {most}")
-    return number
-
-
 class ProcessorComponent(Processor):
     """Serves the models of the whole registry, or only those at `only_endpoint`; there static workers too."""
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
-        config = {key.replace("-", "_"): value for key, value in ctx.config.items()}
-        defaults = Limits()
-        limits = Limits(
-            queue=config.get("queue_timeout", defaults.queue),
-            first=config.get("first_token_timeout", defaults.first),
-            gap=config.get("token_gap_timeout", defaults.gap),
-            total=config.get("request_timeout", defaults.total),
-        )
-        self._only = Address.parse(str(config["only_endpoint"])) if config.get("only_endpoint") else None
+        settings = validate(ProcessorSettings, given(ctx.config, from_environment()), ctx.name)
+        self._only = Address.parse(settings.only_endpoint) if settings.only_endpoint else None
         self._static_here: dict[str, Instance] = {}
-        self._static = (str(config.get("static_model") or ""), str(config.get("static_model_name") or ""))
-        if self._static[0] and self._only is None:
-            raise UserError("static_model needs only_endpoint", "say where: dyn://namespace.component.endpoint")
+        self._static = (settings.static_model or "", settings.static_model_name or "")
         super().__init__(
             ctx.process_context.view if self._only is None else View(ctx.process_context.registry, self._only),
             ctx.process_context.transport,
-            routing=settings_of(config),
-            limits=limits,
-            migration_limit=_number(config, "migration_limit", 0, 1023),
-            migration_max_seq_len=_number(config, "migration_max_seq_len", 1, 2**31),
+            routing=settings.routing(),
+            limits=settings.limits(),
+            migration_limit=settings.migration_limit,
+            migration_max_seq_len=settings.migration_max_seq_len,
             announce=self._announced,
             node=lambda: ctx.process_context.registry.node,
         )
