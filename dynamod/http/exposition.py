@@ -1,6 +1,6 @@
 """The counters of an HTTP server as metric families. prometheus_client is imported at the first scrape."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .metrics import Metrics
@@ -8,8 +8,8 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-Collect = Callable[[], Iterable["Metric"]]
-"""Called at each scrape; returns metric families (prometheus_client.core) of whoever added it."""
+Collect = Callable[[], Awaitable[Iterable["Metric"]]]
+"""Called at each scrape; returns metric families (prometheus_client.core)."""
 
 
 def families(metrics: Metrics) -> "Iterator[Metric]":

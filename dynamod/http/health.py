@@ -35,6 +35,6 @@ def health_routes(state: State, collect: Collect) -> list[Route]:
 
     async def metrics(_context: RequestContext) -> web.Response:
         await load()
-        return web.Response(body=exposition(collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=exposition(await collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
 
     return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

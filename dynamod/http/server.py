@@ -6,7 +6,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
@@ -39,7 +39,7 @@ _ACCEPTING = 0.01  # seconds until what was accepted is known here
 class Server:
     """One HTTP server with these routes beside /health, /live and /metrics.
 
-    `state`: what /health shows. `extra_collectors`: functions whose metric families /metrics shows beside its own.
+    `state`: what /health shows. `collect`: the metric families that /metrics shows beside its own.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class Server:
         settings: FrontendSettings,
         routes: Iterable[Route],
         state: State,
-        extra_collectors: Sequence[Collect] = (),
+        collect: Collect | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
-        self.collectors = list(extra_collectors)
+        self._collect = collect
         self._routes = Routes([*routes, *health_routes(state, self._families)])
         self._keys = KeyCheck(settings.keys())
         self._http: HttpServer | None = None
@@ -173,10 +173,8 @@ class Server:
                 response.force_close()
         return response
 
-    def _families(self) -> "Iterator[Metric]":
-        yield from families(self.metrics)
-        for collect in self.collectors:
-            yield from collect()
+    async def _families(self) -> "list[Metric]":
+        return [*families(self.metrics), *(await self._collect() if self._collect is not None else ())]
 
     def _tls(self) -> ssl.SSLContext | None:
         cert, key = self.settings.tls_cert_path, self.settings.tls_key_path

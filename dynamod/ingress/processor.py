@@ -9,7 +9,7 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -160,18 +160,14 @@ class Processor(Actor):
     @handle
     async def router_rows(self, message: RouterRows) -> list[Row]:
         """What metrics show of the routers."""
-        rows: list[Row] = await self._dispatcher.ask(message, timeout=5.0)
+        asked = replace(message, migration_limit=self._migration_limit)
+        rows: list[Row] = await self._dispatcher.ask(asked, timeout=5.0)
         return rows
 
     @handle
     async def get_backend(self, message: GetBackend) -> ProcessorBackend:
         """How requests come."""
         return ProcessorBackend(self.context.ref, self, self._view)
-
-    def explain(self, request: str) -> list[dict[str, Any]]:
-        """`Explain` without a message."""
-        request = request.removeprefix("chatcmpl-").removeprefix("cmpl-")
-        return self._records(self.dispatch.decisions.of(request))
 
     def _records(self, decisions: list[Decision]) -> list[dict[str, Any]]:
         names = {instance.instance_id: instance.process for instance in self._view.all_instances()}

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,12 +16,10 @@ from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, ins
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
 from dynamod.http.metrics import Metrics
-from dynamod.ingress.base import Backend
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Request
-from dynamod.observe.metrics import Row
 from dynamod.transport.base import Outbound, Sink
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixServer, UnixTransport
@@ -37,10 +35,6 @@ CAUGHT_UP = "local/caught-up/"
 CATCH_UP = 5.0
 MADE_UP = "run-"
 """So begin the names that `dynamo-run` gives to its graphs."""
-Explain = Callable[[str], list[Any]]
-"""The decisions for a request, by its id."""
-MetricRows = Callable[[], Iterable[Row]]
-"""Called at each scrape; its rows get the label `process`."""
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
@@ -112,9 +106,7 @@ class ProcessContext:
     remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
-    backend: Backend | None = None  # of the processor of this process, for its frontend
-    explains: list[Explain] = field(default_factory=list[Explain])  # of components that decide where requests go
-    metric_rows: list[MetricRows] = field(default_factory=list[MetricRows])  # beside `statistics()` of the actors
+    processor: Ref | None = None  # the processor of this process, once it can be asked
     http: list[Metrics] = field(default_factory=list[Metrics])  # counters of the HTTP servers in this process
     in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
     subject: str = ""  # where other nodes reach this process

@@ -31,6 +31,9 @@ from .process_context import close_process_context, open_process_context
 
 log = logging.getLogger("dynamod.host")
 
+ANSWER = 5.0
+"""Seconds within which an actor of the process answers."""
+
 
 class Host(Actor):
     """Runs the components of one plan until it is told to stop, the daemon is gone, or a component ends.
@@ -119,12 +122,20 @@ class Host(Actor):
 
                 return await report(self._context, command)
             case "explain":
-                return [row for explain in self._context.explains for row in explain(str(arguments.get("request", "")))]
+                return await self._explain(self._context, str(arguments.get("request", "")))
             case "drain":
                 self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
                 return None
             case _:
                 raise UserError(f"unknown command {command}")
+
+    @staticmethod
+    async def _explain(context: ProcessContext, request: str) -> Any:
+        if context.processor is None:
+            return []
+        from dynamod.ingress.processor import Explain  # loaded where a processor runs, and only there
+
+        return await context.processor.ask(Explain(request), timeout=ANSWER)
 
     async def _drain(self, timeout: float) -> None:
         for service in reversed(self._plan.services):

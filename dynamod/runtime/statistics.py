@@ -4,6 +4,7 @@ Names begin with `dynamod_` (or are the original's), every sample has the label 
 `dynamod_actor_mailbox_depth`, `dynamod_processor_flights`, `dynamod_inbox_frames_total`, ...
 """
 
+import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.actor import System
+from dynamod.actor import ActorError, Ref, System
 from dynamod.actor.inspect import reports
 from dynamod.http.exposition import families as http_families
 from dynamod.http.metrics import HttpStatistics
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from .context import ProcessContext
+
+log = logging.getLogger("dynamod.host")
 
 PREFIX = "dynamod_"
 
@@ -53,7 +56,7 @@ async def report(process_context: "ProcessContext", question: str) -> str | Proc
     await load()
     servers = chain.from_iterable(map(http_families, process_context.http))
     own = labelled(servers, "process", process_context.plan.name)
-    return exposition(chain(process_families(process_context), own))
+    return exposition(chain(await process_families(process_context), own))
 
 
 def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
@@ -67,10 +70,10 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
     )
 
 
-def process_families(process_context: "ProcessContext") -> "list[Metric]":
-    """What the actors, components and connections of a component process count, without its HTTP servers."""
-    published = chain.from_iterable(rows() for rows in process_context.metric_rows)
-    rows = chain(system_rows(process_context.system), published, _connection_rows(process_context))
+async def process_families(process_context: "ProcessContext") -> "list[Metric]":
+    """What the actors and connections of a component process count, and its routers, without its HTTP servers."""
+    routers = await _router_rows(process_context.processor) if process_context.processor is not None else ()
+    rows = chain(system_rows(process_context.system), routers, _connection_rows(process_context))
     return families_of(process_context.plan.name, rows)
 
 
@@ -92,6 +95,18 @@ def system_rows(system: System) -> Iterator[Row]:
             yield _prefix(report.own), {"actor": path}, report.own
         for child in report.children:
             yield f"{PREFIX}child", {"supervisor": path, "child": child.name}, child
+
+
+async def _router_rows(processor: Ref) -> Iterable[Row]:
+    from dynamod.http.settings import metrics_prefix
+    from dynamod.ingress.dispatcher import RouterRows
+
+    try:
+        rows: list[Row] = await processor.ask(RouterRows(metrics_prefix()), timeout=5.0)
+    except ActorError as error:  # the rest of a scrape does not depend on it
+        log.warning("no metrics of the routers: %s", error)
+        return ()
+    return rows
 
 
 def _connection_rows(process_context: "ProcessContext") -> Iterator[Row]:

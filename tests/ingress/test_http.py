@@ -280,13 +280,16 @@ async def test_one_log_line_per_request(call, server, caplog) -> None:
 
 
 async def test_metrics(call, server, backend) -> None:
+    async def collect() -> list[GaugeMetricFamily]:
+        return [GaugeMetricFamily("dynamo_actor_mail", "TransportSelector", value=3)]
+
     await call("POST", PATH, json=CHAT)
     await call("POST", PATH, json=CHAT | {"stream": True, "x": 1})
     await call("POST", PATH, json=CHAT | {"model": "typed-by-a-client"})
     await call("POST", "/v1/completions", json={"model": "org/model", "prompt": "x", "stream": True})
     backend.refuse = Overloaded("full")
     await call("POST", PATH, json=CHAT)
-    server.collectors.append(lambda: [GaugeMetricFamily("dynamo_actor_mail", "TransportSelector", value=3)])
+    server._collect = collect
     status, text, headers = await call("GET", "/metrics")
     assert status == 200
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")

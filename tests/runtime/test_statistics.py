@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from dynamod.actor import Actor, System, Total
+from dynamod.actor import Actor, System, Total, handle
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineStatistics
 from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
+from dynamod.ingress.dispatcher import RouterRows
+from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
 from dynamod.transport.inbox import InboxStatistics
 from dynamod.worker.worker import WorkerStatistics
@@ -24,6 +26,12 @@ class Routing(msgspec.Struct, frozen=True):
 
 
 class Worker(Actor):
+    """Worker and processor in one."""
+
+    @handle
+    async def router_rows(self, message: RouterRows) -> list[Row]:
+        return [("dynamod_router", {"model": "m"}, Routing(3))]
+
     def statistics(self) -> WorkerStatistics:
         return WorkerStatistics(9, 1, 0, 0, 2, EngineStatistics(running=1, tokens=40))
 
@@ -34,7 +42,7 @@ def context(system: System, *servers: Metrics) -> Any:
         plan=SimpleNamespace(name="agg/x.0"),
         system=system,
         http=list(servers),
-        metric_rows=[lambda: [("dynamod_router", {"model": "m"}, Routing(3))]],
+        processor=system.ref("/Worker") if isinstance(system, System) else None,
         unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
         server=SimpleNamespace(statistics=list),
         remote=SimpleNamespace(connection=None, transport=None, workers={}),
@@ -81,7 +89,7 @@ def test_a_server_without_models_counts_nothing() -> None:
 async def test_families_of_a_process() -> None:
     async with System() as system:
         await system.ready(system.start("Worker", Worker), timeout=1)
-        found = {family.name: family for family in process_families(context(system, server()))}
+        found = {family.name: family for family in await process_families(context(system, server()))}
         assert {sample.labels["process"] for family in found.values() for sample in family.samples} == {"agg/x.0"}
         assert all(family.documentation and family.type != "unknown" for family in found.values())
         (tokens,) = found["dynamod_worker_engine_tokens"].samples
@@ -103,8 +111,17 @@ async def test_families_of_a_process() -> None:
         assert not any(name.startswith("ours") for name in found), "the server itself shows them without the label"
 
 
+@virtual
+async def test_a_processor_that_does_not_answer_costs_the_scrape_only_its_rows() -> None:
+    async with System() as system:
+        found = {family.name for family in await process_families(context(system))}
+        assert "dynamod_system_actors" in found
+        assert not any(name.startswith("dynamod_router") for name in found)
+
+
 async def test_what_the_daemon_gets_has_the_http_servers_too() -> None:
     async with System() as system:
+        await system.ready(system.start("Worker", Worker), timeout=1)
         text = await report(context(system, server()), "metrics")
         assert isinstance(text, str)
         found = {family.name: family for family in text_string_to_metric_families(text)}

@@ -1,6 +1,5 @@
 """All endpoints of the API, one line each, and the server made of them."""
 
-from collections.abc import Sequence
 from functools import cache, partial
 
 from aiohttp import web
@@ -31,7 +30,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
-def make_server(settings: FrontendSettings, backend: Backend, extra_collectors: Sequence[Collect] = ()) -> Server:
+def make_server(settings: FrontendSettings, backend: Backend, collect: Collect | None = None) -> Server:
     """A server for everything that the backend serves; it does not listen yet."""
     frontend = Frontend(settings, backend)
     routes = [
@@ -50,4 +49,4 @@ def make_server(settings: FrontendSettings, backend: Backend, extra_collectors: 
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())
 
-    return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, extra_collectors)
+    return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, collect)

@@ -8,6 +8,7 @@ from dynamod.graph.typed import given, validate
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings, from_environment
 from dynamod.ingress.api.table import make_server
+from dynamod.ingress.processor import GetBackend, ProcessorBackend
 from dynamod.message.errors import UserError
 from dynamod.runtime.context import ComponentContext
 
@@ -28,21 +29,22 @@ class FrontendComponent(Actor):
     async def started(self) -> None:
         """Open the door; models appear as the processor finds them."""
         ctx = self._ctx
-        backend = ctx.process_context.backend
-        if backend is None:
+        processor = ctx.process_context.processor
+        if processor is None:
             raise UserError(
                 f"{ctx.name} needs a Processor in its process", f"write {ctx.name}.link(Processor) in the graph"
             )
+        backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
-        self._server = make_server(settings, backend, [self._families])
+        self._server = make_server(settings, backend, self._families)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())
 
-    def _families(self) -> "Iterable[Metric]":
+    async def _families(self) -> "Iterable[Metric]":
         """What /metrics shows of this process beside the server's own counters; imported and made at a scrape."""
         from dynamod.runtime.statistics import process_families
 
-        return process_families(self._ctx.process_context)
+        return await process_families(self._ctx.process_context)
 
     async def drained(self) -> None:
         """Close the door, let open answers finish."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 
 import msgspec
 
@@ -10,10 +9,8 @@ from dynamod.actor import Reason
 from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
-from dynamod.http.settings import metrics_prefix
-from dynamod.ingress import router_metrics as routing
 from dynamod.ingress.dispatcher import Dispatcher
-from dynamod.ingress.processor import Processor, ProcessorBackend
+from dynamod.ingress.processor import Processor
 from dynamod.ingress.settings import ProcessorSettings, from_environment
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
@@ -56,9 +53,7 @@ class ProcessorComponent(Processor):
         await self._ctx.process_context.registry.leased(timeout=60)
         self._ctx.process_context.follow_exits()
         await super().started()
-        self._ctx.process_context.explains.append(self.explain)
-        self._ctx.process_context.metric_rows.append(self._metric_rows)
-        self._ctx.process_context.backend = ProcessorBackend(self.context.ref, self, self._ctx.process_context.view)
+        self._ctx.process_context.processor = self.context.ref
         if self._static[0]:
             await self._follow_static(*self._static)
         try:
@@ -93,9 +88,6 @@ class ProcessorComponent(Processor):
         await self._ctx.process_context.caught_up(CARDS, lambda _key, _value: None)
         while not self._view.models().keys() <= self.cards.keys():  # noqa: ASYNC110 - loaded in threads
             await asyncio.sleep(0.005)
-
-    def _metric_rows(self) -> Iterator[routing.Row]:
-        return routing.rows(self.dispatch, self._view, metrics_prefix(), self._migration_limit)
 
     async def stopping(self, reason: Reason) -> None:
         """Let go of the workers' feeds; the registry drops what stood under the lease."""

@@ -420,7 +420,7 @@ async def test_others_ask_by_messages(house, until) -> None:
     (record,) = await house.ref.ask(Explain("chatcmpl-job2"), timeout=1)
     assert (record["chosen"], record["rule"]) == (member.instance.instance_id, "the only candidate")
     assert [one["process"] for one in record["candidates"]] == [""]
-    assert record == house.processor.explain("job2")[0]
+    assert record == (await house.ref.ask(Explain("job2"), timeout=1))[0]
     assert await house.ref.ask(Explain("nobody"), timeout=1) == []
     rows = await house.ref.ask(RouterRows("dynamo_frontend"), timeout=1)
     assert {prefix for prefix, _, _ in rows} >= {"dynamod_router", "dynamo_frontend_worker"}
