@@ -8,7 +8,6 @@ ActorError
   + AskCycle           the ask would wait for an actor that already waits for this one
   + RestartLimit       a supervisor saw more crashes than its intensity allows
   + StreamGap          a stream lost items (an offset lies behind the end of what arrived)
-  + StreamClosed       a stream was used after it ended
 """
 
 from dataclasses import dataclass
@@ -44,10 +43,6 @@ class RestartLimit(ActorError):
 
 class StreamGap(ActorError):
     """Items of a stream are missing."""
-
-
-class StreamClosed(ActorError):
-    """The stream has ended."""
 
 
 @dataclass(frozen=True, slots=True)

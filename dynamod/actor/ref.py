@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .cell import Envelope, asking, deadline_now
-from .errors import ActorUnreachable, AskCycle, DeadlineExceeded, MailboxFull
+from .errors import ActorUnreachable, AskCycle, MailboxFull
 
 if TYPE_CHECKING:
     from .cell import Cell
@@ -29,23 +29,6 @@ class Ref:
     def current(self) -> "Ref":
         """The same path, whichever incarnation has it."""
         return replace(self, incarnation=None)
-
-    async def send(self, message: Any, *, timeout: float | None = None) -> None:
-        """Deliver without waiting for an answer, at most once; waits while the mailbox is full.
-
-        A message that no actor gets is counted, not raised: the sender never learns more than that it was sent. Raises
-        WrongMessage, and DeadlineExceeded when the mailbox stayed full.
-        """
-        cell = self._cell(message)
-        if cell is None:
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await cell.put(Envelope(message))
-        except TimeoutError:
-            raise DeadlineExceeded(f"{self.path} has had no room for {type(message).__name__}") from None
-        except ActorUnreachable as error:
-            self.system.undelivered(self, message, str(error))
 
     def send_nowait(self, message: Any) -> None:
         """Deliver without waiting. Raises MailboxFull, or WrongMessage for a wrong type."""

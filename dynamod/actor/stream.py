@@ -5,13 +5,10 @@ A slow reader gets everything that piled up in one piece; nothing is lost and no
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-import msgspec
-
-from .errors import StreamClosed, StreamGap
-from .statistics import Total
+from .errors import StreamGap
 
 T = TypeVar("T")
 
@@ -28,103 +25,45 @@ def unseen(expected: int, offset: int, count: int) -> int:
     return min(expected - offset, count)
 
 
-class StreamStatistics(msgspec.Struct, frozen=True):
-    """Items received, items read, items waiting, pieces that were merged for a slow reader, duplicates dropped."""
-
-    received: Total
-    read: int
-    waiting: int
-    merged: Total
-    duplicates: Total
-    ended: bool
-
-
 class Stream(Generic[T]):
-    """One writer, one reader. `limit` bounds the items of the whole stream (the response it carries)."""
+    """One writer, one reader."""
 
-    def __init__(self, *, limit: int | None = None) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._waiting: list[T] = []
-        self._received = self._read = self._merged = self._duplicates = 0
+        self._received = 0
         self._ended = False
         self._error: BaseException | None = None
-        self._finish: Any = None
         self._reader: asyncio.Future[None] | None = None
 
     def push(self, offset: int, items: Sequence[T]) -> None:
-        """Add items. Raises StreamGap for a hole, StreamClosed after the end, OverflowError past the limit."""
+        """Add items; after the end they are dropped. Raises StreamGap for a hole."""
         if self._ended:
-            raise StreamClosed("the stream has ended")
+            return
         skip = unseen(self._received, offset, len(items))
-        self._duplicates += skip
         new = items[skip:] if skip else items
-        if self._limit is not None and self._received + len(new) > self._limit:
-            raise OverflowError(f"the stream is bounded to {self._limit} items")
         if new:
-            if self._waiting:
-                self._merged += 1
             self._waiting.extend(new)
             self._received += len(new)
             self._wake()
 
-    def end(self, finish: Any = None) -> None:
-        """End the stream; a second end is ignored. `finish` is what `finish` gives the reader."""
+    def end(self, error: BaseException | None = None) -> None:
+        """End the stream, with an error that the reader gets after the items before it; a second end is ignored."""
         if not self._ended:
-            self._ended, self._finish = True, finish
+            self._ended, self._error = True, error
             self._wake()
-
-    def fail(self, error: BaseException) -> None:
-        """End the stream with an error that the reader gets after the items before it."""
-        if not self._ended:
-            self._error = error
-            self.end()
-
-    def cancel(self) -> None:
-        """The reader leaves: what waits is dropped, and a further push raises StreamClosed."""
-        if not self._ended:
-            self._ended = True
-            self._waiting.clear()
-            self._wake()
-
-    @property
-    def finish(self) -> Any:
-        """What the writer gave to `end`; None before."""
-        return self._finish
-
-    @property
-    def ended(self) -> bool:
-        """Whether the writer or the reader has ended the stream."""
-        return self._ended
 
     async def read(self) -> list[T]:
-        """Everything that waits, at least one item; an empty list at the end. Raises the error given to `fail`."""
+        """Everything that waits, at least one item; an empty list at the end. Raises the error given to `end`."""
         while not self._waiting and not self._ended:
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
-        if self._waiting:
-            items, self._waiting = self._waiting, []
-            self._read += len(items)
-            return items
-        if self._error is not None:
+        items, self._waiting = self._waiting, []
+        if not items and self._error is not None:
             raise self._error
-        return []
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        try:
-            while items := await self.read():
-                for item in items:
-                    yield item
-        finally:
-            self.cancel()
-
-    def statistics(self) -> StreamStatistics:
-        """A snapshot of the stream."""
-        return StreamStatistics(
-            self._received, self._read, len(self._waiting), self._merged, self._duplicates, self._ended
-        )
+        return items
 
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():

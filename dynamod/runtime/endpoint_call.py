@@ -117,7 +117,7 @@ class _Sink(Sink):
                 try:
                     item = self._answer.item(delta)
                 except StreamGap as gap:
-                    self.stream.fail(EngineFailed(f"{self._where}: {gap}"))
+                    self.stream.end(EngineFailed(f"{self._where}: {gap}"))
                 else:
                     self._push(self._count, (item,) if item is not None else (), delta.finish)
                     self._count += item is not None
@@ -125,20 +125,20 @@ class _Sink(Sink):
                 pass
             case Failed():
                 error = delta.exception()
-                self.stream.fail(_Refused(error) if delta.retry else error)
+                self.stream.end(_Refused(error) if delta.retry else error)
         self._taken.set()
 
     def _push(self, offset: int, items: Sequence[Any], finish: str | None) -> None:
         try:
             self.stream.push(offset, items)
         except StreamGap as gap:
-            self.stream.fail(EngineFailed(f"{self._where}: {gap}"))
+            self.stream.end(EngineFailed(f"{self._where}: {gap}"))
         if finish is not None:
-            self.stream.end(finish)
+            self.stream.end()
 
     def lost(self, why: str) -> None:
         """See Sink."""
-        self.stream.fail(EngineFailed(f"{self._where}: {why}"))
+        self.stream.end(EngineFailed(f"{self._where}: {why}"))
         self._taken.set()
 
     def leave(self) -> None:

@@ -24,8 +24,6 @@ class ItemStream(Sink):
 
     def delta(self, delta: Delta) -> None:
         """Take what the other side sends."""
-        if self._stream.ended:
-            return
         if isinstance(delta, Items):
             try:
                 self._stream.push(delta.offset, delta.items)
@@ -34,8 +32,8 @@ class ItemStream(Sink):
             if delta.finish is not None:
                 self._stream.end()
         elif isinstance(delta, Failed):
-            self._stream.fail(delta.exception())
+            self._stream.end(delta.exception())
 
     def lost(self, why: str) -> None:
         """Nothing more comes, and there should have been more."""
-        self._stream.fail(EngineFailed(why))
+        self._stream.end(EngineFailed(why))

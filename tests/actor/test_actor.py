@@ -102,8 +102,8 @@ async def start(system: System, name: str = "worker") -> Ref:
 async def test_ask_returns_the_reply_and_tell_is_handled_in_order() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(1, 1))
-        await ref.send(Work(0, 2))
+        ref.send_nowait(Work(1, 1))
+        ref.send_nowait(Work(0, 2))
         assert await ref.ask(Work(0, 3), timeout=5) == 3
         assert actor_of(system, ref).done == [1, 2, 3]
 
@@ -122,7 +122,7 @@ async def test_a_type_the_actor_does_not_take_is_refused_at_send_time() -> None:
 async def test_full_mailbox_waits_or_raises_and_control_passes_it() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(10, 1))
+        ref.send_nowait(Work(10, 1))
         await asyncio.sleep(0.1)  # the first message is being handled, the mailbox is empty
         ref.send_nowait(Work(0, 2))
         ref.send_nowait(Work(0, 3))
@@ -130,7 +130,7 @@ async def test_full_mailbox_waits_or_raises_and_control_passes_it() -> None:
             ref.send_nowait(Work(0, 4))
         assert system.statistics().full == 1
         with pytest.raises(DeadlineExceeded):
-            await ref.send(Work(0, 5), timeout=1)
+            await ref.ask(Work(0, 5), timeout=1)
         reload = asyncio.get_running_loop().time()
         assert await ref.ask(Reload(), timeout=20) == "reloaded"
         assert actor_of(system, ref).done == [1], "control is read before the mail that waited longer"
@@ -143,13 +143,13 @@ async def test_full_mailbox_waits_or_raises_and_control_passes_it() -> None:
 async def test_a_waiting_sender_that_is_cancelled_leaves_its_place_to_the_next() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(10, 1))
+        ref.send_nowait(Work(10, 1))
         await asyncio.sleep(0.1)
         ref.send_nowait(Work(0, 2))
         ref.send_nowait(Work(0, 3))
         async with asyncio.TaskGroup() as group:
-            first = group.create_task(ref.send(Work(0, 4)))
-            group.create_task(ref.send(Work(0, 5)))
+            first = group.create_task(ref.ask(Work(0, 4), timeout=20))
+            group.create_task(ref.ask(Work(0, 5), timeout=20))
             await asyncio.sleep(1)
             first.cancel()
         assert await ref.ask(Work(0, 6), timeout=20) == 6
@@ -188,7 +188,7 @@ async def test_a_cancelled_asker_frees_the_receiver_at_once() -> None:
 async def test_a_message_whose_deadline_passed_in_the_mailbox_is_skipped() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(5, 1))
+        ref.send_nowait(Work(5, 1))
         with pytest.raises(DeadlineExceeded):
             await ref.ask(Work(0, 2), timeout=1)
         assert await ref.ask(Work(0, 3), timeout=10) == 3
@@ -324,8 +324,8 @@ async def test_helpers_end_with_their_actor() -> None:
 async def test_drain_finishes_what_is_there_and_refuses_the_rest() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(1, 1))
-        await ref.send(Work(1, 2))
+        ref.send_nowait(Work(1, 1))
+        ref.send_nowait(Work(1, 2))
         cell = system.cell(ref)
         assert cell is not None
         async with asyncio.TaskGroup() as group:
@@ -355,16 +355,16 @@ async def test_mail_that_nobody_reads_is_told_to_the_message_itself() -> None:
     async with System() as system:
         ref = system.start("reader", Reader, restart="temporary")
         await system.ready(ref, timeout=1)
-        await ref.send(Work(5))
+        ref.send_nowait(Work(5))
         await asyncio.sleep(0.1)
-        await ref.send(Letter())
+        ref.send_nowait(Letter())
         cell = system.cell(ref)
         assert cell is not None
         assert cell.task is not None
         cell.task.cancel()
         await asyncio.sleep(0.1)
         ref.send_nowait(Letter())
-        await ref.send(Letter())
+        ref.send_nowait(Letter())
         assert told == ["/reader: the actor ended", "/reader: no actor there", "/reader: no actor there"]
 
 
@@ -390,7 +390,7 @@ async def test_an_actor_that_does_not_stop_is_killed_after_its_timeout() -> None
     async with System() as system:
         ref = system.start("stuck", Worker, shutdown=2)
         await system.ready(ref, timeout=1)
-        await ref.send(Work(1e6))
+        ref.send_nowait(Work(1e6))
         await asyncio.sleep(0.1)
         cell = system.cell(ref)
         assert cell is not None
@@ -418,8 +418,8 @@ async def test_stopping_that_hangs_is_cut_off() -> None:
 async def test_inspect_shows_the_message_its_age_and_the_stack_of_a_hanging_actor() -> None:
     async with System() as system:
         ref = await start(system)
-        await ref.send(Work(30, 1))
-        await ref.send(Work(0, 2))
+        ref.send_nowait(Work(30, 1))
+        ref.send_nowait(Work(0, 2))
         await asyncio.sleep(7)
         facts = {entry["path"]: entry for entry in inspect_system(system)}["/worker"]
         assert facts["current"] == "Work"
