@@ -10,9 +10,9 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, Internal
 
-from .errors import Internal, error_response
+from .errors import error_response
 
 log = logging.getLogger("dynamod.frontend")
 

@@ -38,12 +38,6 @@ class NoMethod(RequestError):
         self.allow = allow
 
 
-class Internal(RequestError):
-    """500: a bug. The log has the traceback, the client a sentence."""
-
-    code_default = "internal_error"
-
-
 def error_object(error: RequestError) -> dict[str, Any]:
     """OpenAI's `{"error": {...}}`."""
     return {

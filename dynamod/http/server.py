@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
 
-from dynamod.message.errors import Overloaded, RequestError, UserError
+from dynamod.message.errors import Internal, Overloaded, RequestError, UserError
 
 from .auth import KeyCheck
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
-from .errors import Internal, error_response, status_of
+from .errors import error_response, status_of
 from .exposition import Collect, families
 from .health import State, health_routes
 from .metrics import Metrics

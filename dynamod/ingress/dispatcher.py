@@ -5,6 +5,7 @@ all workers are busy. `router.placement.DispatcherClient` is how others ask it f
 """
 
 import asyncio
+import logging
 import time
 from bisect import insort
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.view import Serving, View
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.placement import Acquire, Placement
@@ -27,6 +28,8 @@ from dynamod.transport.base import Transport
 
 from .counts import MigrationCounts, Overhead
 from .subscriptions import EventSubscriptions
+
+log = logging.getLogger("dynamod.frontend")
 
 HOUSEKEEPING = 0.5
 """Seconds between looks for load that was never released and for subscriptions that are silent."""
@@ -94,6 +97,12 @@ class _Waiting:
     turn: asyncio.Future[Placement] = field(compare=False)
 
 
+def _bug(message: Acquire) -> Internal:
+    """The error of a request whose decision raised; called in the handler of that exception."""
+    log.exception("no instance could be chosen for request %s of model %s", message.prompt.request, message.model)
+    return Internal("internal error while an instance was chosen; the log has it under this request's id")
+
+
 class Dispatcher(Actor):
     """Places requests (`Acquire`). `counts`: by model, where it observes what decisions cost.
 
@@ -137,11 +146,14 @@ class Dispatcher(Actor):
     # Messages.
 
     @handle
-    async def acquire(self, message: Acquire) -> Placement | Overloaded | asyncio.Future[Placement]:
-        """Place a request now, queue it, or refuse it."""
+    async def acquire(self, message: Acquire) -> Placement | RequestError | asyncio.Future[Placement]:
+        """Place a request now, queue it, or refuse it. A bug in the decision is that request's error."""
         key = (message.model, message.pool)
         self._serve_queue(key)
-        return self._place(key, message) or self._enqueue(key, message)
+        try:
+            return self._place(key, message) or self._enqueue(key, message)
+        except Exception:
+            return _bug(message)
 
     @control
     async def model_served(self, message: ModelServed) -> None:
@@ -222,7 +234,11 @@ class Dispatcher(Actor):
         for place, waiting in enumerate(queue):
             if waiting.turn.done():
                 continue  # its client has left, or its clock has passed
-            placement = self._place(key, waiting.message)
+            try:
+                placement = self._place(key, waiting.message)
+            except Exception:
+                waiting.turn.set_exception(_bug(waiting.message))
+                continue
             if placement is not None:
                 waiting.turn.set_result(placement)
             elif waiting.message.choosy:

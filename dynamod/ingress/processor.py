@@ -10,11 +10,12 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, Ref, Total, handle
+from dynamod.actor import Actor, Backoff, Ref, Total, handle
 from dynamod.discovery.view import View
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, UserError
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from .model_files import ModelFiles
 
 log = logging.getLogger("dynamod.frontend")
+
+RELOAD = Backoff(initial=0.5, maximum=30.0)
+"""Between attempts to load a model that could not be loaded."""
 
 CLOCK = 0.5
 """Seconds between looks at the clocks of all requests in flight."""
@@ -213,25 +217,33 @@ class Processor(Actor):
             self.context.task(self._load(name, card), f"load {name}")
 
     async def _load(self, name: str, card: ModelCard) -> None:
+        """Load a model, again and again until it is loaded or not wanted: what is missing now may come."""
+
         def wanted() -> bool:
             return self._loading.get(name) is card  # else it is gone, or another model has taken the name
 
-        try:
-            here = await self._files_of(card, wanted)
-            if here is None:
+        said = ""
+        for attempt in count(1):
+            try:
+                here = await self._files_of(card, wanted)
+                model = await asyncio.to_thread(Model.load, here, use_fast_backend=False) if here is not None else None
+                break
+            except Exception as error:
+                text = error.line() if isinstance(error, UserError) else "its tokenizer or template failed to load"
+                if f"{text}{error}" != said:  # the same failure is said once
+                    log.error("cannot serve model %s: %s", name, text, exc_info=not isinstance(error, UserError))
+                    said = f"{text}{error}"
+            await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
+            if not wanted():
                 return
-            model = await asyncio.to_thread(Model.load, here, use_fast_backend=False)
-        except UserError as error:
-            log.error("cannot serve model %s: %s", name, error.line())
-            return
-        except Exception:
-            log.exception("cannot serve model %s: its tokenizer or template failed to load", name)
-            return
-        if not wanted():
+        if model is None or not wanted():
             return
         self._ready(name, model, card)
-        await asyncio.to_thread(model.tokenizer.use_fast_backend)
-        await asyncio.to_thread(trim_memory)  # loading took several times what is kept
+        try:
+            await asyncio.to_thread(model.tokenizer.use_fast_backend)
+            await asyncio.to_thread(trim_memory)  # loading took several times what is kept
+        except Exception:  # it is served all the same
+            log.exception("the tokenizer of model %s stays the slower one", name)
 
     async def _files_of(self, card: ModelCard, wanted: Callable[[], bool]) -> ModelCard | None:
         """The card with paths that can be read here; None when it is not wanted any more."""

@@ -88,6 +88,12 @@ class EngineFailed(RequestError):
     code_default = "engine_failed"
 
 
+class Internal(RequestError):
+    """A bug of ours. The log has the traceback, the client a sentence."""
+
+    code_default = "internal_error"
+
+
 class TimedOut(RequestError):
     """A clock of the request passed: queue, first token, gap or total."""
 
@@ -105,7 +111,8 @@ class Cancelled(RequestError):
 
 
 REQUEST_ERRORS: dict[str, type[RequestError]] = {
-    error.__name__: error for error in (BadRequest, NotFound, TooLarge, Overloaded, EngineFailed, TimedOut, Cancelled)
+    error.__name__: error
+    for error in (BadRequest, NotFound, TooLarge, Overloaded, EngineFailed, Internal, TimedOut, Cancelled)
 }
 """By class name: how an error travels in a frame (`Failed.error`) and becomes itself again."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +20,9 @@ from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import Internal, Overloaded
 from dynamod.router.placement import DispatcherClient, Placement
-from dynamod.router.router import Prompt, RouterSettings
+from dynamod.router.router import Prompt, Router, RouterSettings
 
 CARD = ModelCard("m", "text", kv_cache_block_size=4)
 
@@ -99,6 +99,48 @@ async def test_places_are_given_by_priority_and_then_in_turn() -> None:
         await settled()
         assert order == ["b", "d", "a", "c", "e"]
         assert (made.waiting, made.load) == (0, 0)
+
+
+@virtual
+async def test_a_bug_in_a_decision_is_the_error_of_that_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide = Router.decide
+
+    def broken(self: Router, prompt: Prompt, *rest: Any) -> Any:
+        return 1 / 0 if prompt.request == "bad" else decide(self, prompt, *rest)
+
+    monkeypatch.setattr(Router, "decide", broken)
+    async with desk() as (made, _):
+        with pytest.raises(Internal, match="internal error"):
+            await made.acquire("bad")
+        (await made.acquire("good")).release()
+        assert made.load == 0
+
+
+@virtual
+async def test_a_bug_in_a_decision_of_the_queue_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    decide, broken = Router.decide, set[str]()
+
+    def failing(self: Router, prompt: Prompt, *rest: Any) -> Any:
+        return 1 / 0 if prompt.request in broken else decide(self, prompt, *rest)
+
+    monkeypatch.setattr(Router, "decide", failing)
+    async with desk() as (made, group):
+        with await made.acquire("first"):
+            bad, good = group.create_task(error_of(made.acquire("bad"))), group.create_task(made.acquire("good"))
+            await settled()
+            broken.add("bad")
+        await settled()
+        assert isinstance(await bad, Internal)
+        (await good).release()
+        assert made.load == 0
+
+
+async def error_of(work: Awaitable[object]) -> BaseException | None:
+    try:
+        await work
+    except Internal as error:
+        return error
+    return None
 
 
 @virtual

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dynamod.actor import Backoff
 from dynamod.engine.echo import DELAY
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
@@ -215,6 +216,25 @@ async def test_a_model_that_cannot_be_loaded_is_said_in_the_log(house, until, ca
     assert "Traceback" not in caplog.text
     assert house.processor.cards == {}
     assert house.announced == []
+
+
+async def test_a_model_that_could_not_be_loaded_is_loaded_again(house, until, monkeypatch, caplog) -> None:
+    load, failures = Model.load, iter([OSError(24, "Too many open files"), OSError(24, "Too many open files")])
+
+    def failing(card: Any, **more: Any) -> Model:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return load(card, **more)
+
+    monkeypatch.setattr(Model, "load", failing)
+    monkeypatch.setattr("dynamod.ingress.processor.RELOAD", Backoff(initial=0.01))
+    await house.start()
+    await house.worker()
+    await ready(until, house)
+    assert next(failures, None) is None
+    assert caplog.text.count("cannot serve model sample") == 1, "the same failure is said once"
+    assert "Too many open files" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["chat", "completion"])
