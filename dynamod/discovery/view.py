@@ -1,6 +1,7 @@
 """The live instances and models, as an ingress sees them: a view kept by watching the registry."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -10,7 +11,7 @@ import msgspec
 from dynamod.message.discovery import Instance, ModelCard
 
 from .base import Registry
-from .keys import CARDS, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
+from .keys import CARDS, EXITED, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
 
 log = logging.getLogger("dynamod.registry")
 
@@ -79,8 +80,10 @@ class View:
         self._on_model: list[ModelWatcher] = []
         self._on_change: list[Callable[[], None]] = []
         self._quarantined: set[str] = set()
+        self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
+        registry.watch(EXITED, self._exited)
         registry.watch(INSTANCES, self._instance_changed)
         registry.watch(CARDS, self._card_changed)
 
@@ -165,6 +168,30 @@ class View:
     def quarantined(self, instance: Instance) -> bool:
         """Whether the daemon of the instance's process does not hear from it."""
         return bool(self._quarantined) and quarantine_key(instance.node, instance.pid) in self._quarantined
+
+    async def cause(self, instance: Instance, timeout: float) -> str:
+        """Why an instance's process crashed or hung, as its daemon says.
+
+        Empty: it was ended on purpose, or the daemon has said nothing within `timeout` seconds.
+        """
+        if self.quarantined(instance):
+            return "its process was unresponsive"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.until(lambda: instance.instance_id in self._exits or self.quarantined(instance))
+        return self._exits.get(instance.instance_id, "")
+
+    def _exited(self, key: str, value: bytes | None) -> None:
+        try:
+            lease = int(key.removeprefix(EXITED), 16)
+        except ValueError:
+            log.warning("ignored %s: it names no lease", key)
+            return
+        if value is None:
+            self._exits.pop(lease, None)
+        else:
+            self._exits[lease] = value.decode(errors="replace")
+        self._changed()
 
     def _quarantine_changed(self, key: str, value: bytes | None) -> None:
         if value is None:

@@ -27,6 +27,7 @@ from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import MigrationCounts, Overhead
+from .isolation import Isolation, RetryBudget
 from .subscriptions import EventSubscriptions
 
 log = logging.getLogger("dynamod.frontend")
@@ -123,6 +124,7 @@ class Dispatcher(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
         self._queues: dict[Key, list[_Waiting]] = {}
+        self._isolations: dict[Key, Isolation] = {}
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
         self._follow_due = self._closed = False
@@ -130,6 +132,7 @@ class Dispatcher(Actor):
     async def started(self) -> None:
         """Begin to follow the view."""
         self._loop = asyncio.get_running_loop()
+        self._budget = RetryBudget(self._loop.time)
         self._subscriptions = EventSubscriptions(self._transport, self.context.task, self._loop.time, self._events)
         self._view.on_change(self._changed)
         self.context.task(self._keep_house(), "housekeeping")
@@ -149,6 +152,9 @@ class Dispatcher(Actor):
     async def acquire(self, message: Acquire) -> Placement | RequestError | asyncio.Future[Placement]:
         """Place a request now, queue it, or refuse it. A bug in the decision is that request's error."""
         key = (message.model, message.pool)
+        if message.alone:
+            return self._isolation(key).add(message)
+        self._budget.requests += not message.again
         self._serve_queue(key)
         try:
             return self._place(key, message) or self._enqueue(key, message)
@@ -202,28 +208,40 @@ class Dispatcher(Actor):
         group = self._group(key)
         if group is None:
             return None
-        router, serving = group.router, self._serving(key)
-        decision = router.decide(message.prompt, serving.instances, message.exclude)
+        router, serving, exclude = group.router, self._serving(key), message.exclude
+        isolation = self._isolations.get(key)
+        if isolation is not None and isolation.instance is not None:
+            if not message.alone:
+                exclude = {*exclude, isolation.instance}
+            else:
+                exclude = {one.instance_id for one in serving.instances if one.instance_id != isolation.instance}
+        decision = router.decide(message.prompt, serving.instances, exclude)
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
-        placement = message.placement = Placement(instance, decision, router, partial(self._load_fell, key))
+        changed = partial(self._load_fell, key)
+        placement = message.placement = Placement(instance, decision, router, changed, message.alone)
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
         self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
 
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
-        retry, queue = bool(message.exclude), self._queues.setdefault(key, [])
-        waits = message.waits and (retry or message.prompt.instance is None)
-        if waits and not retry and len(queue) >= self._settings.queue_size:
+        queue = self._queues.setdefault(key, [])
+        waits = message.waits and (message.again or message.prompt.instance is None)
+        isolation = self._isolations.get(key)
+        isolating = isolation is not None and isolation.instance is not None  # that worker comes back soon
+        if waits and not message.again and not isolating and len(queue) >= self._settings.queue_size:
             queue[:] = [one for one in queue if not one.turn.done()]
             waits = len(queue) < self._settings.queue_size
         if not waits:
             return Overloaded(f"No instance of model {message.model!r} can take the request.", retry_after=1.0)
         turn: asyncio.Future[Placement] = self._loop.create_future()
-        insort(queue, _Waiting((-message.priority, next(self._arrivals)), message, turn))
+        self._queue(key, message, turn)
         return turn
+
+    def _queue(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
+        insort(self._queues.setdefault(key, []), _Waiting((-message.priority, next(self._arrivals)), message, turn))
 
     def _serve_queue(self, key: Key) -> None:
         """Place those who wait, in their order. Who is choosy may wait although others behind it are placed."""
@@ -250,8 +268,41 @@ class Dispatcher(Actor):
 
     def _load_fell(self, key: Key) -> None:
         """A worker may have become free: serve the queue, soon."""
+        if (isolation := self._isolations.get(key)) is not None:
+            self._loop.call_soon(isolation.serve)
         if self._queues.get(key):
             self._loop.call_soon(self._serve_queue, key)
+
+    # Requests that may have been the cause of a crash.
+
+    def _isolation(self, key: Key) -> Isolation:
+        found = self._isolations.get(key)
+        if found is None:
+            found = self._isolations[key] = Isolation(
+                partial(self._place_alone, key), partial(self._acquit, key), self._budget
+            )
+        return found
+
+    def _place_alone(self, key: Key, message: Acquire, instance: int | None) -> Placement | None:
+        """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
+        group, isolation = self._group(key), self._isolations[key]
+        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in message.exclude]
+        if group is None or not untried:
+            raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
+        active = group.router.state.active
+        if instance not in untried:
+            instance = min(untried, key=lambda one: active.of(one).requests)
+        isolation.instance = instance
+        stay = [one for one in active.at(instance) if isinstance(one, Placement) and not one.leave()]
+        placement = self._place(key, message)
+        if placement is not None:
+            placement.shared = bool(stay)
+        return placement
+
+    def _acquit(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
+        message.alone, message.again = False, True
+        self._queue(key, message, turn)
+        self._loop.call_soon(self._serve_queue, key)
 
     # Following the workers.
 

@@ -1,24 +1,26 @@
 """The requests in flight of an ingress process: how they begin, and who looks after them until they end."""
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from dynamod.actor import ActorUnreachable
 from dynamod.discovery.view import View
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import Overloaded, RequestError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate
 from dynamod.migration.request import InFlightRequest, Limits
 from dynamod.preprocess.model import Model
-from dynamod.router.placement import DispatcherClient
+from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import ModelCounts
 from .lowering import Lowered
+from .suspicions import RequestSuspicions
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 
@@ -45,6 +47,7 @@ class RequestsInFlight:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._spawn, self._now, self._counts = spawn, now, counts
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
+        self._suspicions = RequestSuspicions(view, now)
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -59,8 +62,9 @@ class RequestsInFlight:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
+        suspects = [self._suspicions.check(request) for request in lowered.requests]
         run = _Run(sink)
-        run.in_flight = [self._choice(job, run, lowered, index) for index in range(len(lowered.requests))]
+        run.in_flight = [self._choice(job, run, lowered, index, suspect) for index, suspect in enumerate(suspects)]
         sink.started(len(run.in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         self._open.update(dict.fromkeys(run.in_flight))
         try:
@@ -81,17 +85,16 @@ class RequestsInFlight:
             if request.instance is not None and self._view.quarantined(request.instance):
                 request.leave("the worker's process does not answer any more")
 
-    def _choice(self, job: Job, run: "_Run", lowered: Lowered, index: int) -> InFlightRequest:
+    def _choice(self, job: Job, run: "_Run", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt = prompt_of(job, lowered, index)
-        acquire = partial(self._dispatcher.acquire, card, prompt, priority=_priority(job), timeout=self._limits.queue)
         return InFlightRequest(
             request,
             lowered.outputs[index],
             run,
             index,
             transport=self._transport,
-            acquire=acquire,
+            acquire=partial(self._acquire, card, prompt, _priority(job)),
             available=partial(self._dispatcher.available, card, prompt),
             exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
@@ -101,7 +104,16 @@ class RequestsInFlight:
             logprobs=_logprobs_of(model, run.sink) if model is not None else None,
             prompt_tokens=prompt.tokens,
             longest=self._longest,
+            suspicions=self._suspicions,
+            suspect=suspect,
         )
+
+    def _acquire(
+        self, card: ModelCard, prompt: Prompt, priority: int, exclude: Collection[int], *, alone: bool, **more: Any
+    ) -> Awaitable[Placement]:
+        # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
+        timeout = self._limits.first if alone else self._limits.queue
+        return self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
 
     def _completed(self, request: InFlightRequest) -> None:
         self._open.pop(request, None)

@@ -94,6 +94,14 @@ class Internal(RequestError):
     code_default = "internal_error"
 
 
+class PoisonRequest(RequestError):
+    """The request ended two workers, the second one while it was alone there."""
+
+    status = 422
+    kind = "invalid_request_error"
+    code_default = "poison_request"
+
+
 class TimedOut(RequestError):
     """A clock of the request passed: queue, first token, gap or total."""
 
@@ -112,7 +120,17 @@ class Cancelled(RequestError):
 
 REQUEST_ERRORS: dict[str, type[RequestError]] = {
     error.__name__: error
-    for error in (BadRequest, NotFound, TooLarge, Overloaded, EngineFailed, Internal, TimedOut, Cancelled)
+    for error in (
+        BadRequest,
+        NotFound,
+        TooLarge,
+        Overloaded,
+        EngineFailed,
+        Internal,
+        PoisonRequest,
+        TimedOut,
+        Cancelled,
+    )
 }
 """By class name: how an error travels in a frame (`Failed.error`) and becomes itself again."""
 

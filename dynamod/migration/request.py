@@ -11,7 +11,7 @@ import logging
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,6 +27,12 @@ from dynamod.transport.base import Outbound, Transport
 from .decision import Broken, decide
 
 log = logging.getLogger("dynamod.migration")
+
+PASSED = 8
+"""Tokens of an answer (or characters, or items) behind which a request that is tried alone is no suspect any more."""
+PASSED_AFTER = 1.0
+"""Seconds behind the first of them, for slow engines."""
+PASS_LOOK = 0.02
 
 
 class Output(Protocol):
@@ -84,6 +90,29 @@ class MigrationCounts(Protocol):
         """Another instance has taken it (or none has) that long after the stream broke."""
 
 
+class AcquirePlace(Protocol):
+    """Waits for a place at an instance that was not tried (router.placement.DispatcherClient.acquire)."""
+
+    def __call__(self, exclude: Collection[int], *, again: bool, alone: bool, received: int) -> Awaitable[Placement]:
+        """The arguments are those of `router.placement.Acquire`. Raises Overloaded."""
+        ...
+
+
+class Suspicions(Protocol):
+    """Who knows why workers ended, and remembers which requests were there (ingress.suspicions)."""
+
+    async def cause(self, instance: Instance) -> str:
+        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
+        ...
+
+    def suspect(self, request: Request) -> None:
+        """The request was at an instance that crashed or hung."""
+
+    def convict(self, request: Request, cause: str) -> RequestError:
+        """It was alone there. Returns the error of this request, and of those that are like it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Seconds: until an instance accepts, until the first token, between tokens, for all. None: no limit."""
@@ -98,9 +127,9 @@ class InFlightRequest:
     """One choice. `completed(request)` is called once when it is over, whatever way.
 
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
-    `acquire(tried)` waits for a place at an instance that was not tried, `available(tried)` says whether there is one.
-    `exact`: the engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and
-    answer above which an answer is not continued elsewhere, None: there is no bound.
+    `available(tried)` says whether there is an instance that was not tried. `exact`: the engine continues behind given
+    tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which an answer is not continued
+    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning.
     """
 
     def __init__(
@@ -111,8 +140,9 @@ class InFlightRequest:
         index: int,
         *,
         transport: Transport,
-        acquire: Callable[[Collection[int]], Awaitable[Placement]],
+        acquire: AcquirePlace,
         available: Callable[[Collection[int]], bool],
+        suspicions: Suspicions,
         exact: bool,
         limit: int,
         now: Callable[[], float],
@@ -121,6 +151,7 @@ class InFlightRequest:
         logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
         prompt_tokens: int = 0,
         longest: int | None = None,
+        suspect: bool = False,
     ) -> None:
         self.request = request
         self.index = index
@@ -130,6 +161,7 @@ class InFlightRequest:
         self._sink, self._show = sink, sink.text
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit = exact, limit
+        self._suspicions, self._suspect, self._sent = suspicions, suspect, False
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
@@ -152,12 +184,14 @@ class InFlightRequest:
         try:
             while not self.over:
                 self._waiting = asyncio.current_task()
-                placement = await self._acquire(self._tried)
+                placement = await self._place()
                 self._waiting = None
                 with placement:
                     broken = await self._send(placement)
+                    if broken is not None and broken.died:
+                        await self._judge(placement)
                 if broken is not None and not self.over:
-                    self._move(*broken)
+                    self._move(broken)
         except RequestError as error:
             self._fail(error)
         except asyncio.CancelledError:
@@ -167,9 +201,24 @@ class InFlightRequest:
         except Exception as error:
             self._bug(error)
 
+    def _place(self) -> Awaitable[Placement]:
+        return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
+
+    async def _judge(self, placement: Placement) -> None:
+        """The instance is dead. Raises PoisonRequest when it was this request that crashed it."""
+        cause = await self._suspicions.cause(placement.instance)
+        if not cause or self.over:
+            return
+        if placement.alone and not placement.shared:
+            placement.guilty = True
+            raise self._suspicions.convict(self.request, cause)
+        self._suspicions.suspect(self.request)
+        self._suspect = True
+
     async def _send(self, placement: Placement) -> "_Break | None":
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
-        self._placement, self.instance = placement, placement.instance
+        self._placement, self.instance, self._sent = placement, placement.instance, True
+        placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
         self.accepted = False
         self.moved_at = self._now()
@@ -187,12 +236,36 @@ class InFlightRequest:
             attempt.loop.call_soon(log.warning, text, self.request.request_id, self._broke_why)
             self._broke_why = ""
         try:
+            if placement.alone:
+                await self._until_passed(attempt, placement)
             return await attempt.ended
         finally:
             self.instance = None
 
-    def _move(self, why: str, retry: bool) -> None:
+    async def _until_passed(self, attempt: "_Attempt", placement: Placement) -> None:
+        """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
+        since = None
+        while not attempt.ended.done():
+            now = self._now()
+            since = now if since is None and self._received > self._base else since
+            if self._received - self._base >= PASSED or (since is not None and now - since >= PASSED_AFTER):
+                placement.passed()
+                return
+            await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
+
+    def _displace(self) -> bool:
+        if self._attempt is None or (self._received and (not self._exact or self._too_long())):
+            return False
+        self._tried.discard(self._placement.instance.instance_id)  # nothing is wrong with it
+        self._break("its worker tries another request alone", retry=True, displaced=True)
+        return True
+
+    def _move(self, broken: "_Break") -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
+        if broken.displaced:
+            self._broke_why = broken.why
+            return
+        why, retry = broken.why, broken.retry
         received, long = self._received, self._too_long()
         others = self._available(self._tried)
         verdict = decide(Broken(why, retry, received, self._exact, len(self._tried), self._limit, others, long))
@@ -221,7 +294,7 @@ class InFlightRequest:
     def leave(self, why: str) -> None:
         """The instance cannot be waited for: go on elsewhere, or end with an error."""
         if self._attempt is not None:
-            self._break(why, retry=False)
+            self._break(why, retry=False, died=True)
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.
@@ -243,10 +316,12 @@ class InFlightRequest:
         elif limits.queue is not None and waited > limits.queue:
             self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
 
-    def _break(self, why: str, *, retry: bool, notify_engine: bool = True) -> None:
-        """The attempt is worth nothing any more. `retry`: its instance did nothing for the request."""
+    def _break(
+        self, why: str, *, retry: bool, notify_engine: bool = True, died: bool = False, displaced: bool = False
+    ) -> None:
+        """The attempt is worth nothing any more; see `_Break`."""
         self.moved_at = self._now()
-        self._leave_instance((why, retry), notify_engine)
+        self._leave_instance(_Break(why, retry, died, displaced), notify_engine)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
@@ -394,8 +469,15 @@ class InFlightRequest:
             self._fail(delta.exception(), notify_engine=False)
 
 
-_Break = tuple[str, bool]
-"""Why an attempt broke, and whether its instance did nothing for the request."""
+class _Break(NamedTuple):
+    """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
+    more. `displaced`: the instance is needed for another request.
+    """
+
+    why: str
+    retry: bool
+    died: bool = False
+    displaced: bool = False
 
 
 class _Attempt:
@@ -416,7 +498,7 @@ class _Attempt:
 
     def lost(self, why: str) -> None:
         if self._request._attempt is self:
-            self._request._break(why, retry=False, notify_engine=False)
+            self._request._break(why, retry=False, notify_engine=False, died=True)
 
 
 def _openai(finish: str) -> str:

@@ -139,6 +139,11 @@ class ActiveLoad:
         requests = len(load.keys)
         return Load(len(load.blocks) + requests, load.prefill, requests)  # each has a partial block too
 
+    def at(self, worker: int) -> list[Hashable]:
+        """The keys of a worker's requests, in the order of their start."""
+        load = self._workers.get(worker)
+        return list(load.keys) if load is not None else []
+
     def users(self, blocks: Sequence[int]) -> Collection[int]:
         """Workers that have any of a prompt's blocks in use."""
         return self._heads.get(blocks[0], {}).keys() if blocks else ()

@@ -20,22 +20,35 @@ NO_LIMIT = 1e9
 class Placement:
     """A request counts as load at `instance` until `release`, which a `with` block calls at its end.
 
-    `decision` says why it is there.
+    `decision` says why it is there. `alone`: the instance takes no other request until this one has `passed`, because
+    it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause. `leave`:
+    set by whoever holds the placement; called when the instance is needed for such a request, it returns whether this
+    one has left.
     """
 
-    __slots__ = ("_changed", "_router", "decision", "instance")
+    __slots__ = ("_changed", "_router", "alone", "decision", "guilty", "instance", "leave", "shared")
 
-    def __init__(self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None]) -> None:
-        self.instance, self.decision = instance, decision
+    def __init__(
+        self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None], alone: bool = False
+    ) -> None:
+        self.instance, self.decision, self.alone = instance, decision, alone
+        self.guilty = self.shared = False
         self._router, self._changed = router, changed
+        self.leave: Callable[[], bool] = _stays
 
     def prefill_completed(self) -> None:
         """The instance has sent the first token: the prompt is no load any more."""
         self._router.prefill_completed(self)
         self._changed()
 
+    def passed(self) -> None:
+        """The instance has lived through what the request does: others may come."""
+        self.alone = False
+        self._changed()
+
     def release(self) -> None:
         """The instance has no more to do with the request. Called again, it does nothing."""
+        self.alone = False
         self._router.finished(self)
         self._changed()
 
@@ -48,12 +61,18 @@ class Placement:
         self.release()
 
 
+def _stays() -> bool:
+    return False
+
+
 @dataclass(slots=True, eq=False)
 class Acquire:
     """Message to the dispatcher: place a request of a model. The reply is a Placement, or an Overloaded error.
 
-    `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `placement` is what
-    was granted: who leaves before the reply has come finds it here.
+    `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `again`: its client
+    has seen it begin, so it waits whatever the size of the queue. `alone`: at an instance that takes no other
+    meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: who leaves
+    before the reply has come finds it here.
     """
 
     model: str
@@ -62,6 +81,9 @@ class Acquire:
     priority: int = 0
     pool: str = ""
     waits: bool = True
+    again: bool = False
+    alone: bool = False
+    received: int = 0
     placement: Placement | None = None
 
     @property
@@ -86,14 +108,17 @@ class DispatcherClient:
         priority: int = 0,
         pool: str = "",
         waits: bool = True,
+        again: bool = False,
+        alone: bool = False,
+        received: int = 0,
         timeout: float | None = None,
     ) -> Placement:
         """Wait for the request's turn, at most `timeout` seconds, and return its place; use it in a `with` block.
 
-        A retry (`exclude` is not empty) waits whatever the queue's size, because its client is in the middle of an
-        answer. Cancelling leaves the queue, and releases what was granted meanwhile. Raises Overloaded.
+        The other arguments are those of `Acquire`. Cancelling leaves the queue, and releases what was granted
+        meanwhile. Raises Overloaded.
         """
-        message = Acquire(card.name, prompt, exclude, priority, pool, waits)
+        message = Acquire(card.name, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
         timeout = NO_LIMIT if timeout is None else timeout
         try:
             placement: Placement = await self.dispatcher.ask(message, timeout=timeout)

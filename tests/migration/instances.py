@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Self
 from dynamod.actor import testing
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.errors import Overloaded, PoisonRequest, RequestError
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.worker import Chat, Generate, Request, Stops
 from dynamod.migration.request import InFlightRequest
@@ -138,8 +138,16 @@ class Send:
 class Charge:
     """Stands for a Placement: what is charged to an instance until it is released."""
 
-    def __init__(self, air: "Air", instance: Instance) -> None:
-        self.air, self.instance = air, instance
+    def __init__(self, air: "Air", instance: Instance, alone: bool = False) -> None:
+        self.air, self.instance, self.alone = air, instance, alone
+        self.shared = self.guilty = False
+        self.leave: Any = None
+        self.passes = 0
+
+    def passed(self) -> None:
+        assert self.alone
+        self.alone = False
+        self.passes += 1
 
     def prefill_completed(self) -> None:
         assert self.air.charged is self
@@ -176,7 +184,12 @@ class Air:
         longest: int | None = None,
         request: Any = None,
         output: Any = None,
+        suspect: bool = False,
     ) -> None:
+        self.crashes: dict[int, str] = {}  # instance -> why its process crashed
+        self.suspected: list[str] = []
+        self.guilty: list[str] = []
+        self.alone: list[bool] = []  # of each acquire
         self.made.append(self)
         self.too_longs = 0
         self._columns = columns
@@ -206,6 +219,8 @@ class Air:
             0,
             transport=self,
             acquire=self.acquire,  # type: ignore[arg-type]
+            suspicions=self,  # type: ignore[arg-type]
+            suspect=suspect,
             available=self.available,
             exact=exact and not text,
             limit=limit,
@@ -219,13 +234,15 @@ class Air:
 
     # The dispatcher: what is charged is on the books until it is released.
 
-    async def acquire(self, tried: Collection[int]) -> Charge:
+    async def acquire(self, tried: Collection[int], *, again: bool, alone: bool, received: int) -> Charge:
+        assert again is bool(self.sends)
+        self.alone.append(alone)
         assert self.charged is None, "the account of the attempt before must be closed"
         while True:
             there = [one for one in self.instances if one.instance_id not in tried]
             free = next((one for one in there if one.instance_id not in self.busy), None)
             if free is not None:
-                self.charged = Charge(self, free)
+                self.charged = Charge(self, free, alone)
                 return self.charged
             self.waiting += 1
             if not self.patient:
@@ -244,6 +261,18 @@ class Air:
         """No instance is busy any more."""
         self.busy.clear()
         self.freed.set()
+
+    # Who knows why instances ended.
+
+    async def cause(self, instance: Instance) -> str:
+        return self.crashes.get(instance.instance_id, "")
+
+    def suspect(self, request: Request) -> None:
+        self.suspected.append(request.request_id)
+
+    def convict(self, request: Request, cause: str) -> RequestError:
+        self.guilty.append(cause)
+        return PoisonRequest(cause)
 
     # Its moves.
 

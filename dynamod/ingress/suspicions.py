@@ -1,0 +1,74 @@
+"""Which requests were at workers that crashed or hung, and which of them are known to be the cause."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+
+import msgspec
+
+from dynamod.discovery.view import View
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import PoisonRequest
+from dynamod.message.worker import Generate, Request
+
+REMEMBERED = 600.0
+"""Seconds for which requests like one that crashed a worker are refused, or tried alone."""
+
+MOST = 10_000
+"""Requests that are remembered."""
+
+CAUSE = 0.05
+"""Seconds for the daemon of a process to say how it ended. It does so within some milliseconds, or it is gone too."""
+
+
+class RequestSuspicions:
+    """The `Suspicions` of an ingress process. `now`: seconds of a monotonic clock."""
+
+    def __init__(self, view: View, now: Callable[[], float]) -> None:
+        self._view, self._now = view, now
+        self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
+
+    async def cause(self, instance: Instance) -> str:
+        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
+        return await self._view.cause(instance, CAUSE)
+
+    def check(self, request: Request) -> bool:
+        """Whether a new request is to be tried alone. Raises PoisonRequest for one like another that was guilty."""
+        if not self._known:
+            return False
+        since, cause = self._known.get(_content(request), (0.0, ""))
+        if not since or self._now() - since > REMEMBERED:
+            return False
+        if cause:
+            raise _poison(cause, "another request like this one")
+        return True
+
+    def suspect(self, request: Request) -> None:
+        """The request was at an instance that crashed or hung."""
+        self._remember(request, "")
+
+    def convict(self, request: Request, cause: str) -> PoisonRequest:
+        """It was alone there."""
+        self._remember(request, cause)
+        return _poison(cause, "this request")
+
+    def _remember(self, request: Request, cause: str) -> None:
+        key = _content(request)
+        self._known[key] = (self._now(), cause)
+        self._known.move_to_end(key)
+        while len(self._known) > MOST:
+            self._known.popitem(last=False)
+
+
+def _poison(cause: str, who: str) -> PoisonRequest:
+    return PoisonRequest(f"{who} ended two workers, the second one while it was alone there: {cause}")
+
+
+def _content(request: Request) -> bytes:
+    """What the engine works on: a prompt crashes it whatever the request's id, sampling and limits."""
+    content = request.token_ids if isinstance(request, Generate) else msgspec.msgpack.encode(_anonymous(request))
+    return blake2b(content, digest_size=16).digest()
+
+
+def _anonymous(request: Request) -> Request:
+    return msgspec.structs.replace(request, request_id="")

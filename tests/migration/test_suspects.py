@@ -1,0 +1,123 @@
+"""A request whose instance crashed: tried alone, passed or guilty; and one that makes room for another's trial."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dynamod.message.errors import PoisonRequest
+from dynamod.migration.request import PASSED, PASSED_AFTER
+
+from .instances import virtual
+
+
+@virtual
+async def test_after_a_crash_it_is_tried_alone_and_passes_with_its_first_tokens(words: Any) -> None:
+    air = words.Air()
+    send = await air.start()
+    send.tokens(1, 2)
+    air.crashes[1] = "exit code 1"
+    send.lose()
+    await air.settle()
+    assert (air.alone, air.suspected) == ([False, True], ["r"])
+    send = air.sends[-1]
+    trial = air.charged
+    assert send.prior == [1, 2]
+    for token in range(1, PASSED):
+        send.tokens(token)
+    await asyncio.sleep(0.1)
+    assert trial.alone
+    send.tokens(PASSED)
+    await asyncio.sleep(0.1)
+    assert not trial.alone
+    send.tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.finished
+    assert air.guilty == []
+
+
+@virtual
+async def test_a_slow_engine_passes_by_time(words: Any) -> None:
+    air = words.Air(suspect=True)
+    send = await air.start()
+    await asyncio.sleep(5)
+    assert air.charged.alone, "the prompt may crash it still"
+    send.tokens(1)
+    await asyncio.sleep(PASSED_AFTER + 0.1)
+    assert not air.charged.alone
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@pytest.mark.parametrize("how", ["lose", "leave"])
+@virtual
+async def test_the_one_that_crashes_a_second_instance_alone_is_refused(words: Any, how: str) -> None:
+    air = words.Air()
+    send = await air.start()
+    for number in (1, 2):
+        air.crashes[number] = f"crash {number}"
+        if how == "lose":
+            send.lose()
+        else:
+            air.inflight.leave("it does not answer")
+        await air.settle()
+        send = air.sends[-1]
+    (error,) = air.client.errors
+    assert isinstance(error, PoisonRequest)
+    assert (error.status, error.code) == (422, "poison_request")
+    assert (air.guilty, air.suspected, len(air.sends)) == (["crash 2"], ["r"], 2)
+
+
+@virtual
+async def test_an_end_on_purpose_makes_nobody_suspect(words: Any) -> None:
+    air = words.Air()
+    send = await air.start()
+    send.lose()
+    await air.settle()
+    air.crashes[3] = "exit code 1"
+    air.sends[-1].lose()
+    await air.settle()
+    assert air.alone == [False, False, False]
+    air.sends[-1].lose()
+    await air.settle()
+    assert air.suspected == ["r"]
+    assert not isinstance(air.client.errors[0], PoisonRequest)
+
+
+@virtual
+async def test_one_that_was_not_alone_is_not_guilty(words: Any) -> None:
+    air = words.Air(suspect=True)
+    send = await air.start()
+    air.charged.shared = True
+    air.crashes[1] = "exit code 1"
+    send.lose()
+    await air.settle()
+    assert (air.guilty, air.suspected, air.alone) == ([], ["r"], [True, True])
+    air.sends[-1].tokens(0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_it_makes_room_for_a_trial_and_may_come_back(words: Any) -> None:
+    air = words.Air(1)
+    send = await air.start()
+    send.tokens(1, 2)
+    assert air.charged.leave()
+    assert send.cancelled == 1
+    await air.settle()
+    send = air.sends[-1]
+    assert (send.instance.instance_id, send.prior, air.broken) == (1, [1, 2], [])
+    send.tokens(3, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "abc"
+
+
+@virtual
+async def test_an_answer_that_cannot_go_on_elsewhere_makes_no_room(words: Any) -> None:
+    air = words.Air(exact=False)
+    send = await air.start()
+    send.tokens(1)
+    assert not air.charged.leave()
+    send.tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
