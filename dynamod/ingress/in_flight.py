@@ -11,7 +11,8 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import Overloaded, RequestError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate
-from dynamod.migration.request import InFlightRequest, Limits
+from dynamod.migration.base import Limits
+from dynamod.migration.request import InFlightRequest
 from dynamod.preprocess.model import Model
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt

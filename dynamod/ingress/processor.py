@@ -19,7 +19,7 @@ from dynamod.actor import Actor, Backoff, Ref, Total, handle
 from dynamod.discovery.view import View
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, UserError
-from dynamod.migration.request import Limits
+from dynamod.migration.base import Limits
 from dynamod.preprocess.model import Model
 from dynamod.router.decision import Decision
 from dynamod.router.placement import DispatcherClient

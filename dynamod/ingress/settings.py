@@ -17,7 +17,7 @@ from dynamod.router.policies import NAMES, mode_of
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
-    from dynamod.migration.request import Limits
+    from dynamod.migration.base import Limits
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Factor = Annotated[float, Meta(ge=0, le=1e9)]
@@ -104,7 +104,7 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     def limits(self) -> "Limits":
         """How long a request may take."""
-        from dynamod.migration.request import Limits  # a command that reads a graph does not need it
+        from dynamod.migration.base import Limits  # a command that reads a graph does not need it
 
         return Limits(self.queue_timeout, self.first_token_timeout, self.token_gap_timeout, self.request_timeout)
 

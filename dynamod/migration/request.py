@@ -10,8 +10,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +23,7 @@ from dynamod.message.worker import Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Transport
 
+from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, decide
 
 log = logging.getLogger("dynamod.migration")
@@ -33,94 +33,6 @@ PASSED = 8
 PASSED_AFTER = 1.0
 """Seconds behind the first of them, for slow engines."""
 PASS_LOOK = 0.02
-
-
-class Output(Protocol):
-    """What makes text of an engine's deltas, and knows when the answer is over (preprocess.output).
-
-    An engine sends ids or text.
-    """
-
-    finish: str | None
-    completion_tokens: int
-
-    def token(self, index: int) -> str:
-        """`push` of one id behind which the engine goes on."""
-        ...
-
-    def push(self, ids: Sequence[int], engine_finish: str | None = None) -> str:
-        """Text for new ids; sets `finish` when the answer is over. `engine_finish`: these are the engine's last."""
-        ...
-
-    def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
-        """Text to show for new text, which stands for so many tokens."""
-        ...
-
-    def end(self, finish: str) -> str:
-        """The engine is done: what was held back."""
-        ...
-
-
-class ChoiceSink(Protocol):
-    """Where the answer goes: the part of ingress.base.ResponseSink that one choice calls."""
-
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """New text."""
-
-    def chunk(self, index: int, chunk: Any) -> None:
-        """A value that the engine made itself."""
-
-    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
-        """The choice is complete."""
-
-    def fail(self, error: RequestError) -> None:
-        """The choice ends with an error."""
-
-
-class MigrationCounts(Protocol):
-    """Counts migrations (http.metrics.MigrationCounts)."""
-
-    def broke(self, ongoing: bool) -> None:
-        """A request is sent again; `ongoing`: part of its answer had come."""
-
-    def too_long(self) -> None:
-        """An answer could not move because of its length."""
-
-    def settled(self, seconds: float, ok: bool) -> None:
-        """Another instance has taken it (or none has) that long after the stream broke."""
-
-
-class AcquirePlace(Protocol):
-    """Waits for a place at an instance that was not tried (router.placement.DispatcherClient.acquire)."""
-
-    def __call__(self, exclude: Collection[int], *, again: bool, alone: bool, received: int) -> Awaitable[Placement]:
-        """The arguments are those of `router.placement.Acquire`. Raises Overloaded."""
-        ...
-
-
-class Suspicions(Protocol):
-    """Who knows why workers ended, and remembers which requests were there (ingress.suspicions)."""
-
-    async def cause(self, instance: Instance) -> str:
-        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
-        ...
-
-    def suspect(self, request: Request) -> None:
-        """The request was at an instance that crashed or hung."""
-
-    def convict(self, request: Request, cause: str) -> RequestError:
-        """It was alone there. Returns the error of this request, and of those that are like it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds: until an instance accepts, until the first token, between tokens, for all. None: no limit."""
-
-    queue: float | None = 30.0
-    first: float | None = 600.0
-    gap: float | None = 120.0
-    total: float | None = None
 
 
 class InFlightRequest:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from dynamod.message.errors import UserError
-from dynamod.migration.request import Limits
+from dynamod.migration.base import Limits
 
 Fault = Literal[
     "crash",

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynamod.migration.request import Limits
+from dynamod.migration.base import Limits
 
 from .instances import Air
 

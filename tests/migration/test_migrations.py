@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from dynamod.migration.request import Limits
+from dynamod.migration.base import Limits
 
 from .instances import virtual
 

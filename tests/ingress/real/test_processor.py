@@ -406,7 +406,7 @@ async def test_a_bug_in_lowering_does_not_end_the_processor(house, until, monkey
 
 async def test_the_clocks_are_watched(house, until, words, monkeypatch) -> None:
     from dynamod.ingress import processor
-    from dynamod.migration.request import Limits
+    from dynamod.migration.base import Limits
 
     monkeypatch.setattr(processor, "CLOCK", 0.01)
     await house.start(limits=Limits(first=0.05))
