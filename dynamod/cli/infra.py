@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .form import Form, Output
+from .options import Form, Output
 
 _EXAMPLES = """\b
 Examples:

@@ -14,8 +14,8 @@ from . import entries
 from .client import ChatClient
 
 if TYPE_CHECKING:
+    from dynamod.cli.flags import RunArguments
     from dynamod.cli.interrupt import Interrupts, Talk
-    from dynamod.cli.run import RunArguments
 
 MAX_TOKENS = 8192
 TEMPERATURE = 0.7
