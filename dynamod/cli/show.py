@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from .tables import table
+from .tables import duration, table
 
 
 def show(command: str, value: Any, output: str) -> None:
@@ -113,11 +113,3 @@ def actors(entries: list[dict[str, Any]]) -> str:
             block += [f"    {line}" for line in task["stack"]]
         blocks.append("\n".join(block))
     return "\n".join(blocks)
-
-
-def duration(seconds: float) -> str:
-    """`3 s`, `12 min`, `5 h`, `3 d`."""
-    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds // 86400)} d"

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .top_rows import IngressFacts, ProcessRow, Top, WorkerFacts
+from .tables import duration
+from .top_rows import ProcessRow, Top, WorkerFacts
 
 GAP = 2
 """Characters between columns."""
@@ -12,10 +14,10 @@ ALWAYS = 100
 
 @dataclass(frozen=True)
 class Column:
-    """`keep`: the column with the lowest number goes first when the terminal is too narrow, ALWAYS never."""
+    """`cell`: its text of a ProcessRow. `keep`: the lowest goes first when the terminal is too narrow, ALWAYS never."""
 
     title: str
-    cell: Callable[[ProcessRow], str]
+    cell: Callable[[Any], str]
     keep: int
     right: bool = True
 
@@ -65,14 +67,6 @@ def widths(parts: Iterable[Section]) -> dict[str, int]:
     return found
 
 
-def _ingress(show: Callable[[IngressFacts], str]) -> Callable[[ProcessRow], str]:
-    return lambda row: show(row.ingress) if row.ingress is not None else "-"
-
-
-def _worker(show: Callable[[WorkerFacts], str]) -> Callable[[ProcessRow], str]:
-    return lambda row: show(row.worker) if row.worker is not None else "-"
-
-
 def state(row: ProcessRow) -> str:
     """`Ready`; `Ready?` of a process that does not answer."""
     return row.state if row.answers or row.state != "Ready" else f"{row.state}?"
@@ -96,12 +90,7 @@ def size(value: int | None) -> str:
 
 def age(seconds: float | None) -> str:
     """`-`, `7s`, `12m`, `5h`, `3d`."""
-    if seconds is None:
-        return "-"
-    for limit, unit, length in ((120, "s", 1), (7200, "m", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{int(seconds // length)}{unit}"
-    return f"{int(seconds // 86400)}d"
+    return "-" if seconds is None else duration(seconds, "smhd")
 
 
 def both(low: float | None, high: float | None) -> str:
@@ -133,16 +122,18 @@ BASE = (
     Column("MAIL", lambda row: str(row.mailbox if row.mailbox is not None else "-"), 1),
 )
 INGRESS = (
-    Column("FLIGHTS", _ingress(lambda one: str(one.in_flight)), ALWAYS),
-    Column("QUEUED", _ingress(lambda one: str(one.queued)), 4),
-    Column("REQ/S", _ingress(lambda one: number(one.requests_per_second)), ALWAYS),
-    Column("TTFT MS 50/99", _ingress(lambda one: both(one.ttft_p50, one.ttft_p99)), 11),
-    Column("ITL MS 50/99", _ingress(lambda one: both(one.itl_p50, one.itl_p99)), 10),
+    Column("FLIGHTS", lambda row: str(row.ingress.in_flight), ALWAYS),
+    Column("QUEUED", lambda row: str(row.ingress.queued), 4),
+    Column("REQ/S", lambda row: number(row.ingress.requests_per_second), ALWAYS),
+    Column("TTFT MS 50/99", lambda row: both(row.ingress.ttft_p50, row.ingress.ttft_p99), 11),
+    Column("ITL MS 50/99", lambda row: both(row.ingress.itl_p50, row.ingress.itl_p99), 10),
 )
+"""Of rows that have `ingress`."""
 WORKER = (
-    Column("RUN", _worker(lambda one: str(one.running)), ALWAYS),
-    Column("WAIT", _worker(lambda one: str(one.waiting)), 12),
-    Column("BLOCKS", _worker(blocks), 11),
-    Column("HIT", _worker(lambda one: share(one.hit_rate)), 7),
-    Column("TOKENS/S", _worker(lambda one: number(one.tokens_per_second)), ALWAYS),
+    Column("RUN", lambda row: str(row.worker.running), ALWAYS),
+    Column("WAIT", lambda row: str(row.worker.waiting), 12),
+    Column("BLOCKS", lambda row: blocks(row.worker), 11),
+    Column("HIT", lambda row: share(row.worker.hit_rate), 7),
+    Column("TOKENS/S", lambda row: number(row.worker.tokens_per_second), ALWAYS),
 )
+"""Of rows that have `worker`."""

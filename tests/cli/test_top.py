@@ -43,19 +43,18 @@ def look(
 ) -> Look:
     pids = {str(one["pid"]): {"cpu": cpu, "rss": 87 << 20} for one in rows}
     names = {"worker": "agg/Worker.0", "ingress": "agg/ingress.0"}
-    return Look(
-        {
-            "version": "0",
-            "node": "here",
-            "pid": holder,
-            "uptime": 9.0,
-            "at": at,
-            "rows": rows,
-            "instances": {pid: f"{int(pid):x}" for pid in pids},
-            "vitals": pids,
-            "statistics": msgspec.json.decode(msgspec.json.encode({names[key]: one for key, one in told.items()})),
-        }
-    )
+    answer = {
+        "version": "0",
+        "node": "here",
+        "pid": holder,
+        "uptime": 9.0,
+        "at": at,
+        "rows": rows,
+        "instances": {pid: f"{int(pid):x}" for pid in pids},
+        "vitals": pids,
+        "statistics": msgspec.json.decode(msgspec.json.encode({names[key]: one for key, one in told.items()})),
+    }
+    return msgspec.convert(answer, Look)
 
 
 ROWS = [row("agg/Worker.0", "Worker", 30), row("agg/ingress.0", "Processor", 31), row("agg/ingress.0", "Frontend", 31)]
