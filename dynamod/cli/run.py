@@ -4,7 +4,6 @@
 """
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from dynamod.engine.names import DEFAULT
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
+from .arguments import read_object
 from .flags import RunArguments, frontend_parser, joined, parse, parser
 
 if TYPE_CHECKING:
@@ -152,6 +152,12 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         )
     if arguments.rest and not file:
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
+    if file:
+        engine_args: dict[str, Any] = {"argv": _argv(arguments)}
+    elif extra := flags.extra_engine_args:
+        engine_args = read_object(extra, f"--extra-engine-args {extra}", 'for example {"max_seqs": 8}')
+    else:
+        engine_args = {}
     config = {
         "engine": f"{engine}:{Path(file).expanduser().absolute()}" if file else engine,
         "model": arguments.model or None,
@@ -160,7 +166,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         "migration_limit": flags.migration_limit if flags.migration_limit is not None else 3,
         "static": flags.static_worker or None,
         "endpoint": address.endpoint,
-        "engine_args": {"argv": _argv(arguments)} if file else _engine_args(flags.extra_engine_args),
+        "engine_args": engine_args,
     }
     spec = replace(
         _spec("Worker", WORKER, config),
@@ -189,27 +195,6 @@ def _argv(arguments: RunArguments) -> list[str]:
     }
     said = [word for name, value in words.items() if value is not None for word in (name, str(value))]
     return [*said, *arguments.rest]
-
-
-def _engine_args(file: str | None) -> dict[str, Any]:
-    if file is None:
-        return {}
-    import yaml
-
-    try:
-        with open(file, encoding="utf-8") as stream:
-            text = stream.read()
-        try:
-            value = json.loads(text)  # YAML is nearly a superset: it takes 1e-5 for a string
-        except ValueError:
-            value = yaml.safe_load(text)
-    except OSError as error:
-        raise UserError(f"--extra-engine-args {file}: {error.strerror}", "check the path") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"--extra-engine-args {file}: {error}", "it must hold a JSON or YAML object") from None
-    if not isinstance(value, dict):
-        raise UserError(f"--extra-engine-args {file} holds no object", 'for example {"max_seqs": 8}')
-    return value
 
 
 def _spec(name: str, kind: str, config: Mapping[str, Any]) -> ServiceSpec:

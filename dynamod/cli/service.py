@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod import __version__
 from dynamod.message.errors import UserError
 
-from .arguments import Parser, configure_logs
+from .arguments import Parser, configure_logs, read_object
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
@@ -89,14 +89,7 @@ def read_settings(file: str | None) -> dict[str, Any]:
         if file is not None:
             raise UserError(f"no file {file}", "check --config")
         return {}
-    import yaml
-
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}", "it must be YAML") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: it is no mapping", f"known keys: {', '.join(sorted(KNOWN))}")
+    value = read_object(str(path), str(path), f"known keys: {', '.join(sorted(KNOWN))}")
     _check(value, KNOWN, path, "")
     for number, graph in enumerate(value.get("graphs") or []):
         if not isinstance(graph, dict):

@@ -76,13 +76,14 @@ class _Live:
 
         self._before = _look(self._control)
         self._view = top(self._before)
+        self._live = Live(self, console=Console(), screen=True, auto_refresh=False)
         loop = asyncio.get_running_loop()
-        with _keys(), Live(self, console=Console(), screen=True, auto_refresh=False) as self._live:
-            loop.add_reader(sys.stdin, self._pressed)
-            for number in ENDS:
-                loop.add_signal_handler(number, self._over.set)
-            loop.add_signal_handler(signal.SIGWINCH, self._live.refresh)
+        for number in ENDS:
+            loop.add_signal_handler(number, self._over.set)
+        loop.add_signal_handler(signal.SIGWINCH, self._live.refresh)
+        with _keys(), self._live:
             self._live.refresh()
+            loop.add_reader(sys.stdin, self._pressed)
             threading.Thread(target=self._ask, args=(loop,), daemon=True, name="ask").start()
             await self._over.wait()
 
