@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.errors import RequestError
 
 
 class Unauthorized(RequestError):
@@ -46,14 +46,7 @@ class Internal(RequestError):
 
 def error_object(error: RequestError) -> dict[str, Any]:
     """OpenAI's `{"error": {...}}`."""
-    return {
-        "error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code},
-    }
-
-
-def status_of(error: RequestError, overload_status: int) -> int:
-    """HTTP status of an error; an overload answers with the status the operator chose."""
-    return overload_status if isinstance(error, Overloaded) else error.status
+    return {"error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code}}
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
@@ -81,8 +74,4 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 def printable(text: str) -> str:
     """Text that can be encoded: lone surrogates (from paths or engines) become question marks."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    return text.encode("utf-8", "replace").decode()

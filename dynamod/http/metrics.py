@@ -1,6 +1,7 @@
 """What the server counts: plain ints and lists on the hot path. Scrapes and `dynamo top` read them."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -42,9 +43,9 @@ class Histogram:
 class ModelMetrics:
     """Everything counted under one `model` label."""
 
-    requests: dict[tuple[str, str, str], int] = field(default_factory=dict)  # endpoint, request_type, status
-    rejections: dict[str, int] = field(default_factory=dict)  # endpoint
-    cancellations: dict[tuple[str, str], int] = field(default_factory=dict)  # endpoint, request_type
+    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # endpoint, request_type, status
+    rejections: Counter[tuple[str]] = field(default_factory=Counter)  # endpoint
+    cancellations: Counter[tuple[str, str]] = field(default_factory=Counter)  # endpoint, request_type
     inflight: int = 0
     queued: int = 0  # accepted, no token yet
     output_tokens: int = 0
@@ -70,12 +71,11 @@ class Metrics:
     def model(self, name: str) -> ModelMetrics:
         """Counters of a served model, by its name in lower case as in the original."""
         label = name.lower()
-        found = self.models.get(label)
-        if found is None:
-            if len(self.models) >= MAX_MODELS:
-                label = UNKNOWN
-            found = self.models.setdefault(label, ModelMetrics())
-        return found
+        if label not in self.models and len(self.models) >= MAX_MODELS:
+            label = UNKNOWN
+        if label not in self.models:
+            self.models[label] = ModelMetrics()
+        return self.models[label]
 
 
 class HttpStatistics(msgspec.Struct, frozen=True):
@@ -92,7 +92,7 @@ def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
     """Sums over all models of these servers."""
     models = [model for server in servers for model in server.models.values()]
     return HttpStatistics(
-        requests=sum(sum(model.requests.values()) for model in models),
+        requests=sum(model.requests.total() for model in models),
         inflight=sum(model.inflight for model in models),
         queued=sum(model.queued for model in models),
         first_token=_sum(SECONDS, [model.first_token for model in models]),

@@ -1,22 +1,23 @@
 """The HTTP server: start, stop, and the frame around every request."""
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError, UserError
 
-from .auth import KeyCheck
+from .auth import check_key
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
-from .errors import Internal, error_response, status_of
+from .errors import Internal, error_response
 from .exposition import Collect, families
 from .health import State, health_routes
 from .metrics import Metrics
@@ -53,7 +54,7 @@ class Server:
         self.metrics = Metrics(settings.metrics_prefix)
         self.collectors = list(extra_collectors)
         self._routes = Routes([*routes, *health_routes(state, self._families)])
-        self._keys = KeyCheck(settings.keys())
+        self._keys = settings.keys()
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._busy: dict[RequestContext, Connection] = {}
@@ -80,15 +81,12 @@ class Server:
         """
         tls = self._tls()
         self._stopping = False
-        self._http = HttpServer(self._handle, handler_cancellation=True)
-        self._http.client_timeout = self.settings.client_timeout
+        self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
-        host, port, backlog = self.settings.host, self.settings.port, BACKLOG
+        host, port = self.settings.host, self.settings.port
+        where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": host or None, "port": port}
         try:
-            if sock is not None:
-                self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=backlog)
-            else:
-                self._listener = await loop.create_server(self._http, host or None, port, ssl=tls, backlog=backlog)
+            self._listener = await loop.create_server(self._http, **where, ssl=tls, backlog=BACKLOG)
         except OSError as error:
             raise _cannot_listen(error, host, port) from error
         log.info("listening on %s port=%d tls=%s", host, self.port, "on" if tls is not None else "off")
@@ -128,11 +126,9 @@ class Server:
             await asyncio.sleep(_ACCEPTING)
 
     async def _wait_idle(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
-        except TimeoutError:
-            pass
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         context = RequestContext(request, self.metrics)
@@ -154,11 +150,12 @@ class Server:
         try:
             path = request.rel_url.path
             if self._routes.guarded(path):
-                self._keys.check(request.headers.get("Authorization"))
+                check_key(self._keys, request.headers.get("Authorization"))
             response = await self._routes.find(request.method, path)(context)
         except RequestError as error:
             context.error = error
-            response = error_response(error, status_of(error, self.settings.overload_status))
+            overload = isinstance(error, Overloaded)
+            response = error_response(error, self.settings.overload_status if overload else error.status)
         except ConnectionError:
             raise
         except Exception:
