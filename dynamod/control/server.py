@@ -15,14 +15,13 @@ from dynamod import __version__
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
-from .commands import CHANGING, Commands, UnknownName
+from .commands import CHANGING, READING, Commands, UnknownName
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
 
 log = logging.getLogger("dynamod.control")
 
-READING = ("status", "ps", "top", "logs", "inspect")
 SO_PEERGROUPS = 59
 """Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
 FOLLOW = 0.3
