@@ -1,10 +1,11 @@
 """A NATS and an etcd server of the user's own, for trying several nodes: `dynamo infra up`.
 
-The binaries come with the extra `infra`. What runs is written down in a file of the data folder: with process ids and
-their birth times, so that nothing else is ever ended by mistake.
+The binaries come with the extra `infra`. What runs is written down in a file per server in the data folder. The server
+holds the lock of its file as long as it lives, so nothing else is ever ended by mistake.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -20,7 +21,6 @@ from pathlib import Path
 from dynamod.daemon.brokers import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
-RECORD = "infra.json"
 GRACE = 10.0
 """Seconds that a server gets to end by itself."""
 NATS, ETCD = "nats-server", "etcd"
@@ -29,18 +29,29 @@ VARIABLES = {NATS: "NATS_SERVER", ETCD: "ETCD_ENDPOINTS"}
 
 @dataclass(frozen=True)
 class Server:
-    """One server that was started. `born`: the kernel's start time of the process, in ticks."""
+    """One server that was started."""
 
     name: str
     pid: int
-    born: str
     url: str
     log: str
 
     @property
+    def record(self) -> Path:
+        """The file that says this of it, and whose lock it holds."""
+        return Path(self.log).with_suffix(".json")
+
+    @property
     def lives(self) -> bool:
         """Whether it is still that process."""
-        return _born(self.pid) == self.born != ""
+        try:
+            with self.record.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
 
     @property
     def healthy(self) -> bool:
@@ -72,11 +83,10 @@ def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 def running(folder: Path) -> list[Server]:
     """The servers that were started with this data folder and live."""
-    try:
-        record = json.loads((folder / RECORD).read_text())
-        servers = [Server(**one) for one in record["servers"]]
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
+    servers: list[Server] = []
+    for name in VARIABLES:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            servers.append(Server(**json.loads((folder / f"{name}.json").read_text())))
     return [server for server in servers if server.lives]
 
 
@@ -106,13 +116,12 @@ def up(
             server = _start(name, binary, folder, host, ports[name])
             servers.append(server)
             say(f"{name} starts (process {server.pid}, log {server.log})")
-        _remember(folder, servers)
         for server in servers:
             _wait_healthy(server, wait)
     except BaseException:
         for server in servers[len(known) :]:
             server.end()
-        _remember(folder, known)
+            server.record.unlink()
         raise
     return sorted(servers, key=lambda server: server.name, reverse=True)
 
@@ -125,7 +134,7 @@ def down(folder: Path, *, purge: bool = False) -> list[Server]:
         server.signal(signal.SIGTERM)
     for server in servers:
         server.end()
-    _remember(folder, ())
+        server.record.unlink()
     if purge:
         for name in ("nats", "etcd"):
             shutil.rmtree(folder / name, ignore_errors=True)
@@ -182,19 +191,28 @@ def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", f"dynamod={peer}"),
         ]
-    path = str(folder / f"{name}.log")
-    pid = os.posix_spawn(  # it outlives us: a subprocess object would miss it
-        binary,
-        [binary, *arguments],
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
-    return Server(name, pid, _born(pid), url, path)
+    log = str(folder / f"{name}.log")
+    with (folder / f"{name}.json").open("a") as record:
+        try:
+            fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{name} is being started already", "see dynamo infra status") from None
+        record.truncate(0)
+        os.set_inheritable(record.fileno(), True)  # the server keeps it open, and so locked
+        pid = os.posix_spawn(  # it outlives us: a subprocess object would miss it
+            binary,
+            [binary, *arguments],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+        server = Server(name, pid, url, log)
+        json.dump(asdict(server), record)
+    return server
 
 
 def _wait_healthy(server: Server, seconds: float) -> None:
@@ -206,33 +224,3 @@ def _wait_healthy(server: Server, seconds: float) -> None:
         if time.monotonic() > end:
             raise UserError(f"{server.name} was not healthy within {seconds:g} s", f"see {server.log}")
         time.sleep(0.05)
-
-
-def _remember(folder: Path, servers: Sequence[Server]) -> None:
-    if servers:
-        draft = folder / f".{RECORD}"
-        draft.write_text(json.dumps({"servers": [asdict(server) for server in servers]}, indent=1))
-        draft.replace(folder / RECORD)
-    else:
-        (folder / RECORD).unlink(missing_ok=True)
-
-
-def _born(pid: int) -> str:
-    """Start time of a process; empty when it is gone (or a zombie that nobody has waited for)."""
-    with contextlib.suppress(OSError):
-        if os.waitpid(pid, os.WNOHANG)[0]:  # ours, when it was started by this very process
-            return ""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        threads = len(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return "" if Path("/proc/self/stat").exists() or not _exists(pid) else "unknown"
-    return "" if fields[0] in "ZX" and threads == 1 else fields[19]  # the first thread may end before the others
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
