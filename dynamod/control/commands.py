@@ -109,10 +109,8 @@ class Commands:
         mark = {"here": node.recent.number}
         if "here" in after:
             result = node.recent.after(int(after["here"]), set(found) if component else None)
-        elif component:
-            result = [line for name in found for line in node.log_store.tail(name, count)][-count:]
         else:
-            result = node.log_store.tail(None, count)
+            result = node.log_store.tail(found, count)
         return {"lines": result, "next": mark}
 
     async def inspect(self, arguments: Arguments) -> list[dict[str, Any]]:
