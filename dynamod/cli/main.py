@@ -1,9 +1,9 @@
 """Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from .errors import guarded
+from dynamod.message.errors import DynamodError, UserError
 
 
 def dynamo() -> None:
@@ -70,3 +70,24 @@ def _attach(
         from .attach import attach_early
 
         attach_early(argv, kinds)
+
+
+def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run a command. UserError becomes its line on stderr, Ctrl-C exit code 130, a closed pipe no error at all."""
+    try:
+        return main(argv)
+    except UserError as error:
+        print(f"error: {error.line()}", file=sys.stderr)
+        return error.exit_code or 2
+    except DynamodError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made, in an import
+            return 130
+        raise
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

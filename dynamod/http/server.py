@@ -3,24 +3,23 @@
 import asyncio
 import contextlib
 import errno
+import hmac
 import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError, UserError
+from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
-from .auth import check_key
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
-from .errors import Internal, error_response
-from .exposition import Collect, families
-from .health import State, health_routes
-from .metrics import Metrics
+from .errors import Internal, Unauthorized, error_response, json_response
+from .metrics import Collect, Metrics, families
 from .routes import Route, Routes
 from .settings import FrontendSettings
 
@@ -31,6 +30,9 @@ log = logging.getLogger("dynamod.frontend")
 
 BACKLOG = 4096
 """Connections that wait to be accepted."""
+
+State = Callable[[], Mapping[str, Any]]
+"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 _FIRST_REQUEST = 0.5  # seconds for the first request of a connection that was accepted before the listener closed
@@ -53,7 +55,7 @@ class Server:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
         self.collectors = list(extra_collectors)
-        self._routes = Routes([*routes, *health_routes(state, self._families)])
+        self._routes = Routes([*routes, *_health_routes(state, self._families)])
         self._keys = settings.keys()
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
@@ -150,7 +152,7 @@ class Server:
         try:
             path = request.rel_url.path
             if self._routes.guarded(path):
-                check_key(self._keys, request.headers.get("Authorization"))
+                _check_key(self._keys, request.headers.get("Authorization"))
             response = await self._routes.find(request.method, path)(context)
         except RequestError as error:
             context.error = error
@@ -195,3 +197,42 @@ def _cannot_listen(error: OSError, host: str, port: int) -> UserError:
     if error.errno in (errno.EACCES, errno.EPERM):
         return UserError(f"no permission to listen on {where}", "choose a port above 1023")
     return UserError(f"cannot listen on {where}: {error.strerror or error}", "check the host")
+
+
+def _check_key(keys: Sequence[str], authorization: str | None) -> None:
+    """Raise Unauthorized unless the `Authorization` header carries one of the keys. Without keys everybody may enter.
+
+    The token is compared with all of them, so that the time tells nothing about which one was close.
+    """
+    if not keys:
+        return
+    scheme, _, token = (authorization or "").strip().partition(" ")
+    given = token.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() != "bearer" or not given:
+        raise Unauthorized("You didn't provide an API key: send the header `Authorization: Bearer KEY`")
+    if not sum(hmac.compare_digest(key.encode(), given) for key in keys):
+        raise Unauthorized("Incorrect API key provided")
+
+
+def _health_routes(state: State, collect: Collect) -> list[Route]:
+    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work.
+
+    `collect`: the families that /metrics shows.
+    """
+
+    async def live(_context: RequestContext) -> web.Response:
+        return json_response({"message": "Service is live", "status": "live"})
+
+    async def health(_context: RequestContext) -> web.Response:
+        found = state()
+        endpoints, instances = list(found.get("endpoints", ())), list(found.get("instances", ()))
+        if not endpoints:
+            body = {"instances": instances, "message": "No endpoints available", "status": "unhealthy"}
+            return json_response(body, 503)
+        return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
+
+    async def metrics(_context: RequestContext) -> web.Response:
+        await load()
+        return web.Response(body=exposition(collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

@@ -99,7 +99,7 @@ def _way(arguments: "RunArguments") -> Way:
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
-        from .once import answer_once
+        from .text import answer_once
 
         return partial(answer_once, prompt)
     files = entries.inputs(arguments.input.removeprefix("batch:"))

@@ -1,6 +1,7 @@
-"""`in=text`: a conversation in the terminal."""
+"""`in=text`: a conversation in the terminal; `in=stdin`: all of stdin is one prompt."""
 
 import os
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -98,3 +99,19 @@ def reader() -> Read:
     session: PromptSession[str] = PromptSession(history=history)
     label = FormattedText([("bold", "User: ")])
     return lambda: session.prompt_async(label, handle_sigint=False)
+
+
+async def answer_once(prompt: str, interrupts: Interrupts, client: ChatClient, model: str) -> int:
+    """Ask, print the answer as it comes. Returns the exit code."""
+    answer = Answer()
+    try:
+        async with interrupts.interruptible():
+            await client.show(model, [{"role": "user", "content": prompt}], answer)
+    except Refused as error:
+        print(f"\nerror: {error}" if answer.pieces else f"error: {error}", file=sys.stderr)
+        return 1
+    except interrupts.Interrupted:
+        return 130
+    if not answer.text.endswith("\n"):
+        print(flush=True)
+    return 0
