@@ -153,7 +153,7 @@ def explain(
     from .client import Control
     from .show import show
 
-    show("explain", Control(socket).path(f"/v1/requests/{quote(request, safe='')}/decision"), output)
+    show("explain", Control(socket).get(f"requests/{quote(request, safe='')}/decision"), output)
 
 
 @app.command(epilog=examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))

@@ -109,7 +109,9 @@ def up(
     except OSError as error:
         raise UserError(f"--data {folder}: {error.strerror}", "choose a folder that you may write") from None
     for name in missing:
-        _require_free(host, ports[name], name)
+        if why := port_problem(host, ports[name]):
+            hint = f"stop what uses it, or choose another {'--nats-port' if name == NATS else '--etcd-port'}"
+            raise UserError(f"{host}:{ports[name]} for {name}: {why}", hint)
     servers = list(known)
     try:
         for name, binary in missing.items():
@@ -159,24 +161,22 @@ def _binary(name: str) -> str:
     return found
 
 
-def _require_free(host: str, port: int, name: str) -> None:
+def port_problem(host: str, port: int) -> str:
+    """Why nobody can listen there; empty when somebody can."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as error:
-            flag = "--nats-port" if name == NATS else "--etcd-port"
-            why = f"{host}:{port} for {name}: {error.strerror}"
-            raise UserError(why, f"stop what uses it, or choose another {flag}") from None
+            return str(error.strerror)
+    return ""
 
 
 def _free_port() -> int:
     """One that no client is given while the server is down, as the kernel's own choice might be."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with contextlib.suppress(OSError), socket.socket() as sock:
-            sock.bind(("127.0.0.1", port))
-            return port
+    return next(
+        port for port in iter(lambda: random.randrange(20_000, 30_000), 0) if not port_problem("127.0.0.1", port)
+    )
 
 
 def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:

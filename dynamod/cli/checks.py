@@ -3,7 +3,6 @@
 import asyncio
 import os
 import resource
-import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -25,6 +24,8 @@ from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
 from dynamod.runtime.paths import choose_socket, link_path, socket_candidates
 from dynamod.transport.channel import Channel
 from dynamod.transport.nats.settings import NatsSettings
+
+from .brokers import port_problem
 
 T = TypeVar("T")
 State = Literal["ok", "warn", "fail"]
@@ -96,16 +97,12 @@ def place(explicit: str | None) -> Finding:
 
 def free(port: int, running_here: bool) -> Finding:
     """Whether a frontend could listen."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("0.0.0.0", port))
-        except OSError as error:
-            why = f"port {port}: {error.strerror}"
-            if running_here:
-                return Finding("ports", "ok", f"{why} (perhaps by the frontend that runs)")
-            return Finding("ports", "warn", why, "stop what listens there, or choose --Frontend.port")
-    return Finding("ports", "ok", f"port {port} is free")
+    why = port_problem("0.0.0.0", port)
+    if not why:
+        return Finding("ports", "ok", f"port {port} is free")
+    if running_here:
+        return Finding("ports", "ok", f"port {port}: {why} (perhaps by the frontend that runs)")
+    return Finding("ports", "warn", f"port {port}: {why}", "stop what listens there, or choose --Frontend.port")
 
 
 def daemon(known: Known | None) -> Finding:

@@ -1,6 +1,7 @@
 """How the answers of the control socket look on a terminal."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from .tables import duration, table
@@ -10,16 +11,12 @@ def show(command: str, value: Any, output: str) -> None:
     """Print an answer as `text` or `json`."""
     if output == "json":
         print(json.dumps(value, indent=2))
-    elif command == "ps" or (isinstance(value, list) and value and "component" in value[0]):
+    elif command in _FORMS:
+        print(_FORMS[command](value))
+    elif isinstance(value, list):  # what has changed
         print(processes(value))
-    elif command == "status":
-        print(status(value))
-    elif command == "explain":
-        print("\n\n".join(map(decision, value)))
-    elif command == "inspect":
-        print(actors(value))
     else:
-        print(", ".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else value)
+        print(", ".join(f"{key} {text}" for key, text in value.items()))
 
 
 def decision(record: dict[str, Any]) -> str:
@@ -113,3 +110,11 @@ def actors(entries: list[dict[str, Any]]) -> str:
             block += [f"    {line}" for line in task["stack"]]
         blocks.append("\n".join(block))
     return "\n".join(blocks)
+
+
+_FORMS: dict[str, Callable[[Any], str]] = {
+    "ps": processes,
+    "status": status,
+    "explain": lambda records: "\n\n".join(map(decision, records)),
+    "inspect": actors,
+}

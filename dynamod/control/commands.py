@@ -102,7 +102,7 @@ class Commands:
         if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
         count = _whole(arguments, "lines", 100)
-        hosting = {row["process"] for row in self._rows() if _means(row, component, graphs=True)}
+        hosting = {row["process"] for row in self._rows() if component == row["graph"] or _means(row, component)}
         found = [name for name in node.log_store.components() if name in hosting or _is_of(name, component)]
         if not found and not hosting and component:
             raise UnknownName(f"no component '{component}'", _known(self._names()))
@@ -325,18 +325,12 @@ def _status(runner: GraphRunner) -> dict[str, Any]:
     }
 
 
-def _means(row: dict[str, Any], name: str, *, graphs: bool = False) -> bool:
-    """Whether a row of `ps` is meant by a component or process group, with or without graph and number.
-
-    `graphs`: the name of a graph means all of it.
-    """
-    if graphs and name == row["graph"]:
-        return True
+def _means(row: dict[str, Any], name: str) -> bool:
+    """Whether a row of `ps` is meant by a component or process group, with or without graph and number."""
     graph, _, last = name.rpartition("/")
-    number = row["process"].rpartition(".")[2]
-    if last in (row["component"], f"{row['component']}.{number}") and graph in ("", row["graph"]):
-        return True
-    return _is_of(row["process"], name)
+    numbered = f"{row['component']}.{row['process'].rpartition('.')[2]}"
+    found = last in (row["component"], numbered) and graph in ("", row["graph"])
+    return found or _is_of(row["process"], name)
 
 
 def _is_of(process: str, name: str) -> bool:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from .fields import STANDARD
 from .levels import LEVELS
-from .lines import MARK, clean
+from .lines import MARK, STANDARD, clean
 
 Emit = Callable[[logging.LogRecord], None]
 

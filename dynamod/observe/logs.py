@@ -15,9 +15,8 @@ from typing import Any, TextIO
 
 from dynamod.message.errors import UserError
 
-from .fields import bind, bound
 from .levels import TRACE, Filter, apply, parse, parse_level
-from .lines import HumanLines, JsonLines, Lines, MarkedLines
+from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
 __all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "configure"]
 
