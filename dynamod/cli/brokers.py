@@ -174,9 +174,10 @@ def port_problem(host: str, port: int) -> str:
 
 def _free_port() -> int:
     """One that no client is given while the server is down, as the kernel's own choice might be."""
-    return next(
-        port for port in iter(lambda: random.randrange(20_000, 30_000), 0) if not port_problem("127.0.0.1", port)
-    )
+    port = 0
+    while not port or port_problem("127.0.0.1", port):
+        port = random.randrange(20_000, 30_000)
+    return port
 
 
 def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server:

@@ -13,8 +13,8 @@ def show(command: str, value: Any, output: str) -> None:
         print(json.dumps(value, indent=2))
     elif command in _FORMS:
         print(_FORMS[command](value))
-    elif isinstance(value, list):  # what has changed
-        print(processes(value))
+    elif isinstance(value, list):  # the processes of what has changed
+        print(processes(value) if value else "no process is left")
     else:
         print(", ".join(f"{key} {text}" for key, text in value.items()))
 
