@@ -20,7 +20,7 @@ from dynamod.message.errors import UserError
 from .client import Control
 from .tables import table
 from .top_rows import Look, Top, top
-from .top_table import GAP, age, sections, state, widths
+from .top_table import GAP, age, sections, widths
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -139,7 +139,7 @@ def drawing(view: Top, width: int, tail: str) -> "list[Text]":
         for row, cells in zip(part.rows, part.cells(), strict=True):
             line = _text("", width)
             for column, pad, cell in zip(part.columns, pads, cells, strict=True):
-                style = COLOURS.get(state(row), "red") if column.title == "STATE" else ""
+                style = COLOURS.get(row.shown_state, "red") if column.title == "STATE" else ""
                 line.append(" " * GAP if line else "").append(format(cell, pad), style)
             line.truncate(width, overflow="ellipsis")
             lines.append(line)

@@ -69,6 +69,11 @@ class ProcessRow(msgspec.Struct, frozen=True):
     ingress: IngressFacts | None = None
     worker: WorkerFacts | None = None
 
+    @property
+    def shown_state(self) -> str:
+        """`Ready`; `Ready?` of a process that does not answer."""
+        return self.state if self.answers or self.state != "Ready" else "Ready?"
+
 
 class Top(msgspec.Struct, frozen=True):
     """One look, compared with the one before. `interval`: seconds between them, None for the first."""
