@@ -1,6 +1,5 @@
 """`dynamo doctor`: what is wrong here, and how to mend it."""
 
-import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -24,6 +23,8 @@ def doctor(
     output: Output = Form.TEXT,
 ) -> None:
     """Look at limits, sockets, ports, brokers, clocks, workers and tokenizers; say how to mend what is wrong."""
+    import asyncio  # help is quick without
+
     findings = asyncio.run(_examine(socket, port or (8000, 8080), output))
     states = [finding.state for finding in findings]
     if output is Form.JSON:

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import brokers
 from .options import Form, Output, examples
+
+if TYPE_CHECKING:
+    from .brokers import Server
 
 _EXAMPLES = examples(
     "dynamo infra up",
@@ -44,6 +46,8 @@ def up(
     output: Output = Form.TEXT,
 ) -> None:
     """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
+    from . import brokers
+
     say = (lambda _line: None) if output is Form.JSON else partial(print, flush=True)
     folder = data or brokers.data_folder()
     before = {server.pid for server in brokers.running(folder)}
@@ -64,6 +68,8 @@ def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
 ) -> None:
     """End the servers that `up` started."""
+    from . import brokers
+
     ended = brokers.down(data or brokers.data_folder(), purge=purge)
     print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
 
@@ -71,6 +77,8 @@ def down(
 @app.command(epilog=_EXAMPLES)
 def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
+    from . import brokers
+
     servers = brokers.running(data or brokers.data_folder())
     health = [server.healthy for server in servers]
     if output == Form.JSON:
@@ -84,5 +92,7 @@ def status(data: Data = None, output: Output = Form.TEXT) -> None:
         raise typer.Exit(1)
 
 
-def _print_json(servers: Sequence[brokers.Server]) -> None:
+def _print_json(servers: "Sequence[Server]") -> None:
+    from . import brokers
+
     print(json.dumps({"servers": [asdict(one) for one in servers], "environment": brokers.environment(servers)}))
