@@ -150,10 +150,7 @@ def explain(
     output: Output = Form.TEXT,
 ) -> None:
     """Show why a request went where it went: every worker's score, term by term."""
-    from .client import Control
-    from .show import show
-
-    show("explain", Control(socket).get(f"requests/{quote(request, safe='')}/decision"), output)
+    _ask("explain", socket, output, f"requests/{quote(request, safe='')}/decision")
 
 
 @app.command(epilog=examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
@@ -266,9 +263,12 @@ def env() -> None:
     print("sockets tried: " + ", ".join(map(str, socket_candidates())))
 
 
-def _ask(command: str, socket: str | None, output: Form, *, change: bool = False, **arguments: Any) -> None:
+def _ask(
+    command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
+) -> None:
+    """Print what the daemon answers; `path`: where, if not at the command's own."""
     from .client import Control
     from .show import show
 
     control = Control(socket)
-    show(command, (control.post if change else control.get)(command, **arguments), output)
+    show(command, (control.post if change else control.get)(path or command, **arguments), output)

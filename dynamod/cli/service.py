@@ -72,14 +72,8 @@ def run(argv: Sequence[str]) -> int:
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
-    return boot(
-        Options(
-            path,
-            wanted,
-            reload=reloader(lambda: _configured(read_settings(flags.config), file)),
-            changed=lambda node: keep(state, node),
-        )
-    )
+    reload = reloader(lambda: _configured(read_settings(flags.config), file))
+    return boot(Options(path, wanted, reload=reload, changed=lambda node: keep(state, node)))
 
 
 def read_settings(file: str | None) -> dict[str, Any]:
@@ -93,9 +87,8 @@ def read_settings(file: str | None) -> dict[str, Any]:
     _check(value, KNOWN, path, "")
     for number, graph in enumerate(value.get("graphs") or []):
         if not isinstance(graph, dict):
-            raise UserError(
-                f"{path}: graphs[{number}] is {graph!r}", "write {target: graphs.agg:Frontend, config: FILE}"
-            )
+            hint = "write {target: graphs.agg:Frontend, config: FILE}"
+            raise UserError(f"{path}: graphs[{number}] is {graph!r}", hint)
         _check(graph, KNOWN_GRAPH, path, f"graphs[{number}]")
     return value
 

@@ -288,9 +288,8 @@ class Commands:
         component = self._component(arguments)
         found = [one for one in self._graphs() if one.has(component) and graph in ("", one.name)]
         if not found and (kept := self._node.failed.get(graph)) is not None:
-            raise UserError(
-                f"graph '{graph}' could not start: {kept.why}", "SIGHUP tries again, dynamo stop forgets it"
-            )
+            why = f"graph '{graph}' could not start: {kept.why}"
+            raise UserError(why, "SIGHUP tries again, dynamo stop forgets it")
         if not found:
             raise UnknownName(f"no component '{name}'", _known(self._names()))
         if len(found) > 1:

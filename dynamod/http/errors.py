@@ -7,30 +7,27 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dynamod.message.errors import RequestError
+from dynamod.message.errors import BadRequest, RequestError
 
 
-class Unauthorized(RequestError):
+class Unauthorized(BadRequest):
     """401: no API key, or a wrong one."""
 
     status = 401
-    kind = "invalid_request_error"
     code_default = "invalid_api_key"
 
 
-class NoRoute(RequestError):
+class NoRoute(BadRequest):
     """404: there is nothing at this path."""
 
     status = 404
-    kind = "invalid_request_error"
     code_default = "unknown_url"
 
 
-class NoMethod(RequestError):
+class NoMethod(BadRequest):
     """405: the path exists, the method does not. `allow` lists what does."""
 
     status = 405
-    kind = "invalid_request_error"
     code_default = "method_not_allowed"
 
     def __init__(self, message: str, allow: str) -> None:

@@ -57,8 +57,21 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return bool(self.api_keys or self.api_key_file)
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys. Raises UserError when the file cannot be read or holds none."""
-        return read_keys(self.api_keys, self.api_key_file)
+        """The API keys: of the text, and of the file with one per line (`#` begins a comment line).
+
+        Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
+        """
+        keys = [key for part in self.api_keys.split(",") if (key := part.strip())]
+        if file := self.api_key_file:
+            try:
+                lines = Path(file).read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"cannot read the API key file {file}: {error}") from error
+            found = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+            if not found:
+                raise UserError(f"the API key file {file} holds no key", "write one key per line")
+            keys += found
+        return tuple(keys)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -92,24 +105,6 @@ def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
     """What names of the original's metrics begin with."""
     text = (os.environ if environ is None else environ).get("DYN_METRICS_PREFIX")
     return metric_name(text) if text else METRICS_PREFIX
-
-
-def read_keys(text: str = "", file: str = "") -> tuple[str, ...]:
-    """API keys from comma separated text and from a file with one per line (`#` begins a comment line).
-
-    Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
-    """
-    keys = [key for part in text.split(",") if (key := part.strip())]
-    if file:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the API key file {file}: {error}") from error
-        found = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
-        if not found:
-            raise UserError(f"the API key file {file} holds no key", "write one key per line")
-        keys += found
-    return tuple(keys)
 
 
 def metric_name(text: str) -> str:
