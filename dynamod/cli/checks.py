@@ -1,6 +1,7 @@
 """`dynamo doctor`: looks at what serving needs, and says how to mend what is wrong. Changes nothing."""
 
 import asyncio
+import contextlib
 import os
 import resource
 import stat
@@ -247,8 +248,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                     yield Finding("workers", "fail", f"{who} does not answer", mend)
                     continue
                 yield Finding("workers", "ok", f"{who} answers in {(time.monotonic() - begun) * 1000:.1f} ms")
-                finding = await asyncio.to_thread(tokenizer, card)
-                if finding is not None:
+                if (finding := await asyncio.to_thread(tokenizer, card)) is not None:
                     yield finding
         finally:
             await transport.close()
@@ -282,11 +282,9 @@ def tokenizer(card: ModelCard) -> Finding | None:
 async def running(explicit: str | None) -> Known | None:
     """Ask the daemon that holds the node what its registry has; None when none answers."""
     for candidate in socket_candidates(explicit):
-        try:
+        with contextlib.suppress(OSError, TimeoutError, EOFError, msgspec.MsgspecError, ValueError):
             async with asyncio.timeout(2.0):
                 return await _ask(str(link_path(candidate)))
-        except (OSError, TimeoutError, EOFError, msgspec.MsgspecError, ValueError):
-            continue
     return None
 
 

@@ -75,15 +75,20 @@ class ProcessRow(msgspec.Struct, frozen=True):
         return self.state if self.answers or self.state != "Ready" else "Ready?"
 
 
-class Top(msgspec.Struct, frozen=True):
+class Daemon(msgspec.Struct, frozen=True):
+    """Of which node; `uptime` in seconds."""
+
+    version: str = ""
+    node: str = ""
+    pid: int = 0
+    uptime: float = 0.0
+
+
+class Top(Daemon, frozen=True):
     """One look, compared with the one before. `interval`: seconds between them, None for the first."""
 
-    version: str
-    node: str
-    pid: int
-    uptime: float
-    interval: float | None
-    processes: list[ProcessRow]
+    interval: float | None = None
+    processes: list[ProcessRow] = []
 
 
 class Vitals(msgspec.Struct, frozen=True):
@@ -93,13 +98,9 @@ class Vitals(msgspec.Struct, frozen=True):
     rss: int
 
 
-class Look(msgspec.Struct, frozen=True):
+class Look(Daemon, frozen=True):
     """What `GET /v1/top` has answered: rows of `ps`; leases and vitals by pid; `statistics` of those that answer."""
 
-    version: str = ""
-    node: str = ""
-    pid: int = 0
-    uptime: float = 0.0
     at: float = 0.0
     rows: list[dict[str, Any]] = []
     instances: dict[str, str] = {}
@@ -107,7 +108,7 @@ class Look(msgspec.Struct, frozen=True):
     statistics: dict[str, ProcessStatistics] = {}
 
 
-_NOTHING = Look()
+_NOTHING, _SILENT = Look(), ProcessStatistics({}, {}, None)
 
 
 def top(now: Look, before: Look | None = None) -> Top:
@@ -143,24 +144,25 @@ def _process(rows: Sequence[dict[str, Any]], now: Look, before: Look) -> Process
         before = _NOTHING  # it has begun since
     seconds = now.at - before.at
     vitals, earlier = now.vitals.get(pid), before.vitals.get(pid)
-    found, old = now.statistics.get(name), before.statistics.get(name)
+    answers = name in now.statistics
+    found, old = now.statistics.get(name, _SILENT), before.statistics.get(name, _SILENT)
     return ProcessRow(
         process=name,
         graph=first["graph"],
         components=[row["component"] for row in rows],
         session=first["session"],
         state=max((row["state"] for row in rows), key=_badness),
-        answers=found is not None,
+        answers=answers,
         pid=first["pid"],
         instance=now.instances.get(pid, ""),
         restarts=max(row["restarts"] for row in rows),
         uptime=first["uptime"],
         cpu=100 * (vitals.cpu - earlier.cpu) / seconds if vitals is not None and earlier is not None else None,
         rss=vitals.rss if vitals is not None else None,
-        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if found is not None else None,
+        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if answers else None,
         last_error=next((row["last_error"] for row in rows if row["last_error"]), ""),
-        ingress=_ingress(found.http, old.http if old is not None else None, seconds) if found else None,
-        worker=_worker(found.engines, old.engines if old is not None else {}, seconds) if found else None,
+        ingress=_ingress(found.http, old.http, seconds),
+        worker=_worker(found.engines, old.engines, seconds),
     )
 
 

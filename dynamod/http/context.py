@@ -37,12 +37,10 @@ class Response(Protocol):
     @property
     def output_tokens(self) -> int:
         """Tokens made so far."""
-        ...
 
     @property
     def reasons(self) -> str:
         """Why it ended, for the log."""
-        ...
 
     def fail(self, error: RequestError) -> None:
         """End it with an error."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import hmac
 import logging
 import socket
@@ -76,22 +75,14 @@ class Server:
         """Requests in work."""
         return len(self._busy)
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Listen: on `sock` (bound or listening already), or on the host and port of the settings.
-
-        A port is never shared silently. Raises UserError when it is taken, not allowed, or TLS files are wrong.
-        """
+    async def start(self, sock: socket.socket) -> None:
+        """Listen on `sock`, bound or listening already. Raises UserError when TLS files are wrong."""
         tls = self._tls()
         self._stopping = False
         self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
-        host, port = self.settings.host, self.settings.port
-        where: dict[str, Any] = {"sock": sock} if sock is not None else {"host": host or None, "port": port}
-        try:
-            self._listener = await loop.create_server(self._http, **where, ssl=tls, backlog=BACKLOG)
-        except OSError as error:
-            raise _cannot_listen(error, host, port) from error
-        log.info("listening on %s port=%d tls=%s", host, self.port, "on" if tls is not None else "off")
+        self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG)
+        log.info("listening on %s port=%d tls=%s", self.settings.host, self.port, "on" if tls is not None else "off")
 
     async def stop(self, grace: float = 5.0) -> None:
         """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
@@ -187,16 +178,6 @@ class Server:
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
         return context
-
-
-def _cannot_listen(error: OSError, host: str, port: int) -> UserError:
-    where = f"{host or '*'}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        hint = "stop the program that holds it or choose another port (0 takes a free one)"
-        return UserError(f"{where} is in use", hint)
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return UserError(f"no permission to listen on {where}", "choose a port above 1023")
-    return UserError(f"cannot listen on {where}: {error.strerror or error}", "check the host")
 
 
 def _check_key(keys: Sequence[str], authorization: str | None) -> None:

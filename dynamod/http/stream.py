@@ -61,15 +61,12 @@ class Source(Protocol):
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send. `committed`: the response has its status, so anything may go."""
-        ...
 
     def take(self) -> bytes:
         """The frames of everything that is there."""
-        ...
 
     def last(self) -> float:
         """When the newest event was made, on the clock of `perf_counter`; 0: there is none."""
-        ...
 
 
 class EventStream:
