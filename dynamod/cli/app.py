@@ -236,8 +236,7 @@ def config_check(
 
     from .preflight import check
 
-    loaded = load_graph(graph, config_file, overrides=context.args)
-    check(loaded)
+    loaded = check(load_graph(graph, config_file, overrides=context.args))
     print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
 
 

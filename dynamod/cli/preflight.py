@@ -11,8 +11,11 @@ from dynamod.router.settings import settings_of
 from dynamod.worker.settings import WorkerSettings
 
 
-def check(graph: Graph) -> None:
-    """Raise UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there."""
+def check(graph: Graph) -> Graph:
+    """The graph itself, when nothing is wrong with it.
+
+    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there.
+    """
     for spec in graph.services.values():
         if spec.component_kind == PROCESSOR:
             settings_of(given(spec.config))
@@ -20,6 +23,7 @@ def check(graph: Graph) -> None:
             validate(FrontendSettings, spec.config, spec.name).keys()
         elif spec.component_kind == WORKER:
             _check_worker(spec)
+    return graph
 
 
 def _check_worker(spec: ServiceSpec) -> None:

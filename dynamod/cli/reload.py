@@ -50,8 +50,7 @@ def reload(
 
     from .preflight import check
 
-    loaded = load_graph(target, config_file, overrides=overrides, service_name=service_name)
-    check(loaded)
+    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name))
     new = absolute(loaded, Path.cwd()).to_dict()
     running = name or _running(control, loaded)
     value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)

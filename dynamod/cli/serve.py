@@ -1,6 +1,7 @@
 """`dynamo serve`: load a graph, then run it here or hand it to the daemon."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,29 +41,21 @@ def serve(
     if folder is not None and not folder.is_dir():
         raise UserError(f"no folder {working_dir}", "check --working-dir")
     target, overrides = target_and_overrides(graph, context.args)
+    load = partial(load_graph, target, config_file, working_dir=folder, service_name=service_name)
     listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
 
-    def load(more: Sequence[str] = ()) -> "Graph":
-        every = [*overrides, *more]
-        return load_graph(target, config_file, working_dir=folder, overrides=every, service_name=service_name)
-
     def read() -> "Graph":
-        loaded = load()
-        return load(_listening(loaded, listen)) if listen else loaded
-
-    def checked() -> "Graph":
-        loaded = read()
-        check(loaded)
-        return loaded
+        loaded = load(overrides=overrides)
+        return load(overrides=[*overrides, *_listening(loaded, listen)]) if listen else loaded
 
     if dry_run:
         print(dry_run_text(read()))
     elif detach:
-        _detach(checked(), name, socket)
+        _detach(check(read()), name, socket)
     else:
         from . import foreground
 
-        request = foreground.Request(checked(), "dynamo serve", name, checked)
+        request = foreground.Request(check(read()), "dynamo serve", name, lambda: check(read()))
         raise typer.Exit(foreground.serve(request, socket, verbose))
 
 

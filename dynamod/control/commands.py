@@ -147,15 +147,14 @@ class Commands:
             "statistics": {process.name: value for process, value in answers.items() if isinstance(value, dict)},
         }
 
-    async def metrics(self, arguments: Arguments) -> str:
+    async def metrics(self, _arguments: Arguments) -> str:
         """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
         await load()
         from prometheus_client.parser import text_string_to_metric_families
 
         from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows
 
-        node = self._node
-        found = await self._asked(self._processes(), "metrics", _seconds(arguments, ASK))
+        node, found = self._node, await self._asked(self._processes(), "metrics", ASK)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
         for process, answer in found.items():
             labels = {"process": process.name}
@@ -345,8 +344,8 @@ def _whole(arguments: Arguments, key: str, default: int | None) -> int:
     return value
 
 
-def _seconds(arguments: Arguments, default: float = FINISH) -> float:
-    value = arguments.get("timeout", default)
+def _seconds(arguments: Arguments) -> float:
+    value = arguments.get("timeout", FINISH)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"timeout is {value!r}", "give seconds")
     return float(value)

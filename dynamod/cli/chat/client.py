@@ -103,7 +103,9 @@ class ChatClient:
         try:
             async with self._session.post("/v1/chat/completions", json=body) as response:
                 if response.status != 200:
-                    raise _refusal(await response.text(), response.headers.get("Retry-After"))
+                    wait = response.headers.get("Retry-After")
+                    message = (await response.json())["error"]["message"]
+                    raise Refused(message, float(wait) if wait is not None else None)
                 async for data in _events(response.content):
                     if data == "[DONE]":
                         return
@@ -125,10 +127,8 @@ async def _events(content: "aiohttp.StreamReader") -> AsyncIterator[str]:
 
 def _take(event: dict[str, Any], answer: Answer) -> list[str]:
     if "error" in event:
-        error = event["error"]
-        raise Refused(str(error.get("message", error)) if isinstance(error, dict) else str(error))
-    usage = event.get("usage")
-    if usage:
+        raise Refused(event["error"]["message"])
+    if usage := event.get("usage"):
         answer.tokens_in, answer.tokens_out = usage["prompt_tokens"], usage["completion_tokens"]
     choices = event.get("choices", ())
     pieces = [piece for choice in choices if (piece := choice["delta"].get("content"))]
@@ -136,15 +136,3 @@ def _take(event: dict[str, Any], answer: Answer) -> list[str]:
         answer.finish = choice.get("finish_reason") or answer.finish
     answer.pieces += pieces
     return pieces
-
-
-def _refusal(text: str, retry_after: str | None) -> Refused:
-    try:
-        message = json.loads(text)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = text.strip() or "refused without a reason"
-    try:
-        seconds = float(retry_after) if retry_after is not None else None
-    except ValueError:
-        seconds = None
-    return Refused(str(message), seconds)

@@ -19,11 +19,6 @@ HELP = """\
 Ctrl-C while an answer comes ends the answer."""
 
 
-def history_file() -> Path:
-    """Where lines are remembered."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
-
-
 class Chat:
     """A conversation: what was said so far goes with every question."""
 
@@ -89,7 +84,7 @@ def reader() -> Read:
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
     history: History = InMemoryHistory()
-    path = history_file()
+    path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
