@@ -42,9 +42,8 @@ class Options:
 
 def run(options: Options) -> int:
     """Run until stopped; returns the exit code. Raises UserError for what can be mended before anything runs."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if importlib.util.find_spec("uvloop") is not None:
-        factory = importlib.import_module("uvloop").new_event_loop
+    fast = importlib.util.find_spec("uvloop") is not None
+    factory = importlib.import_module("uvloop").new_event_loop if fast else None
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_live(options))
