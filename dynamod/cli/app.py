@@ -113,9 +113,7 @@ def top(
 
 @app.command(epilog=examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
-    component: Annotated[
-        str, typer.Argument(help="component; all when left out", autocompletion=complete.components)
-    ] = "",
+    component: Annotated[str, typer.Argument(help="component; default: all", autocompletion=complete.components)] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many of the last lines")] = 100,
     socket: Socket = None,
@@ -193,7 +191,7 @@ app.command(
 @app.command(epilog=examples("dynamo stop agg", "dynamo stop"))
 def stop(
     graph: Annotated[
-        str | None, typer.Argument(help="graph; the whole daemon when left out", autocompletion=complete.graphs)
+        str | None, typer.Argument(help="graph; default: the whole daemon", autocompletion=complete.graphs)
     ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,

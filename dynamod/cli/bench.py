@@ -27,12 +27,8 @@ def replay(
     block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="simulated workers")] = 8,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="KV blocks of each worker")] = 2000,
-    router_mode: Annotated[
-        str, typer.Option("--router-mode", help=f"one or more of {', '.join(COMPARED)}, or all")
-    ] = "kv",
-    router_cost: Annotated[
-        str, typer.Option("--router-cost", help="weights of the KV cost as JSON, or `original`")
-    ] = "{}",
+    router_mode: Annotated[str, typer.Option(help=f"one or more of {', '.join(COMPARED)}, or all")] = "kv",
+    router_cost: Annotated[str, typer.Option(help="weights of the KV cost as JSON, or `original`")] = "{}",
     overlap_weight: Annotated[float, typer.Option("--kv-overlap-score-weight", min=0)] = 1.0,
     temperature: Annotated[float, typer.Option("--router-temperature", min=0)] = 0.0,
     arrival_speedup: Annotated[float, typer.Option("--arrival-speedup", help="let requests come faster")] = 1.0,

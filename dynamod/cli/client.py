@@ -85,11 +85,8 @@ class Control:
             if response.status >= 400:
                 raise _error(response)
             return connection, response
-        raise UserError(
-            f"no daemon is running (tried {', '.join(tried)})",
-            "start one with dynamo serve or dynamod, or name its socket with --socket",
-            exit_code=3,
-        )
+        hint = "start one with dynamo serve or dynamod, or name its socket with --socket"
+        raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
 
 
 def _error(response: http.client.HTTPResponse) -> UserError:

@@ -16,9 +16,7 @@ MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def doctor(
-    port: Annotated[
-        list[int] | None, typer.Option("--port", "-p", help="port that a frontend should get (default 8000 and 8080)")
-    ] = None,
+    port: Annotated[list[int] | None, typer.Option("--port", "-p", help="of a frontend (default 8000, 8080)")] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:

@@ -28,18 +28,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="folder of their data and logs (default: ~/.local/state/dynamod/infra)"),
-]
+Data = Annotated[Path | None, typer.Option(help="their data and logs (default: ~/.local/state/dynamod/infra)")]
 
 
 @app.command(epilog=_EXAMPLES)
 def up(
     data: Data = None,
-    host: Annotated[str, typer.Option(help="address to listen on; beyond this machine both need passwords")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="address; beyond this machine both need passwords")] = "127.0.0.1",
     nats_port: Annotated[int, typer.Option(min=1, max=65535)] = 4222,
     etcd_port: Annotated[int, typer.Option(min=1, max=65535)] = 2379,
     wait: Annotated[float, typer.Option(min=0.1, help="seconds until both must be healthy")] = 20.0,

@@ -20,36 +20,15 @@ class Form(enum.StrEnum):
 
 
 Output = Annotated[Form, typer.Option("--output", "-o", help="how to print the answer")]
-Socket = Annotated[
-    str | None, typer.Option("--socket", help="control socket (default: DYNAMOD_SOCKET, else usual places)")
-]
-Component = Annotated[
-    str, typer.Argument(help="component, like Worker or agg/Worker", autocompletion=complete.components)
-]
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        help="graph, like graphs.agg:Frontend or path/to/file.py:Frontend; default: the file's",
-        autocompletion=complete.targets,
-    ),
-]
-ConfigFile = Annotated[
-    str | None,
-    typer.Option("--config-file", "-f", help="YAML with the components' settings", autocompletion=complete.configs),
-]
-ServiceName = Annotated[
-    str | None, typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="only this service of the graph")
-]
-Finish = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        max=86400,
-        metavar="SECONDS",
-        help="how long open streams may finish; then they move where their engine can, else they are cut",
-    ),
-]
+Socket = Annotated[str | None, typer.Option(help="control socket (default: DYNAMOD_SOCKET, else usual places)")]
+Component = Annotated[str, typer.Argument(help="like Worker or agg/Worker", autocompletion=complete.components)]
+_TARGET = "graph, like graphs.agg:Frontend or path/to/file.py:Frontend; default: the file's"
+Target = Annotated[str | None, typer.Argument(help=_TARGET, autocompletion=complete.targets)]
+_CONFIG = "YAML with the components' settings"
+ConfigFile = Annotated[str | None, typer.Option("--config-file", "-f", help=_CONFIG, autocompletion=complete.configs)]
+ServiceName = Annotated[str | None, typer.Option(envvar="DYNAMO_SERVICE_NAME", help="only this service of the graph")]
+_FINISH = "how long open streams may finish; then they move where their engine can, else they are cut"
+Finish = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_FINISH)]
 
 
 def examples(*lines: str) -> str:

@@ -21,9 +21,7 @@ def reload(
     context: typer.Context,
     graph: Target = None,
     config_file: ConfigFile = None,
-    name: Annotated[
-        str, typer.Option("--name", help="running graph to change (default: of the same name, or the only one)")
-    ] = "",
+    name: Annotated[str, typer.Option(help="running graph to change (default: the namesake, or the only one)")] = "",
     service_name: ServiceName = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
     timeout: Finish = FINISH,

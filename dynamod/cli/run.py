@@ -114,16 +114,12 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
     flags, output, model = arguments.flags, arguments.output, arguments.model
     if not output.startswith("dyn://"):
         if model or flags.model_name:
-            raise UserError(
-                f"out={output} takes no model: workers say what they serve",
-                "leave it out, or use out=dyn://namespace.component.endpoint for a static worker",
-            )
+            hint = "leave it out, or use out=dyn://namespace.component.endpoint for a static worker"
+            raise UserError(f"out={output} takes no model: workers say what they serve", hint)
         return None, ""
     if bool(model) != bool(flags.model_name):
-        raise UserError(
-            "a static worker needs both --model-name and --model-path",
-            "give both, or none to find workers at that address",
-        )
+        hint = "give both, or none to find workers at that address"
+        raise UserError("a static worker needs both --model-name and --model-path", hint)
     return Address.parse(output), model
 
 
@@ -147,9 +143,8 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     flags = arguments.flags
     engine, file = canonical(arguments.output or DEFAULT), file_of(arguments.output)
     if flags.num_nodes != 1 or flags.node_rank != 0 or flags.leader_addr:
-        raise UserError(
-            f"--num-nodes, --node-rank and --leader-addr: {engine} runs on one node", "start a worker on each node"
-        )
+        what = "--num-nodes, --node-rank and --leader-addr"
+        raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
     if arguments.rest and not file:
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     if file:

@@ -21,9 +21,7 @@ def serve(
     config_file: ConfigFile = None,
     name: Annotated[str, typer.Option("--name", help="name of the running graph (default: its module's name)")] = "",
     service_name: ServiceName = None,
-    working_dir: Annotated[
-        str | None, typer.Option("--working-dir", help="folder to look for graph and config in")
-    ] = None,
+    working_dir: Annotated[str | None, typer.Option(help="folder to look for graph and config in")] = None,
     host: Annotated[str | None, typer.Option("--host", envvar="DYNAMO_HOST", help="address of the frontend")] = None,
     port: Annotated[int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the frontend")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the configuration and exit")] = False,

@@ -69,10 +69,8 @@ def processes(rows: list[dict[str, Any]]) -> str:
 
 def status(value: dict[str, Any]) -> str:
     """`status`: the daemon, then a line per graph."""
-    lines = [
-        f"dynamod {value['version']} pid {value['pid']} on {value['node']}, up {duration(value['uptime'])}, "
-        f"socket {value['socket']}"
-    ]
+    where = f"{value['node']}, up {duration(value['uptime'])}, socket {value['socket']}"
+    lines = [f"dynamod {value['version']} pid {value['pid']} on {where}"]
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"

@@ -27,9 +27,7 @@ def sim(
     workers: Annotated[int | None, typer.Option("--workers", help="workers (default 6; 2000)")] = None,
     ingresses: Annotated[int | None, typer.Option("--ingresses", help="ingress processes (default 2; 20)")] = None,
     requests: Annotated[int | None, typer.Option("--requests", help="requests (default 40; 2000)")] = None,
-    faults: Annotated[
-        str, typer.Option("--faults", help="list like crash,hang; all; none; -drop leaves one out")
-    ] = "all",
+    faults: Annotated[str, typer.Option(help="list like crash,hang; all; none; -drop leaves one out")] = "all",
     scale: Annotated[bool, typer.Option("--scale", help="measure a large cluster instead, without faults")] = False,
     output: Output = Form.TEXT,
 ) -> None:

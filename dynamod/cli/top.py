@@ -54,11 +54,8 @@ def plain(view: Top) -> str:
 
 def headline(view: Top) -> str:
     """The node in a line."""
-    count = len(view.processes)
-    return (
-        f"dynamod {view.version} pid {view.pid} on {view.node}, up {age(view.uptime)}, "
-        f"{count} process{'' if count == 1 else 'es'}"
-    )
+    count = f"{len(view.processes)} process{'' if len(view.processes) == 1 else 'es'}"
+    return f"dynamod {view.version} pid {view.pid} on {view.node}, up {age(view.uptime)}, {count}"
 
 
 class _Live:
