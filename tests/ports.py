@@ -18,3 +18,8 @@ def free_port(host: str = "127.0.0.1") -> int:
                 continue
             return number
     raise AssertionError("no port is free")
+
+
+def listener() -> socket.socket:
+    """Listens on a port of this machine that the kernel has chosen."""
+    return socket.create_server(("127.0.0.1", 0))

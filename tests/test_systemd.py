@@ -8,7 +8,8 @@ import yaml
 
 from dynamod.cli import service
 from dynamod.cli.app import app
-from dynamod.cli.run import build, parse
+from dynamod.cli.flags import parse
+from dynamod.cli.run import build
 
 FOLDER = Path(__file__).parent.parent / "systemd"
 DAEMON, WORKER = FOLDER / "dynamod.service", FOLDER / "dynamod-worker@.service"

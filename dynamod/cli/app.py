@@ -13,19 +13,13 @@ from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import bench, complete, infra
-from . import sim as sim_command
-from .form import Form, Output
-
-
-def _examples(*lines: str) -> str:
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])  # \b: lines stay as they are
-
+from . import bench, complete, doctor, infra, reload, serve, sim
+from .options import OPEN, Component, Finish, Form, Output, Socket, examples
 
 app = typer.Typer(
     name="dynamo",
     help="Serve LLMs from graphs of supervised components, and control the daemon that runs them.",
-    epilog=_examples(
+    epilog=examples(
         "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
         "dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port=9000",
         "dynamo ps --output json",
@@ -38,33 +32,13 @@ app = typer.Typer(
 )
 config_app = typer.Typer(
     help="Look at config files.",
-    epilog=_examples("dynamo config check my.yaml --graph graphs.agg:Frontend", "dynamo config schema > schema.json"),
+    epilog=examples("dynamo config check my.yaml --graph graphs.agg:Frontend", "dynamo config schema > schema.json"),
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(config_app, name="config")
 app.add_typer(bench.app, name="bench")
 app.add_typer(infra.app, name="infra")
-
-
-Socket = Annotated[
-    str | None, typer.Option("--socket", help="control socket (default: DYNAMOD_SOCKET, else usual places)")
-]
-Component = Annotated[
-    str, typer.Argument(help="component, like Worker or agg/Worker", autocompletion=complete.components)
-]
-
-
-Finish = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        max=86400,
-        metavar="SECONDS",
-        help="how long open streams may finish; then they move where their engine can, else they are cut",
-    ),
-]
 
 
 def run(argv: Sequence[str]) -> int:
@@ -101,68 +75,29 @@ def _main(
     """Serve LLMs from graphs of supervised components, and control the daemon that runs them."""
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=_examples(
+app.command(
+    context_settings=OPEN,
+    epilog=examples(
         "dynamo serve graphs.agg:Frontend -f configs/agg.yaml",
         "dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --Frontend.port 9000",
         "dynamo serve path/to/file.py:Frontend --detach --name mine",
     ),
-)
-def serve(
-    context: typer.Context,
-    graph: Annotated[
-        str | None,
-        typer.Argument(
-            help="graph, like graphs.agg:Frontend or path/to/file.py:Frontend", autocompletion=complete.targets
-        ),
-    ] = None,
-    config_file: Annotated[
-        str | None,
-        typer.Option("--config-file", "-f", help="YAML with the components' settings", autocompletion=complete.configs),
-    ] = None,
-    name: Annotated[str, typer.Option("--name", help="name of the running graph (default: its module's name)")] = "",
-    service_name: Annotated[
-        str | None, typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="serve only this service")
-    ] = None,
-    working_dir: Annotated[
-        str | None, typer.Option("--working-dir", help="folder to look for graph and config in")
-    ] = None,
-    host: Annotated[str | None, typer.Option("--host", envvar="DYNAMO_HOST", help="address of the frontend")] = None,
-    port: Annotated[int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the frontend")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the configuration and exit")] = False,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="hand the graph to the running daemon")] = False,
-    socket: Socket = None,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v debug, -vv trace")] = 0,
-) -> None:
-    """Serve a graph in the foreground (Ctrl-C ends it), or hand it to the daemon with --detach."""
-    from .serve import ServeArguments, serve_graph
-
-    extra = list(context.args)
-    if graph is not None and graph.startswith("--"):  # an override before the graph
-        extra.insert(0, graph)
-        graph = None
-    code = serve_graph(
-        ServeArguments(
-            graph, config_file, name, service_name, working_dir, host, port, dry_run, detach, socket, verbose, extra
-        )
-    )
-    raise typer.Exit(code)
+)(serve.serve)
 
 
-@app.command(epilog=_examples("dynamo status", "dynamo status --output json"))
+@app.command(epilog=examples("dynamo status", "dynamo status --output json"))
 def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Show the daemon and its graphs."""
-    _get("status", socket, output)
+    _ask("status", socket, output)
 
 
-@app.command(epilog=_examples("dynamo ps", "dynamo ps --output json"))
+@app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
 def ps(socket: Socket = None, output: Output = Form.TEXT) -> None:
     """List components with their state, restarts and last error."""
-    _get("ps", socket, output)
+    _ask("ps", socket, output)
 
 
-@app.command(epilog=_examples("dynamo top", "dynamo top --interval 5", "dynamo top --once --output json"))
+@app.command(epilog=examples("dynamo top", "dynamo top --interval 5", "dynamo top --once --output json"))
 def top(
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, max=3600, help="seconds between looks")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="print one table (of two looks) and exit")] = False,
@@ -176,11 +111,9 @@ def top(
     raise typer.Exit(run_top(Control(socket), interval, once=once, output=output))
 
 
-@app.command(epilog=_examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
+@app.command(epilog=examples("dynamo logs Worker", "dynamo logs -f agg/Worker", "dynamo logs -n 20"))
 def logs(
-    component: Annotated[
-        str, typer.Argument(help="component; all when left out", autocompletion=complete.components)
-    ] = "",
+    component: Annotated[str, typer.Argument(help="component; default: all", autocompletion=complete.components)] = "",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on with new lines")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many of the last lines")] = 100,
     socket: Socket = None,
@@ -198,39 +131,36 @@ def logs(
     print(json.dumps(answer, indent=2) if output is Form.JSON else "\n".join(answer["lines"]))
 
 
-@app.command(epilog=_examples("dynamo inspect", "dynamo inspect agg/Worker.0", "dynamo inspect /Processor"))
+@app.command(epilog=examples("dynamo inspect", "dynamo inspect agg/Worker.0", "dynamo inspect /Processor"))
 def inspect(
     actor: Annotated[str, typer.Argument(help="part of an actor's path; all when left out")] = "",
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Show what actors do: mailbox depths, current message and its age, what they await, task stacks."""
-    _get("inspect", socket, output, actor=actor)
+    _ask("inspect", socket, output, actor=actor)
 
 
-@app.command(epilog=_examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
+@app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
 def explain(
     request: Annotated[str, typer.Argument(help="x-request-id of an answer, or the `id` in its body")],
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Show why a request went where it went: every worker's score, term by term."""
-    from .client import Control
-    from .show import show
-
-    show("explain", Control(socket).path(f"/v1/requests/{quote(request, safe='')}/decision"), output)
+    _ask("explain", socket, output, f"requests/{quote(request, safe='')}/decision")
 
 
-@app.command(epilog=_examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
+@app.command(epilog=examples("dynamo restart Worker", "dynamo restart agg/Worker --timeout 30"))
 def restart(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Restart a component's processes, one after the other; open streams finish first.
 
     A frontend is replaced when its successor listens, and finishes its streams beside it.
     """
-    _post("restart", socket, output, component=component, timeout=timeout)
+    _ask("restart", socket, output, change=True, component=component, timeout=timeout)
 
 
-@app.command(epilog=_examples("dynamo scale Worker 4"))
+@app.command(epilog=examples("dynamo scale Worker 4"))
 def scale(
     component: Component,
     replicas: Annotated[int, typer.Argument(help="how many processes", min=0, max=256)],
@@ -239,114 +169,47 @@ def scale(
     output: Output = Form.TEXT,
 ) -> None:
     """Run a component in this many processes; those too many finish their streams first."""
-    _post("scale", socket, output, component=component, replicas=replicas, timeout=timeout)
+    _ask("scale", socket, output, change=True, component=component, replicas=replicas, timeout=timeout)
 
 
-@app.command(epilog=_examples("dynamo drain Worker"))
+@app.command(epilog=examples("dynamo drain Worker"))
 def drain(component: Component, timeout: Finish = FINISH, socket: Socket = None, output: Output = Form.TEXT) -> None:
     """Take a component out of service: no new requests, open ones finish, then it ends."""
-    _post("drain", socket, output, component=component, timeout=timeout)
+    _ask("drain", socket, output, change=True, component=component, timeout=timeout)
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    epilog=_examples(
+app.command(
+    context_settings=OPEN,
+    epilog=examples(
         "dynamo reload graphs.agg:Frontend -f new.yaml --dry-run",
         "dynamo reload -f new.yaml --Frontend.port=9000",
         "dynamo reload",
     ),
-)
-def reload(
-    context: typer.Context,
-    graph: Annotated[
-        str | None,
-        typer.Argument(help="graph, like graphs.agg:Frontend; default: the file's", autocompletion=complete.targets),
-    ] = None,
-    config_file: Annotated[
-        str | None,
-        typer.Option("--config-file", "-f", help="YAML with the new settings", autocompletion=complete.configs),
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", help="running graph to change (default: of the same name, or the only one)")
-    ] = "",
-    service_name: Annotated[
-        str | None,
-        typer.Option("--service-name", envvar="DYNAMO_SERVICE_NAME", help="the only service, when serve was told so"),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
-    timeout: Finish = FINISH,
-    socket: Socket = None,
-    output: Output = Form.TEXT,
-) -> None:
-    """Change a running graph to new settings: only what differs restarts, and streams finish or move first.
-
-    What was given behind `dynamo serve` (like --Frontend.port or --service-name) is to be given again. Without graph
-    and file the daemon reads its own file again, as on SIGHUP.
-    """
-    from .reload import reload_graph
-
-    extra = list(context.args)
-    if graph is not None and graph.startswith("--"):  # an override before the graph
-        extra.insert(0, graph)
-        graph = None
-    code = reload_graph(
-        graph,
-        config_file,
-        extra,
-        name=name,
-        service_name=service_name,
-        dry_run=dry_run,
-        timeout=timeout,
-        socket=socket,
-        form=output,
-    )
-    raise typer.Exit(code)
+)(reload.reload)
 
 
-@app.command(epilog=_examples("dynamo stop agg", "dynamo stop"))
+@app.command(epilog=examples("dynamo stop agg", "dynamo stop"))
 def stop(
     graph: Annotated[
-        str | None, typer.Argument(help="graph; the whole daemon when left out", autocompletion=complete.graphs)
+        str | None, typer.Argument(help="graph; default: the whole daemon", autocompletion=complete.graphs)
     ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Stop a graph, or the daemon with everything."""
-    _post("stop", socket, output, graph=graph)
+    _ask("stop", socket, output, change=True, graph=graph)
 
 
-@app.command(epilog=_examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))
-def doctor(
-    port: Annotated[
-        list[int] | None, typer.Option("--port", "-p", help="port that a frontend should get (default 8000 and 8080)")
-    ] = None,
-    socket: Socket = None,
-    output: Output = Form.TEXT,
-) -> None:
-    """Look at limits, sockets, ports, brokers, clocks, workers and tokenizers; say how to mend what is wrong."""
-    from .doctor import run as run_doctor
-
-    raise typer.Exit(run_doctor(socket, port or (8000, 8080), output))
+app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
+app.command(epilog=examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(sim.sim)
 
 
-app.command("sim", epilog=_examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(
-    sim_command.sim
-)
-
-
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
-)
+@app.command("run", context_settings={**OPEN, "help_option_names": []}, add_help_option=False)
 def run_engine(context: typer.Context) -> None:
     """Run one engine without a graph file (the same as dynamo-run)."""
     from .run import run as dynamo_run
 
     raise typer.Exit(dynamo_run(context.args))
-
-
-run_engine_command = app.registered_commands[-1]
-run_engine_command.name = "run"
 
 
 @config_app.command("schema")
@@ -360,7 +223,7 @@ def config_schema(
     print(json.dumps(schema([load_graph(graph, None)]), indent=2))
 
 
-@config_app.command("check", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@config_app.command("check", context_settings=OPEN)
 def config_check(
     context: typer.Context,
     config_file: Annotated[str, typer.Argument(help="config file", autocompletion=complete.configs)],
@@ -371,12 +234,11 @@ def config_check(
 
     from .preflight import check
 
-    loaded = load_graph(graph, config_file, overrides=context.args)
-    check(loaded)
+    loaded = check(load_graph(graph, config_file, overrides=context.args))
     print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
 
 
-@app.command(epilog=_examples("dynamo env"))
+@app.command(epilog=examples("dynamo env"))
 def env() -> None:
     """Print what matters for a bug report: versions, platform, engines."""
     import importlib.metadata
@@ -385,10 +247,9 @@ def env() -> None:
     from dynamod.engine.names import ENGINES
     from dynamod.runtime.paths import socket_candidates
 
-    print(
-        f"dynamod {__version__}\npython {platform.python_version()} ({sys.executable})\nplatform {platform.platform()}"
-    )
-    print(f"cores {os.cpu_count()}")
+    print(f"dynamod {__version__}")
+    print(f"python {platform.python_version()} ({sys.executable})")
+    print(f"platform {platform.platform()}\ncores {os.cpu_count()}")
     for name, known in ENGINES.items():
         if known.needs:
             try:
@@ -399,15 +260,12 @@ def env() -> None:
     print("sockets tried: " + ", ".join(map(str, socket_candidates())))
 
 
-def _get(command: str, socket: str | None, output: Form, **query: Any) -> None:
+def _ask(
+    command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
+) -> None:
+    """Print what the daemon answers; `path`: where, if not at the command's own."""
     from .client import Control
     from .show import show
 
-    show(command, Control(socket).get(command, **query), output)
-
-
-def _post(command: str, socket: str | None, output: Form, **arguments: Any) -> None:
-    from .client import Control
-    from .show import show
-
-    show(command, Control(socket).post(command, **arguments), output)
+    control = Control(socket)
+    show(command, (control.post if change else control.get)(path or command, **arguments), output)

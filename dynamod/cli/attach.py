@@ -27,7 +27,6 @@ class Attachment:
     path: Path
     sock: socket.socket
     pid: int = 0
-    kinds: Sequence[str] = ()
 
 
 _early: Attachment | None = None
@@ -56,7 +55,7 @@ def attach(explicit: str | None, kinds: Sequence[str] = ()) -> Attachment:
     """Connect to the daemon of the node, or fork it. `kinds`: processes that will be needed. Raises UserError."""
     path = choose_socket(explicit).absolute()
     sock = connect(path)
-    return Attachment(path, sock, 0, kinds) if sock is not None else _fork(path, kinds)
+    return Attachment(path, sock) if sock is not None else _fork(path, kinds)
 
 
 def _option(argv: Sequence[str], name: str) -> str | None:
@@ -82,7 +81,7 @@ def _fork(path: Path, kinds: Sequence[str]) -> Attachment:
     if pid:
         theirs.close()
         ours.setblocking(False)
-        return Attachment(path, ours, pid, kinds)
+        return Attachment(path, ours, pid)
     code = 1
     try:
         ours.close()

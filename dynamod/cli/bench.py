@@ -1,14 +1,19 @@
 """`dynamo bench`: replays of traces, and made workloads."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dynamod.message.errors import UserError
 from dynamod.router.policies import NAMES, mode_of
+
+from .options import Form, Output
+from .tables import table
+
+if TYPE_CHECKING:
+    from dynamod.router.settings import RouterSettings
 
 app = typer.Typer(help="Experiments in virtual time: no engine, no GPU, no waiting.", no_args_is_help=True)
 
@@ -22,12 +27,8 @@ def replay(
     block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="simulated workers")] = 8,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="KV blocks of each worker")] = 2000,
-    router_mode: Annotated[
-        str, typer.Option("--router-mode", help=f"one or more of {', '.join(COMPARED)}, or all")
-    ] = "kv",
-    router_cost: Annotated[
-        str, typer.Option("--router-cost", help="weights of the KV cost as JSON, or `original`")
-    ] = "{}",
+    router_mode: Annotated[str, typer.Option(help=f"one or more of {', '.join(COMPARED)}, or all")] = "kv",
+    router_cost: Annotated[str, typer.Option(help="weights of the KV cost as JSON, or `original`")] = "{}",
     overlap_weight: Annotated[float, typer.Option("--kv-overlap-score-weight", min=0)] = 1.0,
     temperature: Annotated[float, typer.Option("--router-temperature", min=0)] = 0.0,
     arrival_speedup: Annotated[float, typer.Option("--arrival-speedup", help="let requests come faster")] = 1.0,
@@ -36,24 +37,24 @@ def replay(
     max_num_batched_tokens: Annotated[int, typer.Option("--max-num-batched-tokens", min=1)] = 8192,
     seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
     plot: Annotated[str | None, typer.Option("--plot", help="write a picture (SVG) that compares the modes")] = None,
-    output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
+    output: Output = Form.TEXT,
 ) -> None:
     """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
     from dynamod.engine.mocker.arguments import SchedulerSettings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
     from dynamod.replay.report import HEAD, numbers, row, write_picture
     from dynamod.replay.simulate import Replay
-    from dynamod.replay.trace import faster
-
-    from .tables import table
+    from dynamod.replay.trace import Conversations, faster, make_conversations, read_trace
 
     if timing not in TIMINGS:
         raise UserError(f"unknown timing '{timing}'", f"known timings: {', '.join(NAMES)}")
-    if output not in ("text", "json"):
-        raise UserError(f"unknown output '{output}'", "known outputs: text, json")
     if not 0 < arrival_speedup < float("inf"):
         raise UserError(f"--arrival-speedup is {arrival_speedup:g}", "give a number above 0")
-    arrivals = faster(_arrivals(trace, block_size, seed), arrival_speedup)
+    if trace == "conversations":
+        arrivals = make_conversations(Conversations(block_size=block_size), seed)
+    else:
+        arrivals = read_trace(Path(trace).expanduser(), block_size)
+    arrivals = faster(arrivals, arrival_speedup)
     machine = SchedulerSettings(
         block_size=block_size,
         num_gpu_blocks=blocks,
@@ -61,14 +62,13 @@ def replay(
         max_num_batched_tokens=max_num_batched_tokens,
     )
     results: dict[str, dict[str, Any]] = {}
-    for name in _modes(router_mode):
+    for name in map(_mode, COMPARED if router_mode == "all" else router_mode.split(",")):
         settings = _settings(name, router_cost, overlap_weight, temperature)
-        outcome = Replay(workers, machine, TIMINGS[timing], settings, seed).run(arrivals)
-        results[name] = numbers(outcome)
+        results[name] = numbers(Replay(workers, machine, TIMINGS[timing], settings, seed).run(arrivals))
     if plot is not None:
         title = f"{Path(trace).name}: {len(arrivals)} requests, {workers} workers of {blocks} blocks of {block_size}"
         write_picture(Path(plot), results, title)
-    if output == "json":
+    if output is Form.JSON:
         print(json.dumps(next(iter(results.values())) if len(results) == 1 else results, indent=2))
     else:
         print(table(HEAD, [row(name, result) for name, result in results.items()]))
@@ -94,20 +94,11 @@ def conversations(
     print(f"{out}: {len(arrivals)} requests of {users} users over {arrivals[-1].at / 1000:.0f} s")
 
 
-def _arrivals(trace: str, block_size: int, seed: int) -> list[Any]:
-    from dynamod.replay.trace import Conversations, make_conversations, read_trace
-
-    if trace == "conversations":
-        return make_conversations(Conversations(block_size=block_size), seed)
-    return read_trace(Path(trace).expanduser(), block_size)
+def _mode(text: str) -> str:
+    return "kv-original" if text.strip() == "kv-original" else mode_of(text.strip())
 
 
-def _modes(text: str) -> Sequence[str]:
-    names = COMPARED if text == "all" else tuple(word.strip() for word in text.split(","))
-    return [name if name == "kv-original" else mode_of(name) for name in names]
-
-
-def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -> Any:
+def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -> "RouterSettings":
     from dynamod.router.cost import ORIGINAL, weights_of
     from dynamod.router.settings import RouterSettings
 
@@ -117,4 +108,4 @@ def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -
         value = cost if cost == "original" else json.loads(cost)
     except ValueError as error:
         raise UserError(f"--router-cost is no JSON: {error}", 'for example {"queued": 1, "active": 0.1}') from None
-    return RouterSettings(mode_of(name), weights_of(value), overlap_weight, temperature)
+    return RouterSettings(name, weights_of(value), overlap_weight, temperature)

@@ -5,10 +5,10 @@ import importlib
 import importlib.util
 import logging
 import os
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dynamod.actor import ActorUnreachable, System
@@ -20,7 +20,7 @@ from dynamod.daemon.spawn import drop_spares
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-__all__ = ["Options", "Wanted", "run"]
+from .interrupt import on_signals, reloads
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -42,9 +42,8 @@ class Options:
 
 def run(options: Options) -> int:
     """Run until stopped; returns the exit code. Raises UserError for what can be mended before anything runs."""
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    if importlib.util.find_spec("uvloop") is not None:
-        factory = importlib.import_module("uvloop").new_event_loop
+    fast = importlib.util.find_spec("uvloop") is not None
+    factory = importlib.import_module("uvloop").new_event_loop if fast else None
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_live(options))
@@ -65,7 +64,8 @@ async def _live(options: Options) -> None:
             if isinstance(error, UserError):
                 raise error from None
             raise
-        hangup = _signals(node)
+        hangup = asyncio.Event()
+        on_signals(partial(_end, node), hangup.set)
         try:
             for wanted in options.wanted:
                 await _start(node, wanted)
@@ -77,7 +77,7 @@ async def _live(options: Options) -> None:
             notifier.ready(_status(node))
             if (reload := options.reload) is not None:
                 node.reload = lambda finish: reload(node, finish)
-            node.context.task(_reloads(hangup, node, notifier), "reload")
+            node.context.task(reloads(hangup, partial(_reload, node, notifier), log), "reload")
             await node.stopped.wait()
         finally:
             notifier.stopping()
@@ -108,38 +108,21 @@ async def _say_ready(node: Node) -> None:
             log.info("graph %s ready%s", runner.name, f": {urls}" if urls else "", extra={"graph": runner.name})
 
 
-def _signals(node: Node) -> asyncio.Event:
-    """SIGINT and SIGTERM end the daemon, a second one at once. The event is set by SIGHUP."""
-    loop = asyncio.get_running_loop()
-
-    def end(name: str) -> None:
-        if node.stopped.is_set():
-            log.warning("%s again: ending at once", name)
-            os._exit(130)  # its connections close, and every process that it has started ends itself
-        log.info("%s: stopping", name)
-        node.stop()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, end, number.name)
-    hangup = asyncio.Event()
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-        loop.add_signal_handler(signal.SIGHUP, hangup.set)
-    return hangup
+def _end(node: Node, signal_name: str) -> None:
+    """SIGINT or SIGTERM: end the daemon, at the second one at once."""
+    if node.stopped.is_set():
+        log.warning("%s again: ending at once", signal_name)
+        os._exit(130)  # its connections close, and every process that it has started ends itself
+    log.info("%s: stopping", signal_name)
+    node.stop()
 
 
-async def _reloads(hangup: asyncio.Event, node: Node, notifier: Notifier) -> None:
-    """One reload after the other; a SIGHUP during one leads to another."""
-    while True:
-        await hangup.wait()
-        hangup.clear()
-        log.info("SIGHUP: reloading")
-        notifier.reloading()
-        try:
-            await node.reload_all(FINISH)
-        except UserError as error:
-            log.error("nothing reloaded: %s", error.line())
-        except Exception:
-            log.exception("the reload failed")
+async def _reload(node: Node, notifier: Notifier) -> None:
+    log.info("SIGHUP: reloading")
+    notifier.reloading()
+    try:
+        await node.reload_all(FINISH)
+    finally:
         notifier.ready(_status(node))
 
 

@@ -1,15 +1,15 @@
 """`dynamo doctor`: looks at what serving needs, and says how to mend what is wrong. Changes nothing."""
 
 import asyncio
+import contextlib
 import os
 import resource
-import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -23,11 +23,12 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import FromNode, Hello, Snapshot, Watch, Welcome
 from dynamod.runtime.paths import choose_socket, link_path, socket_candidates
-from dynamod.transport.framing import MAGIC, Unframer, pack
+from dynamod.transport.channel import Channel
+from dynamod.transport.nats.settings import NatsSettings
 
-if TYPE_CHECKING:
-    from dynamod.transport.nats.settings import NatsSettings
+from .brokers import port_problem
 
+T = TypeVar("T")
 State = Literal["ok", "warn", "fail"]
 FILES = 4096
 """Open files that a node with a thousand streams needs."""
@@ -46,20 +47,17 @@ class Finding(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the registry of the running node holds."""
+    """What the running daemon says of itself, and what its registry holds, by place."""
 
-    node: str
-    version: str
+    daemon: Welcome
     cards: Mapping[str, ModelCard]
     instances: Mapping[str, Instance]
-    cluster: Mapping[str, str]
 
 
 async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[str, str]) -> AsyncIterator[Finding]:
     """All checks, one after the other, each within seconds."""
     yield limits()
-    for finding in places(explicit):
-        yield finding
+    yield place(explicit)
     known = await running(explicit)
     yield daemon(known)
     for port in ports:
@@ -85,41 +83,35 @@ def limits() -> Finding:
     return Finding("limits", "ok", text)
 
 
-def places(explicit: str | None) -> list[Finding]:
+def place(explicit: str | None) -> Finding:
     """The control socket's folder: whether we may create it, and who else may."""
     try:
         path = choose_socket(explicit)
     except UserError as error:
-        return [Finding("socket", "fail", str(error), error.hint)]
-    folder = path.parent
-    mode = stat.S_IMODE(folder.stat().st_mode)
-    found = [Finding("socket", "ok", f"{path} can be used")]
-    if mode & 0o002 and not mode & stat.S_ISVTX:
-        mend = f"chmod o-w {folder}, or name another with --socket"
-        found = [Finding("socket", "fail", f"everybody may replace files in {folder}", mend)]
-    return found
+        return Finding("socket", "fail", str(error), error.hint)
+    mode = path.parent.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        mend = f"chmod o-w {path.parent}, or name another with --socket"
+        return Finding("socket", "fail", f"everybody may replace files in {path.parent}", mend)
+    return Finding("socket", "ok", f"{path} can be used")
 
 
 def free(port: int, running_here: bool) -> Finding:
     """Whether a frontend could listen."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind(("0.0.0.0", port))
-        except OSError as error:
-            why = f"port {port}: {error.strerror}"
-            if running_here:
-                return Finding("ports", "ok", f"{why} (perhaps by the frontend that runs)")
-            return Finding("ports", "warn", why, "stop what listens there, or choose --Frontend.port")
-    return Finding("ports", "ok", f"port {port} is free")
+    why = port_problem("0.0.0.0", port)
+    if not why:
+        return Finding("ports", "ok", f"port {port} is free")
+    if running_here:
+        return Finding("ports", "ok", f"port {port}: {why} (perhaps by the frontend that runs)")
+    return Finding("ports", "warn", f"port {port}: {why}", "stop what listens there, or choose --Frontend.port")
 
 
 def daemon(known: Known | None) -> Finding:
     """The running daemon and its version."""
     if known is None:
         return Finding("daemon", "ok", "none runs (dynamo serve and dynamo-run need none)")
-    text = f"node {known.node} runs dynamod {known.version or 'of an unknown version'}"
-    if known.version != __version__:
+    text = f"node {known.daemon.node} runs dynamod {known.daemon.version or 'of an unknown version'}"
+    if known.daemon.version != __version__:
         return Finding("daemon", "warn", f"{text}, this command is {__version__}", "restart the daemon")
     return Finding("daemon", "ok", text)
 
@@ -132,16 +124,13 @@ async def brokers(cluster: Cluster) -> AsyncIterator[Finding]:
     if cluster.etcd is not None:
         for finding in together([await _etcd(endpoint, cluster.etcd) for endpoint in cluster.etcd.endpoints]):
             yield finding
-        if not cluster.nats:
-            found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
-            yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
-    if cluster.nats:
-        from dynamod.transport.nats.settings import NatsSettings
-
-        settings = NatsSettings.from_environment(cluster.nats)
-        assert settings is not None
-        for finding in together([await _nats(server, settings) for server in settings.servers]):
-            yield finding
+    settings = NatsSettings.from_environment(cluster.nats)
+    if settings is None:
+        found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
+        yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
+        return
+    for finding in together([await _nats(server, settings) for server in settings.servers]):
+        yield finding
 
 
 def together(findings: Sequence[Finding]) -> list[Finding]:
@@ -190,7 +179,7 @@ async def _refusal(endpoint: Endpoint, settings: EtcdSettings) -> str:
     return ""
 
 
-async def _nats(server: str, settings: "NatsSettings") -> Finding:
+async def _nats(server: str, settings: NatsSettings) -> Finding:
     from dynamod.transport.nats import client as nats_client
 
     problems: list[Exception] = []
@@ -235,9 +224,9 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
         await system.ready(system.start("doctor", lambda: owner, restart="temporary"), timeout=5)
         local, unix = local_and_unix(owner.context.task)
         remote = Remote("doctor", lambda *_: None, owner.context.task)
-        remote.welcome(Welcome(0, known.node, known.version, dict(known.cluster)))
+        remote.welcome(known.daemon)
         transport = TransportSelector("", local, unix, remote)
-        transport.node = known.node
+        transport.node = known.daemon.node
         try:
             if remote.connection is not None:
                 await remote.connection.ready(2.0)
@@ -254,13 +243,12 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                 begun = time.monotonic()
                 if await describe(transport, instance) is None:
                     mend = f"see dynamo ps and dynamo logs on {instance.node}"
-                    if instance.node != known.node and remote.connection is None:
+                    if instance.node != transport.node and remote.connection is None:
                         mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
                     yield Finding("workers", "fail", f"{who} does not answer", mend)
                     continue
                 yield Finding("workers", "ok", f"{who} answers in {(time.monotonic() - begun) * 1000:.1f} ms")
-                finding = await asyncio.to_thread(tokenizer, card)
-                if finding is not None:
+                if (finding := await asyncio.to_thread(tokenizer, card)) is not None:
                     yield finding
         finally:
             await transport.close()
@@ -280,10 +268,8 @@ def tokenizer(card: ModelCard) -> Finding | None:
     try:
         here = read_card(Path(card.path), name=card.name, config=config, context_length=length)
         if here.mdc_sum != card.mdc_sum:
-            mend = "restart the worker, or give both the same files"
-            return Finding(
-                "tokenizer", "fail", f"{card.path} has changed since the worker of {card.name} read it", mend
-            )
+            text = f"{card.path} has changed since the worker of {card.name} read it"
+            return Finding("tokenizer", "fail", text, "restart the worker, or give both the same files")
         found = Tokenizer.from_source(open_source(config or Path(card.path)))
     except UserError as error:
         return Finding("tokenizer", "fail", f"{card.name}: {error}", error.hint)
@@ -296,38 +282,34 @@ def tokenizer(card: ModelCard) -> Finding | None:
 async def running(explicit: str | None) -> Known | None:
     """Ask the daemon that holds the node what its registry has; None when none answers."""
     for candidate in socket_candidates(explicit):
-        try:
+        with contextlib.suppress(OSError, TimeoutError, EOFError, msgspec.MsgspecError, ValueError):
             async with asyncio.timeout(2.0):
                 return await _ask(str(link_path(candidate)))
-        except (OSError, TimeoutError, EOFError, msgspec.MsgspecError, ValueError):
-            continue
     return None
 
 
 async def _ask(path: str) -> Known:
-    reader, writer = await asyncio.open_unix_connection(path)
-    encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
-    decode = msgspec.msgpack.Decoder(FromNode).decode
+    messages: asyncio.Queue[FromNode | None] = asyncio.Queue()
+    channel = Channel(messages.put_nowait, closed=lambda: messages.put_nowait(None))
+    await asyncio.get_running_loop().create_unix_connection(lambda: channel, path)
+    for message in (Hello("doctor", os.getpid(), version=__version__), Watch(1, CARDS), Watch(2, INSTANCES)):
+        channel.send(message)
+    snapshots, welcome = dict[int, dict[str, bytes]](), Welcome(0, "")
     try:
-        words = (Hello("doctor", os.getpid(), version=__version__), Watch(1, CARDS), Watch(2, INSTANCES))
-        writer.write(MAGIC + b"".join(pack(encode(word)) for word in words))
-        unframer, snapshots, welcome = Unframer(), dict[int, dict[str, bytes]](), Welcome(0, "")
         while len(snapshots) < 2:
-            data = await reader.read(1 << 16)
-            if not data:
-                raise EOFError
-            for payload in unframer.feed(data):
-                match decode(payload):
-                    case Welcome() as told:
-                        welcome = told
-                    case Snapshot(number, items):
-                        snapshots[number] = dict(items)
-                    case _:
-                        pass
+            match await messages.get():
+                case Welcome() as welcome:
+                    pass
+                case Snapshot(number, items):
+                    snapshots[number] = dict(items)
+                case None:
+                    raise EOFError
+                case _:
+                    pass
     finally:
-        writer.close()
-    cards = {key.removeprefix(CARDS): msgspec.json.decode(value, type=ModelCard) for key, value in snapshots[1].items()}
-    instances = {
-        key.removeprefix(INSTANCES): msgspec.json.decode(value, type=Instance) for key, value in snapshots[2].items()
-    }
-    return Known(welcome.node, welcome.version, cards, instances, welcome.cluster)
+        channel.close()
+    return Known(welcome, _read(CARDS, snapshots[1], ModelCard), _read(INSTANCES, snapshots[2], Instance))
+
+
+def _read(prefix: str, items: Mapping[str, bytes], kind: type[T]) -> dict[str, T]:
+    return {key.removeprefix(prefix): msgspec.json.decode(value, type=kind) for key, value in items.items()}

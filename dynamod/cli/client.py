@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from dynamod.message.control import patience
 from dynamod.message.errors import UserError
@@ -21,7 +21,6 @@ class _Unix(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the socket file."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
@@ -33,21 +32,17 @@ class Control:
     def __init__(self, explicit: str | None = None) -> None:
         self._explicit = explicit
 
-    def get(self, command: str, **query: Any) -> Any:
+    def get(self, path: str, **query: Any) -> Any:
         """Read something. Raises UserError with the daemon's own words, or when none runs."""
         text = urlencode({key: value for key, value in query.items() if value not in (None, "")})
-        return self._answer("GET", f"/v1/{quote(command)}{'?' + text if text else ''}", None, TIMEOUT * 2)
-
-    def path(self, path: str) -> Any:
-        """Read a path. Raises as `get`."""
-        return self._answer("GET", path, None, TIMEOUT * 2)
+        return self._answer("GET", f"/v1/{path}{'?' + text if text else ''}", None, TIMEOUT * 2)
 
     def post(self, command: str, seconds: float | None = None, **arguments: Any) -> Any:
         """Change something, within `seconds`. Argument `timeout`: seconds that open streams may finish."""
         if seconds is None:
             seconds = patience(arguments.get("timeout")) + 20
         body = json.dumps({key: value for key, value in arguments.items() if value is not None})
-        return self._answer("POST", f"/v1/{quote(command)}", body, seconds)
+        return self._answer("POST", f"/v1/{command}", body, seconds)
 
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""
@@ -90,11 +85,8 @@ class Control:
             if response.status >= 400:
                 raise _error(response)
             return connection, response
-        raise UserError(
-            f"no daemon is running (tried {', '.join(tried)})",
-            "start one with dynamo serve or dynamod, or name its socket with --socket",
-            exit_code=3,
-        )
+        hint = "start one with dynamo serve or dynamod, or name its socket with --socket"
+        raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
 
 
 def _error(response: http.client.HTTPResponse) -> UserError:

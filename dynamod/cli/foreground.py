@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ from dynamod.observe.capture import LineReader, reemit
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
 
-from .attach import Attachment
-from .interrupt import Interrupts, Talk
+from .arguments import configure_logs
+from .attach import Attachment, take
+from .interrupt import Interrupts, Talk, on_signals, reloads
 from .served import Models
 from .tables import table
 
@@ -46,16 +47,6 @@ class DaemonGone(DynamodError):
     """The daemon ended before it had greeted us."""
 
 
-def say(text: str) -> None:
-    """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
-    try:
-        print(text, flush=True)
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a command wants to be served. `again` reads the graph anew, for SIGHUP and `dynamo reload`.
@@ -68,11 +59,15 @@ class Request:
     name: str = ""
     again: Callable[[], Graph] | None = None
     talk: Talk | None = None
-    echo: Callable[[str], None] = field(default=say)
 
 
-def serve(attachment: Attachment, request: Request) -> int:
-    """Serve until the user, or somebody else, ends it; returns the exit code. Raises UserError."""
+def serve(request: Request, socket: str | None, verbose: int) -> int:
+    """Serve in the daemon of this node until the user, or somebody else, ends it; returns the exit code.
+
+    Raises UserError.
+    """
+    configure_logs(verbose)
+    attachment = take(socket)
     try:
         return _serve(attachment, request)
     except KeyboardInterrupt:  # a second Ctrl-C, when the event loop had ended already
@@ -99,35 +94,36 @@ class _Foreground:
 
     def __init__(self, path: Path, attachment: Attachment | None, request: Request) -> None:
         self._path, self._attachment, self._request = path, attachment, request
-        self._interrupts = Interrupts(self._answer_ended)
+        self._interrupts = Interrupts(self._print_held)
         self._held: deque[Output] = deque(maxlen=HELD)
-        self._welcome: asyncio.Future[Welcome]
-        self._changed, self._stop, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._changed, self._stop, self._lost, self._hangup = (asyncio.Event() for _ in range(4))
+        self._models = Models(self._model_added, self._changed.set)
         self._readers: dict[str, LineReader] = {}
+        self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
-        self._ended = ""
+        self._signals = 0
         self._code = 0
 
     async def run(self) -> int:
         """Live; returns the exit code."""
-        self._welcome = asyncio.get_running_loop().create_future()
-        hello = Hello(self._request.title, os.getpid(), version=__version__, kind="session")
+        self._welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._link = link = LinkRegistry(
+            Hello(self._request.title, os.getpid(), version=__version__, kind="session"),
+            self._connect,
+            take=self._take,
+            handler=self._answer,
+            welcomed=self._welcomed,
+            lost=self._has_lost,
+        )
         async with System() as system:
-            self._link = link = LinkRegistry(
-                hello,
-                self._connect,
-                take=self._take,
-                handler=self._answer,
-                welcomed=self._welcomed,
-                lost=self._has_lost,
-            )
             system.start("link", lambda: link, restart="temporary")
-            hangup = self._signals()
+            had_terminal = _has_terminal()
+            on_signals(self._end_by, lambda: self._hung_up(had_terminal))
             try:
                 with contextlib.suppress(asyncio.CancelledError):  # stopped while we waited for the daemon
                     await self._begin()
-                link.context.task(self._reloads(hangup), "reload")
+                link.context.task(reloads(self._hangup, self._reload, log), "reload")
                 link.context.task(self._watch(), "watch")
                 await self._stop.wait()
             finally:
@@ -136,52 +132,44 @@ class _Foreground:
 
     async def _connect(self, make: Callable[[], Any]) -> None:
         if self._attachment is not None:
-            loop = asyncio.get_running_loop()
-            await loop.create_unix_connection(make, sock=self._attachment.sock)
+            await asyncio.get_running_loop().create_unix_connection(make, sock=self._attachment.sock)
         else:
             await reach(self._path, make, start=True)
 
     async def _begin(self) -> None:
         """Wait for the daemon, and give it the graph. Raises UserError, DaemonGone."""
         await self._welcome
-        request, folder = self._request, Path.cwd()
-        for prefix, watcher in self._models().items():
+        for prefix, watcher in self._models.watchers().items():
             self._link.watch(prefix, watcher)
-        answer = await self._link.ask(
-            "serve",
-            {
-                "graph": absolute(request.graph, folder).to_dict(),
-                "name": request.name,
-                "environ": dict(os.environ),
-                "folder": str(folder),
-                "python": sys.executable,
-            },
-            timeout=STARTED,
-        )
-        self._components = answer["components"]
-
-    def _models(self) -> dict[str, Callable[[str, bytes | None], None]]:
-        self.models = Models(self._model_added, self._changed.set)
-        return self.models.watchers()
+        folder = Path.cwd()
+        arguments = {
+            "graph": absolute(self._request.graph, folder).to_dict(),
+            "name": self._request.name,
+            "environ": dict(os.environ),
+            "folder": str(folder),
+            "python": sys.executable,
+        }
+        self._components = (await self._link.ask("serve", arguments, timeout=STARTED))["components"]
 
     # What the daemon says.
-
-    @property
-    def _greeted(self) -> bool:
-        return self._welcome.done() and not self._welcome.cancelled() and self._welcome.exception() is None
 
     def _welcomed(self, message: Welcome) -> None:
         if not self._welcome.done():
             self._welcome.set_result(message)
+            self._greeted = True
 
     def _has_lost(self, why: str) -> None:
         self._lost.set()
         if not self._welcome.done():
             self._welcome.set_exception(DaemonGone(why))
         elif not self._stop.is_set() and self._greeted:
-            print(f"error: the daemon of this machine has ended ({why}), and {self._name} with it", file=sys.stderr)
-            self._code = 1
-            self._stop.set()
+            self._fail(f"the daemon of this machine has ended ({why}), and {self._name} with it")
+
+    def _fail(self, *problems: str) -> None:
+        for problem in problems:
+            print(f"error: {problem}", file=sys.stderr)
+        self._code = 1
+        self._stop.set()
 
     def _take(self, message: FromNode) -> None:
         match message:
@@ -197,15 +185,18 @@ class _Foreground:
             case Output():
                 self._held.append(message)
                 if not self._interrupts.busy:
-                    self._answer_ended()
+                    self._print_held()
             case _:
                 log.debug("unexpected message of the daemon: %s", type(message).__name__)
 
-    def _answer_ended(self) -> None:
+    def _print_held(self) -> None:
         """Print the lines that waited for the end of an answer: they would be in the middle of its last line."""
         while self._held:
             output = self._held.popleft()
-            self._reader(output.process).feed("out" if output.stream == "out" else "err", output.line)
+            if (reader := self._readers.get(output.process)) is None:
+                emit = _enabled if output.process == "dynamod" else reemit
+                reader = self._readers[output.process] = LineReader(output.process, emit)
+            reader.feed("out" if output.stream == "out" else "err", output.line)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if command != "graph":
@@ -215,11 +206,6 @@ class _Foreground:
         graph = await asyncio.to_thread(self._request.again)  # it imports the user's files: the loop must not wait
         return absolute(graph, Path.cwd()).to_dict()
 
-    def _reader(self, process: str) -> LineReader:
-        if process not in self._readers:
-            self._readers[process] = LineReader(process, _enabled if process == "dynamod" else reemit)
-        return self._readers[process]
-
     # The graph.
 
     @property
@@ -228,55 +214,43 @@ class _Foreground:
 
     async def _watch(self) -> None:
         """Say when the graph is ready; end when it cannot start."""
-        while True:
+        while (report := self._report) is None or not self._ready(report):
             await self._changed.wait()
             self._changed.clear()
-            report = self._report
-            rows = report.rows if report is not None else ()
-            fatal = [row for row in rows if row["state"] == "Fatal"]
-            if fatal:
-                for row in fatal:
-                    print(f"error: {row['component']} cannot start: {row['last_error']}", file=sys.stderr)
-                self._code = 1
-                self._stop.set()
+            rows = self._report.rows if self._report is not None else ()
+            if fatal := [row for row in rows if row["state"] == "Fatal"]:
+                self._fail(*(f"{row['component']} cannot start: {row['last_error']}" for row in fatal))
                 return
-            if report is not None and rows and all(row["state"] == "Ready" for row in rows) and self._can_be_asked():
-                break
-        self._print_ready(report)
         if self._request.talk is not None:
             await self._talk(self._request.talk, report.urls[0])
+            return
+        cells = [(row["component"], row["process"], row["state"], str(row["pid"])) for row in report.rows]
+        where = f": {', '.join(report.urls)}" if report.urls else ""
+        _print(f"{table(('COMPONENT', 'PROCESS', 'STATE', 'PID'), cells)}\n{report.graph} ready{where}")
 
-    def _can_be_asked(self) -> bool:
-        """Whether the models of the graph's own workers are served by its own ingress, if it has both here."""
+    def _ready(self, report: Report) -> bool:
+        """All is ready, and the models of the graph's own workers are served by its own ingress, if it has both."""
+        if not report.rows or any(row["state"] != "Ready" for row in report.rows):
+            return False
         kinds = {self._request.graph.services[name].component_kind for name in self._components}
-        return not {"processor", "worker"} <= kinds or self.models.served(self._name)
+        return not {"processor", "worker"} <= kinds or self._models.served(self._name)
 
     async def _talk(self, talk: Talk, url: str) -> None:
         try:
             self._code = await talk(self._interrupts, url)
+            self._stop.set()
         except UserError as error:
-            print(f"error: {error.line()}", file=sys.stderr)
-            self._code = 1
+            self._fail(error.line())
         except Exception:
             log.exception("the chat client failed by a mistake of ours")
-            self._code = 1
-        self._stop.set()
-
-    def _print_ready(self, report: Report) -> None:
-        rows = [(row["component"], row["process"], row["state"], str(row["pid"])) for row in report.rows]
-        text = table(("COMPONENT", "PROCESS", "STATE", "PID"), rows)
-        where = ", ".join(report.urls)
-        self._echo(f"{text}\n{report.graph} ready{': ' + where if where else ''}")
+            self._fail()
 
     def _model_added(self, served: ServedModel) -> None:
-        row = (served.type, served.model, served.namespace, served.component, served.endpoint)
-        head = ("MODEL TYPE", "MODEL NAME", "NAMESPACE", "COMPONENT", "ENDPOINT")
-        if any(spec.component_kind == "processor" for spec in self._request.graph.services.values()):
-            self._echo(f"Added new {served.type} model {served.model}\n{table(head, [row])}")
-
-    def _echo(self, text: str) -> None:
-        if self._request.talk is None:
-            self._request.echo(text)
+        kinds = {spec.component_kind for spec in self._request.graph.services.values()}
+        if self._request.talk is None and "processor" in kinds:
+            row = (served.type, served.model, served.namespace, served.component, served.endpoint)
+            head = ("MODEL TYPE", "MODEL NAME", "NAMESPACE", "COMPONENT", "ENDPOINT")
+            _print(f"Added new {served.type} model {served.model}\n{table(head, [row])}")
 
     # The end.
 
@@ -289,54 +263,39 @@ class _Foreground:
                 async with asyncio.timeout(GONE):
                     await self._lost.wait()
 
-    def _signals(self) -> asyncio.Event:
-        """Handle signals. The event is set by SIGHUP."""
-        loop = asyncio.get_running_loop()
-        asked = 0
+    def _end_by(self, signal_name: str) -> None:
+        if signal_name == "SIGINT" and not self._signals and self._interrupts.interrupt():
+            return
+        self._signals += 1
+        if self._signals > 1:
+            log.warning("%s again: ending at once", signal_name)
+            os._exit(130)  # the connection closes, and the daemon ends the graph
+        log.info("%s: stopping", signal_name)
+        self._stop.set()
+        if not self._welcome.done():
+            self._welcome.cancel()
 
-        def end(name: str) -> None:
-            nonlocal asked
-            if name == "SIGINT" and not asked and self._interrupts.interrupt():
-                return
-            asked += 1
-            if asked == 1:
-                log.info("%s: stopping", name)
-                self._stop.set()
-                if not self._welcome.done():
-                    self._welcome.cancel()
-            else:
-                log.warning("%s again: ending at once", name)
-                os._exit(130)  # the connection closes, and the daemon ends the graph
+    def _hung_up(self, had_terminal: bool) -> None:
+        if had_terminal and not _has_terminal():  # the window was closed
+            self._end_by("SIGHUP")
+        else:
+            self._hangup.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end, number.name)
-        hangup = asyncio.Event()
-        had_terminal = _has_terminal()
+    async def _reload(self) -> None:
+        if self._request.again is None:
+            log.info("SIGHUP: nothing to reload, this command has no file of its own")
+        else:
+            await self._link.ask("reload", {"timeout": FINISH}, timeout=2 * FINISH)
 
-        def hung_up() -> None:
-            if had_terminal and not _has_terminal():  # the window was closed
-                end("SIGHUP")
-            else:
-                hangup.set()
 
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup
-            loop.add_signal_handler(signal.SIGHUP, hung_up)
-        return hangup
-
-    async def _reloads(self, hangup: asyncio.Event) -> None:
-        """One reload after the other; a SIGHUP during one leads to another."""
-        while True:
-            await hangup.wait()
-            hangup.clear()
-            if self._request.again is None:
-                log.info("SIGHUP: nothing to reload, this command has no file of its own")
-                continue
-            try:
-                await self._link.ask("reload", {"timeout": FINISH}, timeout=2 * FINISH)
-            except UserError as error:
-                log.error("nothing reloaded: %s", error.line())
-            except (DynamodError, TimeoutError) as error:
-                log.error("the reload failed: %s", error)
+def _print(text: str) -> None:
+    """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
+    try:
+        print(text, flush=True)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _enabled(record: logging.LogRecord) -> None:

@@ -1,20 +1,25 @@
 """`dynamo infra`: the two servers that several nodes need, started for a developer."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .form import Form, Output
+from .options import Form, Output, examples
 
-_EXAMPLES = """\b
-Examples:
-  dynamo infra up
-  dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379
-  dynamo infra status
-  dynamo infra down --purge
-"""
+if TYPE_CHECKING:
+    from .brokers import Server
+
+_EXAMPLES = examples(
+    "dynamo infra up",
+    "dynamo infra up --data ./infra --nats-port 14222 --etcd-port 12379",
+    "dynamo infra status",
+    "dynamo infra down --purge",
+)
 
 app = typer.Typer(
     help="Start and stop a NATS and an etcd server for trying several nodes.",
@@ -23,30 +28,25 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="folder of their data and logs (default: ~/.local/state/dynamod/infra)"),
-]
+Data = Annotated[Path | None, typer.Option(help="their data and logs (default: ~/.local/state/dynamod/infra)")]
 
 
 @app.command(epilog=_EXAMPLES)
 def up(
     data: Data = None,
-    host: Annotated[str, typer.Option(help="address to listen on; beyond this machine both need passwords")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[str, typer.Option(help="address; beyond this machine both need passwords")] = "127.0.0.1",
     nats_port: Annotated[int, typer.Option(min=1, max=65535)] = 4222,
     etcd_port: Annotated[int, typer.Option(min=1, max=65535)] = 2379,
     wait: Annotated[float, typer.Option(min=0.1, help="seconds until both must be healthy")] = 20.0,
     output: Output = Form.TEXT,
 ) -> None:
     """Start nats-server (with JetStream) and etcd, and wait until they are healthy."""
-    from . import brokers as infra
+    from . import brokers
 
-    say: Any = (lambda _line: None) if output == Form.JSON else (lambda line: print(line, flush=True))
-    folder = data or infra.data_folder()
-    before = {server.pid for server in infra.running(folder)}
-    servers = infra.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
+    say = (lambda _line: None) if output is Form.JSON else partial(print, flush=True)
+    folder = data or brokers.data_folder()
+    before = {server.pid for server in brokers.running(folder)}
+    servers = brokers.up(folder, host=host, nats_port=nats_port, etcd_port=etcd_port, wait=wait, say=say)
     if output == Form.JSON:
         _print_json(servers)
         return
@@ -54,7 +54,7 @@ def up(
         state = "ran already" if server.pid in before else "is healthy"
         print(f"{server.name} {state}: {server.url}")
     print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, tell them:")
-    for name, value in infra.environment(servers).items():
+    for name, value in brokers.environment(servers).items():
         print(f"  export {name}={value}")
 
 
@@ -63,19 +63,19 @@ def down(
     data: Data = None, purge: Annotated[bool, typer.Option("--purge", help="remove their data and logs too")] = False
 ) -> None:
     """End the servers that `up` started."""
-    from . import brokers as infra
+    from . import brokers
 
-    ended = infra.down(data or infra.data_folder(), purge=purge)
+    ended = brokers.down(data or brokers.data_folder(), purge=purge)
     print("\n".join(f"{server.name} ended" for server in ended) or "nothing ran")
 
 
 @app.command(epilog=_EXAMPLES)
 def status(data: Data = None, output: Output = Form.TEXT) -> None:
     """Show the servers that `up` started. Exit code 1 unless both are healthy."""
-    from . import brokers as infra
+    from . import brokers
 
-    servers = infra.running(data or infra.data_folder())
-    health = [infra.healthy(server) for server in servers]
+    servers = brokers.running(data or brokers.data_folder())
+    health = [server.healthy for server in servers]
     if output == Form.JSON:
         _print_json(servers)
     else:
@@ -87,9 +87,7 @@ def status(data: Data = None, output: Output = Form.TEXT) -> None:
         raise typer.Exit(1)
 
 
-def _print_json(servers: Any) -> None:
-    from dataclasses import asdict
+def _print_json(servers: "Sequence[Server]") -> None:
+    from . import brokers
 
-    from . import brokers as infra
-
-    print(json.dumps({"servers": [asdict(one) for one in servers], "environment": infra.environment(servers)}))
+    print(json.dumps({"servers": [asdict(one) for one in servers], "environment": brokers.environment(servers)}))

@@ -1,8 +1,12 @@
-"""Where somebody sits and types: a foreground command that talks to its own frontend, and what Ctrl-C means there."""
+"""What signals mean: to a process that serves, and to a chat, where Ctrl-C ends an answer or the command."""
 
 import asyncio
+import logging
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+
+from dynamod.message.errors import DynamodError, UserError
 
 Talk = Callable[["Interrupts", str], Awaitable[int]]
 """Runs when the graph is ready, with the URL of its frontend; its result is the exit code of the command."""
@@ -45,3 +49,27 @@ class Interrupts:
         self._asked = True
         self._task.cancel()
         return True
+
+
+def on_signals(end: Callable[[str], None], hangup: Callable[[], None]) -> None:
+    """SIGINT and SIGTERM call `end` with their name; SIGHUP calls `hangup`, unless it is ignored (nohup)."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end, number.name)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
+
+
+async def reloads(hangup: asyncio.Event, reload: Callable[[], Awaitable[None]], log: logging.Logger) -> None:
+    """One reload after the other, for ever; a SIGHUP during one leads to another."""
+    while True:
+        await hangup.wait()
+        hangup.clear()
+        try:
+            await reload()
+        except UserError as error:
+            log.error("nothing reloaded: %s", error.line())
+        except (DynamodError, TimeoutError) as error:
+            log.error("the reload failed: %s", error)
+        except Exception:
+            log.exception("the reload failed")

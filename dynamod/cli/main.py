@@ -1,44 +1,38 @@
 """Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-Main = Callable[[Sequence[str]], int]
+from dynamod.message.errors import DynamodError, UserError
 
 
 def dynamo() -> None:
     """`dynamo`: serve graphs and control the daemon."""
-    sys.exit(_run(_dynamo))
+    sys.exit(guarded(_dynamo, sys.argv[1:]))
 
 
 def dynamod() -> None:
     """`dynamod`: the daemon as a service."""
-    sys.exit(_run(_dynamod))
+    sys.exit(guarded(_dynamod, sys.argv[1:]))
 
 
 def dynamo_run() -> None:
     """`dynamo-run`: one engine without a graph file."""
-    sys.exit(_run(_dynamo_run))
+    sys.exit(guarded(_dynamo_run, sys.argv[1:]))
 
 
 def frontend() -> None:
     """`python -m dynamo.frontend`: the frontend alone."""
-    sys.exit(_run(_frontend))
-
-
-def _run(main: Main) -> int:
-    from .errors import guarded
-
-    return guarded(main, sys.argv[1:])
+    sys.exit(guarded(_frontend, sys.argv[1:]))
 
 
 def _dynamo(argv: Sequence[str]) -> int:
     if argv and argv[0] == "run":
         return _dynamo_run(argv[1:])
     if argv and argv[-1] in ("--version", "-V") and len(argv) <= 2:  # `dynamo serve --version` too
-        return _version("dynamo")
+        argv = ["--version"]
     if argv and argv[0] == "serve":
-        _attach(argv[1:], {"--detach", "-d", "--dry-run"})
+        _attach(argv[1:], without=("--detach", "-d", "--dry-run"))
     from .app import run
 
     return run(argv)
@@ -55,29 +49,45 @@ def _dynamo_run(argv: Sequence[str]) -> int:
         worker_only = any(word.startswith("in=dyn") for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
-        _attach(argv, {"--dry-run"}, kinds)
+        _attach(argv, kinds, without=("--dry-run",))
     from .run import run
 
     return run(argv)
 
 
 def _frontend(argv: Sequence[str]) -> int:
-    _attach(argv, set(), ("ingress",))
-    from .frontend import run
+    _attach(argv, ("ingress",))
+    from .run import run_frontend
 
-    return run(argv)
+    return run_frontend(argv)
 
 
-def _attach(argv: Sequence[str], without: set[str], kinds: Sequence[str] = ("ingress", "worker")) -> None:
+def _attach(
+    argv: Sequence[str], kinds: Sequence[str] = ("ingress", "worker"), *, without: Collection[str] = ()
+) -> None:
     """Reach or fork the daemon, which warms up component processes while this one reads its arguments and files."""
-    if not (without | {"--help", "-h", "--version"}) & set(argv):
+    if not {*without, "--help", "-h", "--version"} & set(argv):
         from .attach import attach_early
 
         attach_early(argv, kinds)
 
 
-def _version(name: str) -> int:
-    from dynamod import __version__
-
-    print(f"{name} {__version__}")
-    return 0
+def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
+    """Run a command. UserError becomes its line on stderr, Ctrl-C exit code 130, a closed pipe no error at all."""
+    try:
+        return main(argv)
+    except UserError as error:
+        print(f"error: {error.line()}", file=sys.stderr)
+        return error.exit_code or 2
+    except DynamodError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made, in an import
+            return 130
+        raise
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0

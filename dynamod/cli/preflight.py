@@ -3,38 +3,39 @@
 from pathlib import Path
 
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
-from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph
+from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import validate
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.settings import ProcessorSettings
 from dynamod.message.errors import UserError
+from dynamod.worker.settings import WorkerSettings
 
 
-def check(graph: Graph) -> None:
-    """Raise UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there."""
+def check(graph: Graph) -> Graph:
+    """The graph itself, when nothing is wrong with it.
+
+    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there.
+    """
     for spec in graph.services.values():
         if spec.component_kind == PROCESSOR:
-            from dynamod.ingress.settings import ProcessorSettings
-
             validate(ProcessorSettings, spec.config, spec.name)
-        if spec.component_kind == FRONTEND:
-            from dynamod.http.settings import FrontendSettings
-
+        elif spec.component_kind == FRONTEND:
             validate(FrontendSettings, spec.config, spec.name).keys()
-        if spec.component_kind != WORKER:
-            continue
-        from dynamod.worker.settings import WorkerSettings
+        elif spec.component_kind == WORKER:
+            _check_worker(spec)
+    return graph
 
-        settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
-        name, model = settings.name, settings.model
-        require_installed(name)
-        arguments = arguments_with(settings.engine, settings.engine_args)
-        check_arguments(name, arguments, settings.kv_cache_block_size)
-        if not ENGINES[name].model:
-            continue
-        if not model:
-            raise UserError(
-                f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample"
-            )
-        from dynamod.preprocess.locate import locate, may_be_repository
 
-        if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
-            locate(model, download=False)
+def _check_worker(spec: ServiceSpec) -> None:
+    settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
+    name, model = settings.name, settings.model
+    require_installed(name)
+    check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
+    if not ENGINES[name].model:
+        return
+    if not model:
+        raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
+    from dynamod.preprocess.locate import locate, may_be_repository
+
+    if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
+        locate(model, download=False)

@@ -1,70 +1,72 @@
 """`dynamo reload`: a running graph gets new settings."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from .client import Control
-from .form import Form
+from .options import ConfigFile, Finish, Form, Output, ServiceName, Socket, Target, target_and_overrides
+
+if TYPE_CHECKING:
+    from dynamod.graph.graph import Graph
+
+    from .client import Control
 
 
-def reload_graph(
-    target: str | None,
-    config_file: str | None,
-    extra: Sequence[str],
-    *,
-    name: str,
-    service_name: str | None,
-    dry_run: bool,
-    timeout: float,
-    socket: str | None,
-    form: Form,
-) -> int:
-    """Load the graph as `dynamo serve` would, and hand it to whoever runs it. Raises UserError."""
+def reload(
+    context: typer.Context,
+    graph: Target = None,
+    config_file: ConfigFile = None,
+    name: Annotated[str, typer.Option(help="running graph to change (default: the namesake, or the only one)")] = "",
+    service_name: ServiceName = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would change, and change nothing")] = False,
+    timeout: Finish = FINISH,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Change a running graph to new settings: only what differs restarts, and streams finish or move first.
+
+    What was given behind `dynamo serve` (like --Frontend.port or --service-name) is to be given again. Without graph
+    and file the daemon reads its own file again, as on SIGHUP.
+    """
+    from .client import Control
+
     control = Control(socket)
-    if target is None and config_file is None and not extra:
+    target, overrides = target_and_overrides(graph, context.args)
+    if target is None and config_file is None and not overrides:
         if dry_run or name:
             raise UserError("nothing to compare with", "give the new settings: -f new.yaml")
         control.post("reload", timeout=timeout)
         print("the daemon has read its file again; see dynamo ps and dynamo logs")
-        return 0
+        return
     from dynamod.graph.absolute import absolute
     from dynamod.graph.load import load_graph
 
     from .preflight import check
 
-    graph = load_graph(target, config_file, overrides=list(extra), service_name=service_name)
-    check(graph)
-    value = control.post(
-        "reload",
-        graph=name or _running(control, graph),
-        new=absolute(graph, Path.cwd()).to_dict(),
-        dry_run=dry_run,
-        timeout=timeout,
-    )
-    if form == Form.JSON:
+    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name))
+    new = absolute(loaded, Path.cwd()).to_dict()
+    running = name or _running(control, loaded)
+    value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)
+    if output is Form.JSON:
         print(json.dumps(value, indent=2))
-        return 0
-    for line in value["changes"]:
-        print(line)
-    if not value["changes"]:
-        print(f"graph {value['graph']}: nothing differs")
-    else:
-        print(f"graph {value['graph']} {'would change' if dry_run else 'has changed'}")
-    return 0
+        return
+    end = "nothing differs" if not value["changes"] else "would change" if dry_run else "has changed"
+    print(*value["changes"], f"graph {value['graph']}{'' if value['changes'] else ':'} {end}", sep="\n")
 
 
-def _running(control: Control, graph: Any) -> str:
+def _running(control: "Control", graph: "Graph") -> str:
     """The running graph that is meant."""
     from dynamod.daemon.names import graph_name
 
     names = sorted({row["graph"] for row in control.get("ps")})
     wanted = graph_name(graph)
     if wanted in names:
-        return str(wanted)
+        return wanted
     if len(names) == 1:
         return str(names[0])
     raise UserError(f"no graph '{wanted}' runs", f"say which with --name: {', '.join(names) or 'none runs'}")

@@ -1,6 +1,8 @@
 """Which models can be asked for, and whether a graph's own are among them."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -9,53 +11,42 @@ from dynamod.discovery.keys import CARDS, INSTANCES
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.runtime.components.served import SERVED, ServedModel
 
+KINDS: dict[str, type[Any]] = {SERVED: ServedModel, CARDS: ModelCard, INSTANCES: Instance}
+"""What stands under a prefix of the registry."""
+
 
 class Models:
     """Kept by watching the registry. `added` is told of each model that becomes served, once per model and type."""
 
     def __init__(self, added: Callable[[ServedModel], None], changed: Callable[[], None]) -> None:
         self._added, self._changed = added, changed
-        self._served: dict[str, ServedModel] = {}
-        self._cards: dict[str, ModelCard] = {}
-        self._instances: dict[str, Instance] = {}
+        self._found: dict[str, dict[str, Any]] = {prefix: {} for prefix in KINDS}
 
     def watchers(self) -> dict[str, Watcher]:
         """What to watch, by prefix."""
-        return {SERVED: self._served_changed, CARDS: self._card_changed, INSTANCES: self._instance_changed}
+        return {prefix: partial(self._take, prefix) for prefix in KINDS}
 
     def served(self, graph: str) -> bool:
         """Whether every model that the graph's own workers publish can be asked for."""
+        instances = self._found[INSTANCES]
         own = {
             (kind, card.name)
-            for place, card in self._cards.items()
+            for place, card in self._found[CARDS].items()
             for kind in card.types
-            if (instance := self._instances.get(place)) is not None and instance.process.startswith(f"{graph}/")
+            if place in instances and instances[place].process.startswith(f"{graph}/")
         }
-        return bool(own) and own <= {(served.type, served.model) for served in self._served.values()}
+        return bool(own) and own <= self._served()
 
-    def _served_changed(self, key: str, value: bytes | None) -> None:
-        if value is None:
-            self._served.pop(key, None)
-        else:
-            served = msgspec.json.decode(value, type=ServedModel)
-            known = any((s.type, s.model) == (served.type, served.model) for s in self._served.values())
-            self._served[key] = served
-            if not known:
-                self._added(served)
-        self._changed()
+    def _served(self) -> set[tuple[str, str]]:
+        return {(served.type, served.model) for served in self._found[SERVED].values()}
 
-    def _card_changed(self, key: str, value: bytes | None) -> None:
-        place = key.removeprefix(CARDS)
+    def _take(self, prefix: str, key: str, value: bytes | None) -> None:
+        found, place = self._found[prefix], key.removeprefix(prefix)
         if value is None:
-            self._cards.pop(place, None)
+            found.pop(place, None)
         else:
-            self._cards[place] = msgspec.json.decode(value, type=ModelCard)
-        self._changed()
-
-    def _instance_changed(self, key: str, value: bytes | None) -> None:
-        place = key.removeprefix(INSTANCES)
-        if value is None:
-            self._instances.pop(place, None)
-        else:
-            self._instances[place] = msgspec.json.decode(value, type=Instance)
+            new, served = msgspec.json.decode(value, type=KINDS[prefix]), self._served()
+            found[place] = new
+            if prefix == SERVED and (new.type, new.model) not in served:
+                self._added(new)
         self._changed()

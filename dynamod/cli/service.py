@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dynamod import __version__
 from dynamod.message.errors import UserError
 
+from .arguments import Parser, configure_logs, read_object
+
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
     from dynamod.daemon.reload import Wanted
@@ -34,14 +36,9 @@ KNOWN_GRAPH: dict[str, type[Any]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise UserError(message, "see dynamod --help")
-
-
 def run(argv: Sequence[str]) -> int:
     """Run the daemon until it is told to stop."""
-    p = _Parser(
+    p = Parser(
         prog="dynamod",
         description="Run graphs as supervised components of this machine.",
         epilog=EPILOG,
@@ -55,17 +52,12 @@ def run(argv: Sequence[str]) -> int:
     p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")
-    try:
-        flags = p.parse_args(argv)
-    except SystemExit as end:
-        return int(end.code or 0)
+    flags = p.parse_args(argv)
     if flags.ephemeral and (flags.config or flags.state_dir):
         raise UserError("--ephemeral reads no --config and keeps no --state-dir", "leave them out")
     settings = read_settings(flags.config) if not flags.ephemeral else {}
     if settings.get("log_level") and not flags.verbose and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = str(settings["log_level"])
-    from .serve import configure_logs
-
     configure_logs(flags.verbose)
     from dynamod.daemon.reload import reloader
     from dynamod.runtime.paths import choose_socket
@@ -80,14 +72,8 @@ def run(argv: Sequence[str]) -> int:
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
-    return boot(
-        Options(
-            path,
-            wanted,
-            reload=reloader(lambda: _configured(read_settings(flags.config), file)),
-            changed=lambda node: keep(state, node),
-        )
-    )
+    reload = reloader(lambda: _configured(read_settings(flags.config), file))
+    return boot(Options(path, wanted, reload=reload, changed=lambda node: keep(state, node)))
 
 
 def read_settings(file: str | None) -> dict[str, Any]:
@@ -97,20 +83,12 @@ def read_settings(file: str | None) -> dict[str, Any]:
         if file is not None:
             raise UserError(f"no file {file}", "check --config")
         return {}
-    import yaml
-
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: {' '.join(str(error).split())}", "it must be YAML") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: it is no mapping", f"known keys: {', '.join(sorted(KNOWN))}")
+    value = read_object(str(path), str(path), f"known keys: {', '.join(sorted(KNOWN))}")
     _check(value, KNOWN, path, "")
     for number, graph in enumerate(value.get("graphs") or []):
         if not isinstance(graph, dict):
-            raise UserError(
-                f"{path}: graphs[{number}] is {graph!r}", "write {target: graphs.agg:Frontend, config: FILE}"
-            )
+            hint = "write {target: graphs.agg:Frontend, config: FILE}"
+            raise UserError(f"{path}: graphs[{number}] is {graph!r}", hint)
         _check(graph, KNOWN_GRAPH, path, f"graphs[{number}]")
     return value
 

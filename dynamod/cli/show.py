@@ -1,25 +1,22 @@
 """How the answers of the control socket look on a terminal."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
-from .tables import table
+from .tables import duration, table
 
 
 def show(command: str, value: Any, output: str) -> None:
     """Print an answer as `text` or `json`."""
     if output == "json":
         print(json.dumps(value, indent=2))
-    elif command == "ps" or (isinstance(value, list) and value and "component" in value[0]):
-        print(processes(value))
-    elif command == "status":
-        print(status(value))
-    elif command == "explain":
-        print("\n\n".join(map(decision, value)))
-    elif command == "inspect":
-        print(actors(value))
+    elif command in _FORMS:
+        print(_FORMS[command](value))
+    elif isinstance(value, list):  # the processes of what has changed
+        print(processes(value) if value else "no process is left")
     else:
-        print(", ".join(f"{key} {text}" for key, text in value.items()) if isinstance(value, dict) else value)
+        print(", ".join(f"{key} {text}" for key, text in value.items()))
 
 
 def decision(record: dict[str, Any]) -> str:
@@ -72,10 +69,8 @@ def processes(rows: list[dict[str, Any]]) -> str:
 
 def status(value: dict[str, Any]) -> str:
     """`status`: the daemon, then a line per graph."""
-    lines = [
-        f"dynamod {value['version']} pid {value['pid']} on {value['node']}, up {duration(value['uptime'])}, "
-        f"socket {value['socket']}"
-    ]
+    where = f"{value['node']}, up {duration(value['uptime'])}, socket {value['socket']}"
+    lines = [f"dynamod {value['version']} pid {value['pid']} on {where}"]
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
@@ -115,9 +110,9 @@ def actors(entries: list[dict[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-def duration(seconds: float) -> str:
-    """`3 s`, `12 min`, `5 h`, `3 d`."""
-    for limit, unit, size in ((120, "s", 1), (7200, "min", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{int(seconds // size)} {unit}"
-    return f"{int(seconds // 86400)} d"
+_FORMS: dict[str, Callable[[Any], str]] = {
+    "ps": processes,
+    "status": status,
+    "explain": lambda records: "\n\n".join(map(decision, records)),
+    "inspect": actors,
+}

@@ -4,11 +4,12 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from dynamod.message.errors import UserError
+from .options import Form, Output
 
 SHOWN = 60
 """Events shown of a seed that failed, without `--events`."""
@@ -26,11 +27,9 @@ def sim(
     workers: Annotated[int | None, typer.Option("--workers", help="workers (default 6; 2000)")] = None,
     ingresses: Annotated[int | None, typer.Option("--ingresses", help="ingress processes (default 2; 20)")] = None,
     requests: Annotated[int | None, typer.Option("--requests", help="requests (default 40; 2000)")] = None,
-    faults: Annotated[
-        str, typer.Option("--faults", help="list like crash,hang; all; none; -drop leaves one out")
-    ] = "all",
+    faults: Annotated[str, typer.Option(help="list like crash,hang; all; none; -drop leaves one out")] = "all",
     scale: Annotated[bool, typer.Option("--scale", help="measure a large cluster instead, without faults")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="text or json")] = "text",
+    output: Output = Form.TEXT,
 ) -> None:
     """Run the real supervisors, registry view, router, migration and transport through faults drawn from seeds.
 
@@ -39,89 +38,70 @@ def sim(
     from dynamod.sim.scale import SCALE
     from dynamod.sim.shape import Shape, check_shape, faults_of
 
-    if output not in ("text", "json"):
-        raise UserError(f"unknown output '{output}'", "known outputs: text, json")
     default = SCALE if scale else Shape()
-    shape = Shape(
-        default.nodes if nodes is None else nodes,
-        default.workers if workers is None else workers,
-        default.ingresses if ingresses is None else ingresses,
-        default.requests if requests is None else requests,
-        () if scale else faults_of(faults),
-        default.span,
-    )
+    given = {"nodes": nodes, "workers": workers, "ingresses": ingresses, "requests": requests}
+    sizes = {name: number for name, number in given.items() if number is not None}
+    shape = replace(default, **sizes, faults=() if scale else faults_of(faults))
     check_shape(shape)
     if scale:
-        _scale(shape, seed or 0, output)
-        return
+        raise typer.Exit(_scale(shape, seed or 0, output))
+    words = [f" --{name} {number}" for name, number in sizes.items() if number != getattr(default, name)]
+    words += [f" --faults={faults}"] if faults != "all" else []
     chosen = range(start, start + seeds) if seed is None else range(seed, seed + 1)
-    raise typer.Exit(_run(chosen, shape, _again(shape, default, faults), events, seed is not None, output))
+    again = f"dynamo sim --events{''.join(words)} --seed"
+    raise typer.Exit(_run(chosen, shape, again, events, seed is not None, output))
 
 
-def _again(shape: Any, default: Any, faults: str) -> str:
-    """The command that repeats a seed, without its number."""
-    words = [
-        f" --{name} {getattr(shape, name)}"
-        for name in ("nodes", "workers", "ingresses", "requests")
-        if getattr(shape, name) != getattr(default, name)
-    ]
-    if faults != "all":
-        words.append(f" --faults={faults}")
-    return f"dynamo sim --events{''.join(words)} --seed"
-
-
-def _run(chosen: range, shape: Any, again: str, events: bool, alone: bool, output: str) -> int:
+def _run(chosen: range, shape: Any, again: str, events: bool, alone: bool, output: Form) -> int:
     from dynamod.sim.checks import KNOWN
     from dynamod.sim.run import simulate
 
     begun = time.perf_counter()
     failed: list[dict[str, Any]] = []
-    known: Counter[str] = Counter()
-    ends: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    moves = 0
-    terminal = output == "text" and sys.stderr.isatty()
-    for done, seed in enumerate(chosen):
+    known, ends, faults = Counter[str](), Counter[str](), Counter[str]()
+    moves, text = 0, output is Form.TEXT
+    terminal = text and sys.stderr.isatty()
+    for done, seed in enumerate(chosen, 1):
         outcome = simulate(seed, shape)
         known.update(outcome.known)
         ends.update(outcome.ends)
         faults.update(outcome.faults)
         moves += outcome.moves
         if outcome.failed:
-            kept = outcome.lines if events else outcome.lines[-SHOWN:]
             problems = [f"{check}: {what}" for check, what in outcome.problems]
             row = {"seed": seed, "problems": problems, "repeat": f"{again} {seed}", "digest": outcome.digest}
-            failed.append({**row, "events": kept} if len(failed) < FAILURES else row)
-            if output == "text":
-                _show(failed[-1], outcome.events)
-        elif alone and output == "text" and events:
+            if len(failed) < FAILURES:
+                row["events"] = outcome.lines if events else outcome.lines[-SHOWN:]
+            failed.append(row)
+            if text:
+                _show(row, outcome.events)
+        elif alone and text and events:
             print("\n".join(outcome.lines))
-        if alone and output == "text":
+        if alone and text:
             print(f"seed {seed}: {outcome.events} events, digest {outcome.digest}")
-        if terminal and done % 10 == 9:
-            rate = (done + 1) / (time.perf_counter() - begun)
-            print(f"\r{done + 1} of {len(chosen)} seeds, {rate:.1f}/s, {len(failed)} failed", end="", file=sys.stderr)
+        if terminal and done % 10 == 0:
+            rate = done / (time.perf_counter() - begun)
+            print(f"\r{done} of {len(chosen)} seeds, {rate:.1f}/s, {len(failed)} failed", end="", file=sys.stderr)
     if terminal:
         print(file=sys.stderr)
     seconds = time.perf_counter() - begun
-    if output == "json":
-        report = {"seeds": len(chosen), "failed": failed, "known": dict(sorted(known.items()))}
-        counts = {"requests": dict(sorted(ends.items())), "faults": dict(sorted(faults.items())), "moves": moves}
-        print(json.dumps({**report, **counts, "seconds": round(seconds, 2)}, indent=2))
-    else:
-        print(f"{len(chosen)} seeds in {seconds:.1f} s: {len(failed)} failed")
-        print("requests: " + ", ".join(f"{number} {end}" for end, number in sorted(ends.items())) + f"; {moves} moves")
-        print("faults: " + (", ".join(f"{number} {fault}" for fault, number in sorted(faults.items())) or "none"))
-        for check, number in sorted(known.items()):
-            print(f"known: {check} ({number} seeds): {KNOWN[check]}")
+    counts = {name: dict(sorted(found.items())) for name, found in (("requests", ends), ("faults", faults))}
+    if not text:
+        report = {"seeds": len(chosen), "failed": failed, "known": dict(sorted(known.items())), **counts}
+        print(json.dumps({**report, "moves": moves, "seconds": round(seconds, 2)}, indent=2))
+        return 1 if failed else 0
+    lists = {name: ", ".join(f"{number} {what}" for what, number in found.items()) for name, found in counts.items()}
+    print(f"{len(chosen)} seeds in {seconds:.1f} s: {len(failed)} failed")
+    print(f"requests: {lists['requests']}; {moves} moves\nfaults: {lists['faults'] or 'none'}")
+    for check, number in sorted(known.items()):
+        print(f"known: {check} ({number} seeds): {KNOWN[check]}")
     return 1 if failed else 0
 
 
 def _show(row: dict[str, Any], count: int) -> None:
     """A seed that failed."""
     print(f"seed {row['seed']} FAILED: {row['problems'][0]}")
-    lines = row.get("events", [])
-    if lines:
+    if lines := row.get("events"):
         if len(lines) < count:
             print(f"  ... {count - len(lines)} events before")
         print("\n".join(lines))
@@ -130,15 +110,14 @@ def _show(row: dict[str, Any], count: int) -> None:
     print(f"repeat with: {row['repeat']}")
 
 
-def _scale(shape: Any, seed: int, output: str) -> None:
+def _scale(shape: Any, seed: int, output: Form) -> int:
     from dynamod.sim.scale import measure
 
     found = measure(shape, seed)
-    if output == "json":
+    if output is Form.JSON:
         print(json.dumps(found, indent=2))
     else:
         for name, value in found.items():
             text = ", ".join(f"{key} {one}" for key, one in value.items()) if isinstance(value, dict) else value
             print(f"{name:<40} {text if text != [] else 'none'}")
-    if found["problems"]:
-        raise typer.Exit(1)
+    return 1 if found["problems"] else 0

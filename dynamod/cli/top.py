@@ -1,12 +1,10 @@
 """`dynamo top`: a live view of all component processes in a terminal."""
 
+import asyncio
 import contextlib
 import json
 import os
-import queue
-import select
 import signal
-import socket
 import sys
 import termios
 import threading
@@ -22,7 +20,7 @@ from dynamod.message.errors import UserError
 from .client import Control
 from .tables import table
 from .top_rows import Look, Top, top
-from .top_table import GAP, age, sections, state, widths
+from .top_table import GAP, age, sections, widths
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
@@ -35,13 +33,17 @@ COLOURS = {"Ready": "green", "Ready?": "yellow", "Draining": "yellow", "Starting
 def run(control: Control, interval: float, *, once: bool, output: str) -> int:
     """Show it: live on a terminal, else once. Returns the exit code."""
     if once or output == "json" or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        before = Look(control.get("top"))
+        before = _look(control)
         time.sleep(interval)
-        view = top(Look(control.get("top")), before)
+        view = top(_look(control), before)
         print(json.dumps(msgspec.to_builtins(view), indent=2) if output == "json" else plain(view))
-        return 0
-    _Live(control, interval).run()
+    else:
+        asyncio.run(_Live(control, interval).run())
     return 0
+
+
+def _look(control: Control) -> Look:
+    return msgspec.convert(control.get("top"), Look)
 
 
 def plain(view: Top) -> str:
@@ -52,81 +54,68 @@ def plain(view: Top) -> str:
 
 def headline(view: Top) -> str:
     """The node in a line."""
-    count = len(view.processes)
-    return (
-        f"dynamod {view.version} pid {view.pid} on {view.node}, up {age(view.uptime)}, "
-        f"{count} process{'' if count == 1 else 'es'}"
-    )
+    count = f"{len(view.processes)} process{'' if len(view.processes) == 1 else 'es'}"
+    return f"dynamod {view.version} pid {view.pid} on {view.node}, up {age(view.uptime)}, {count}"
 
 
 class _Live:
-    """A thread asks the daemon, this one draws: keys and a new size are answered while a question is open."""
+    """A thread asks the daemon, the loop draws: keys and a new size are answered while a question is open."""
 
     def __init__(self, control: Control, interval: float) -> None:
         self._control, self._interval = control, interval
-        self._answers: queue.SimpleQueue[Look | UserError] = queue.SimpleQueue()
-        self._view: Top | None = None
-        self._before: Look | None = None
+        self._over = asyncio.Event()
         self._trouble = ""
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Draw until somebody presses q. Raises UserError when no daemon answers at the start."""
         from rich.console import Console
         from rich.live import Live
 
-        self._take(Look(self._control.get("top")))
-        console = Console()
-        wake, woken = socket.socketpair()
-        with wake, woken, _keys(), _signals(woken.fileno()):
-            threading.Thread(target=self._ask, args=(woken,), daemon=True, name="ask").start()
-            with Live(self, console=console, screen=True, auto_refresh=False) as live:
-                while not self._ended(wake):
-                    live.refresh()
+        self._before = _look(self._control)
+        self._view = top(self._before)
+        self._live = Live(self, console=Console(), screen=True, auto_refresh=False)
+        loop = asyncio.get_running_loop()
+        for number in ENDS:
+            loop.add_signal_handler(number, self._over.set)
+        loop.add_signal_handler(signal.SIGWINCH, self._live.refresh)
+        with _keys(), self._live:
+            self._live.refresh()
+            loop.add_reader(sys.stdin, self._pressed)
+            threading.Thread(target=self._ask, args=(loop,), daemon=True, name="ask").start()
+            await self._over.wait()
 
-    def _ended(self, wake: socket.socket) -> bool:
-        """Wait for a key, a signal or an answer; whether it means the end."""
-        ready, _, _ = select.select([wake, sys.stdin], [], [])
-        if sys.stdin in ready:
-            keys = os.read(sys.stdin.fileno(), 64)
-            if not keys or b"q" in keys.lower() or b"\x03" in keys:
-                return True
-        if wake in ready and any(number in ENDS for number in wake.recv(64)):
-            return True
-        while not self._answers.empty():
-            answer = self._answers.get()
-            if isinstance(answer, Look):
-                self._take(answer)
-            else:
-                self._trouble = answer.line()
-        return False
+    def _pressed(self) -> None:
+        keys = os.read(sys.stdin.fileno(), 64)
+        if not keys or b"q" in keys.lower() or b"\x03" in keys:
+            self._over.set()
 
-    def _take(self, look: Look) -> None:
-        self._view, self._before, self._trouble = top(look, self._before), look, ""
+    def _take(self, answer: Look | UserError) -> None:
+        if isinstance(answer, Look):
+            self._view, self._before, self._trouble = top(answer, self._before), answer, ""
+        else:
+            self._trouble = answer.line()
+        self._live.refresh()
 
-    def _ask(self, woken: socket.socket) -> None:
-        """In its thread: a look every interval, for ever. Trouble passes when another takes the node's seat."""
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        """In its thread: a look every interval, for ever. Trouble passes when there is another daemon."""
         due = time.monotonic()
         while True:
-            wait = due + self._interval - time.monotonic()
-            due = time.monotonic() + max(0.0, wait)
-            time.sleep(max(0.0, wait))
+            due = max(due + self._interval, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+            answer: Look | UserError
             try:
-                self._answers.put(Look(self._control.get("top")))
+                answer = _look(self._control)
             except UserError as error:
-                self._answers.put(error)
+                answer = error
             except Exception as error:  # whatever it is, the view goes on and says so
-                self._answers.put(UserError(f"{type(error).__name__}: {error}"))
-            try:
-                woken.send(b"\0")
-            except OSError:  # the view has ended
-                return
+                answer = UserError(f"{type(error).__name__}: {error}")
+            with contextlib.suppress(RuntimeError):  # the view has ended
+                loop.call_soon_threadsafe(self._take, answer)
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "Iterator[Text]":
         """What fits the terminal as it is now."""
-        assert self._view is not None
-        lines = drawing(
-            self._view, options.max_width, f"{time.strftime('%H:%M:%S')}, every {self._interval:g} s, q ends"
-        )
+        tail = f"{time.strftime('%H:%M:%S')}, every {self._interval:g} s, q ends"
+        lines = drawing(self._view, options.max_width, tail)
         if self._trouble:
             lines[1] = _text(self._trouble, options.max_width, "red")
         height = console.size.height
@@ -147,7 +136,7 @@ def drawing(view: Top, width: int, tail: str) -> "list[Text]":
         for row, cells in zip(part.rows, part.cells(), strict=True):
             line = _text("", width)
             for column, pad, cell in zip(part.columns, pads, cells, strict=True):
-                style = COLOURS.get(state(row), "red") if column.title == "STATE" else ""
+                style = COLOURS.get(row.shown_state, "red") if column.title == "STATE" else ""
                 line.append(" " * GAP if line else "").append(format(cell, pad), style)
             line.truncate(width, overflow="ellipsis")
             lines.append(line)
@@ -172,17 +161,3 @@ def _keys() -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(number, termios.TCSADRAIN, before)
-
-
-@contextlib.contextmanager
-def _signals(descriptor: int) -> Iterator[None]:
-    """Signals become bytes at a socket: the end, and a new size of the terminal."""
-    os.set_blocking(descriptor, False)
-    old_descriptor = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
-    old = {number: signal.signal(number, lambda *_: None) for number in (*ENDS, signal.SIGWINCH)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(old_descriptor)

@@ -69,44 +69,58 @@ class ProcessRow(msgspec.Struct, frozen=True):
     ingress: IngressFacts | None = None
     worker: WorkerFacts | None = None
 
+    @property
+    def shown_state(self) -> str:
+        """`Ready`; `Ready?` of a process that does not answer."""
+        return self.state if self.answers or self.state != "Ready" else "Ready?"
 
-class Top(msgspec.Struct, frozen=True):
+
+class Daemon(msgspec.Struct, frozen=True):
+    """Of which node; `uptime` in seconds."""
+
+    version: str = ""
+    node: str = ""
+    pid: int = 0
+    uptime: float = 0.0
+
+
+class Top(Daemon, frozen=True):
     """One look, compared with the one before. `interval`: seconds between them, None for the first."""
 
-    version: str
-    node: str
-    pid: int
-    uptime: float
-    interval: float | None
-    processes: list[ProcessRow]
+    interval: float | None = None
+    processes: list[ProcessRow] = []
 
 
-class Look:
-    """What `GET /v1/top` has answered; `statistics` by process, of those that answer."""
+class Vitals(msgspec.Struct, frozen=True):
+    """CPU seconds used so far, bytes in memory."""
 
-    def __init__(self, answer: Mapping[str, Any]) -> None:
-        self.answer = answer
-        self.at = float(answer["at"])
-        self.rows: Sequence[Mapping[str, Any]] = answer["rows"]
-        self.statistics = msgspec.convert(answer["statistics"], dict[str, ProcessStatistics])
+    cpu: float
+    rss: int
+
+
+class Look(Daemon, frozen=True):
+    """What `GET /v1/top` has answered: rows of `ps`; leases and vitals by pid; `statistics` of those that answer."""
+
+    at: float = 0.0
+    rows: list[dict[str, Any]] = []
+    instances: dict[str, str] = {}
+    vitals: dict[str, Vitals] = {}
+    statistics: dict[str, ProcessStatistics] = {}
+
+
+_NOTHING, _SILENT = Look(), ProcessStatistics({}, {}, None)
 
 
 def top(now: Look, before: Look | None = None) -> Top:
     """Rows of a look; `before`: an earlier one."""
-    answer = now.answer
-    if before is not None and (before.answer["pid"] != answer["pid"] or before.at >= now.at):
+    if before is not None and (before.pid != now.pid or before.at >= now.at):
         before = None  # another holder of the node has another clock
-    by_process: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    interval = now.at - before.at if before is not None else None
+    by_process: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in now.rows:
-        by_process[row.get("session", ""), row["process"]].append(row)
-    return Top(
-        version=answer["version"],
-        node=answer["node"],
-        pid=answer["pid"],
-        uptime=answer["uptime"],
-        interval=now.at - before.at if before is not None else None,
-        processes=[_process(rows, now, before) for rows in by_process.values()],
-    )
+        by_process[row["session"], row["process"]].append(row)
+    processes = [_process(rows, now, before or _NOTHING) for rows in by_process.values()]
+    return Top(now.version, now.node, now.pid, now.uptime, interval, processes)
 
 
 def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
@@ -123,52 +137,51 @@ def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> 
     return lower if any(counts) else None
 
 
-def _process(rows: Sequence[Mapping[str, Any]], now: Look, before: Look | None) -> ProcessRow:
+def _process(rows: Sequence[dict[str, Any]], now: Look, before: Look) -> ProcessRow:
     first = rows[0]
-    name, pid = str(first["process"]), int(first["pid"])
-    if before is not None and not any(row["process"] == name and row["pid"] == pid for row in before.rows):
-        before = None  # it has begun since
-    vitals = now.answer["vitals"].get(str(pid))
-    cpu = None
-    if before is not None and vitals is not None and (earlier := before.answer["vitals"].get(str(pid))) is not None:
-        cpu = 100 * (vitals["cpu"] - earlier["cpu"]) / (now.at - before.at)
-    found = now.statistics.get(name)
-    old = before.statistics.get(name) if before is not None else None
-    seconds = now.at - before.at if before is not None else 0.0
+    name, pid = first["process"], str(first["pid"])
+    if all((row["process"], row["pid"]) != (name, first["pid"]) for row in before.rows):
+        before = _NOTHING  # it has begun since
+    seconds = now.at - before.at
+    vitals, earlier = now.vitals.get(pid), before.vitals.get(pid)
+    answers = name in now.statistics
+    found, old = now.statistics.get(name, _SILENT), before.statistics.get(name, _SILENT)
     return ProcessRow(
         process=name,
         graph=first["graph"],
         components=[row["component"] for row in rows],
-        session=first.get("session", ""),
+        session=first["session"],
         state=max((row["state"] for row in rows), key=_badness),
-        answers=found is not None,
-        pid=pid,
-        instance=now.answer["instances"].get(str(pid), ""),
+        answers=answers,
+        pid=first["pid"],
+        instance=now.instances.get(pid, ""),
         restarts=max(row["restarts"] for row in rows),
         uptime=first["uptime"],
-        cpu=cpu,
-        rss=vitals["rss"] if vitals is not None else None,
-        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if found is not None else None,
+        cpu=100 * (vitals.cpu - earlier.cpu) / seconds if vitals is not None and earlier is not None else None,
+        rss=vitals.rss if vitals is not None else None,
+        mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if answers else None,
         last_error=next((row["last_error"] for row in rows if row["last_error"]), ""),
-        ingress=_ingress(found.http, old.http if old is not None else None, seconds) if found else None,
-        worker=_worker(found.engines, old.engines if old is not None else {}, seconds) if found else None,
+        ingress=_ingress(found.http, old.http, seconds),
+        worker=_worker(found.engines, old.engines, seconds),
     )
 
 
 def _ingress(now: HttpStatistics | None, before: HttpStatistics | None, seconds: float) -> IngressFacts | None:
     if now is None:
         return None
-    ttft = _between(now.first_token, before.first_token) if before is not None else []
-    itl = _between(now.gap, before.gap) if before is not None else []
     return IngressFacts(
-        in_flight=now.inflight,
-        queued=now.queued,
-        requests_per_second=_rate(now.requests, before.requests if before is not None else None, seconds),
-        ttft_p50=quantile(0.5, now.first_token.bounds, ttft),
-        ttft_p99=quantile(0.99, now.first_token.bounds, ttft),
-        itl_p50=quantile(0.5, now.gap.bounds, itl),
-        itl_p99=quantile(0.99, now.gap.bounds, itl),
+        now.inflight,
+        now.queued,
+        _rate(now.requests, before.requests if before is not None else None, seconds),
+        *_percentiles(now.first_token, before.first_token if before is not None else None),
+        *_percentiles(now.gap, before.gap if before is not None else None),
     )
+
+
+def _percentiles(now: Buckets, before: Buckets | None) -> tuple[float | None, float | None]:
+    """The 50th and the 99th, of what has come between two looks."""
+    between = [count - old for count, old in zip(now.counts, before.counts, strict=True)] if before is not None else []
+    return quantile(0.5, now.bounds, between), quantile(0.99, now.bounds, between)
 
 
 def _worker(now: Engines, before: Engines, seconds: float) -> WorkerFacts | None:
@@ -193,11 +206,6 @@ def _known(engines: Engines, field: str) -> list[float]:
 
 def _rate(value: float, earlier: float | None, seconds: float) -> float | None:
     return (value - earlier) / seconds if earlier is not None and value >= earlier else None
-
-
-def _between(now: Buckets, before: Buckets) -> list[int]:
-    """What has come into each bucket between two looks."""
-    return [count - old for count, old in zip(now.counts, before.counts, strict=True)]
 
 
 def _badness(state: str) -> int:

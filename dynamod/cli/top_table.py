@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from .top_rows import IngressFacts, ProcessRow, Top, WorkerFacts
+from .tables import duration
+from .top_rows import ProcessRow, Top
 
 GAP = 2
 """Characters between columns."""
@@ -12,12 +14,21 @@ ALWAYS = 100
 
 @dataclass(frozen=True)
 class Column:
-    """`keep`: the column with the lowest number goes first when the terminal is too narrow, ALWAYS never."""
+    """`field`: of a ProcessRow, or two that are shown as one; `form`: its text, `-` when it is not known.
+
+    `keep`: the column with the lowest number goes first when the terminal is too narrow, ALWAYS never.
+    """
 
     title: str
-    cell: Callable[[ProcessRow], str]
+    field: str
+    form: Callable[..., str]
     keep: int
     right: bool = True
+
+    def cell(self, row: ProcessRow) -> str:
+        """The text of a row."""
+        values = [attrgetter(field)(row) for field in self.field.split()]
+        return "-" if None in values else self.form(*values)
 
 
 @dataclass(frozen=True)
@@ -65,84 +76,56 @@ def widths(parts: Iterable[Section]) -> dict[str, int]:
     return found
 
 
-def _ingress(show: Callable[[IngressFacts], str]) -> Callable[[ProcessRow], str]:
-    return lambda row: show(row.ingress) if row.ingress is not None else "-"
-
-
-def _worker(show: Callable[[WorkerFacts], str]) -> Callable[[ProcessRow], str]:
-    return lambda row: show(row.worker) if row.worker is not None else "-"
-
-
-def state(row: ProcessRow) -> str:
-    """`Ready`; `Ready?` of a process that does not answer."""
-    return row.state if row.answers or row.state != "Ready" else f"{row.state}?"
-
-
-def number(value: float | None) -> str:
-    """`-`, `0.3`, `12`, `3400`, `1.2M`."""
-    if value is None:
-        return "-"
+def number(value: float) -> str:
+    """`0.3`, `12`, `3400`, `1.2M`."""
     if value >= 100_000:
         return f"{value / 1e6:.1f}M" if value >= 1e6 else f"{value / 1e3:.0f}k"
     return f"{value:.1f}" if 0 < value < 10 else f"{value:.0f}"
 
 
-def size(value: int | None) -> str:
-    """`-`, `87M`, `1.4G`."""
-    if value is None:
-        return "-"
+def size(value: int) -> str:
+    """`87M`, `1.4G`."""
     return f"{value / 2**30:.1f}G" if value >= 2**30 else f"{value / 2**20:.0f}M"
 
 
-def age(seconds: float | None) -> str:
-    """`-`, `7s`, `12m`, `5h`, `3d`."""
-    if seconds is None:
-        return "-"
-    for limit, unit, length in ((120, "s", 1), (7200, "m", 60), (172800, "h", 3600)):
-        if seconds < limit:
-            return f"{int(seconds // length)}{unit}"
-    return f"{int(seconds // 86400)}d"
+def age(seconds: float) -> str:
+    """`7s`, `12m`, `5h`, `3d`."""
+    return duration(seconds, "smhd")
 
 
-def both(low: float | None, high: float | None) -> str:
+def both(low: float, high: float) -> str:
     """Two times in milliseconds: `3.4/21`."""
-    if low is None or high is None:
-        return "-"
     return f"{number(low * 1000)}/{number(high * 1000)}"
 
 
-def blocks(worker: WorkerFacts) -> str:
-    """`812/4096`."""
-    return "-" if not worker.total_blocks else f"{worker.active_blocks or 0}/{worker.total_blocks}"
-
-
-def share(value: float | None) -> str:
-    """`-`, `64%`."""
-    return "-" if value is None else f"{value:.0%}"
+def _or_dash(value: object) -> str:
+    return str(value or "-")
 
 
 BASE = (
-    Column("PROCESS", lambda row: row.process, ALWAYS, right=False),
-    Column("STATE", state, ALWAYS, right=False),
-    Column("PID", lambda row: str(row.pid or "-"), 5),
-    Column("INSTANCE", lambda row: row.instance or "-", 0, right=False),
-    Column("RESTARTS", lambda row: str(row.restarts), 2),
-    Column("UPTIME", lambda row: age(row.uptime), 3),
-    Column("CPU%", lambda row: number(row.cpu), 9),
-    Column("RSS", lambda row: size(row.rss), 6),
-    Column("MAIL", lambda row: str(row.mailbox if row.mailbox is not None else "-"), 1),
+    Column("PROCESS", "process", str, ALWAYS, right=False),
+    Column("STATE", "shown_state", str, ALWAYS, right=False),
+    Column("PID", "pid", _or_dash, 5),
+    Column("INSTANCE", "instance", _or_dash, 0, right=False),
+    Column("RESTARTS", "restarts", str, 2),
+    Column("UPTIME", "uptime", age, 3),
+    Column("CPU%", "cpu", number, 9),
+    Column("RSS", "rss", size, 6),
+    Column("MAIL", "mailbox", str, 1),
 )
 INGRESS = (
-    Column("FLIGHTS", _ingress(lambda one: str(one.in_flight)), ALWAYS),
-    Column("QUEUED", _ingress(lambda one: str(one.queued)), 4),
-    Column("REQ/S", _ingress(lambda one: number(one.requests_per_second)), ALWAYS),
-    Column("TTFT MS 50/99", _ingress(lambda one: both(one.ttft_p50, one.ttft_p99)), 11),
-    Column("ITL MS 50/99", _ingress(lambda one: both(one.itl_p50, one.itl_p99)), 10),
+    Column("FLIGHTS", "ingress.in_flight", str, ALWAYS),
+    Column("QUEUED", "ingress.queued", str, 4),
+    Column("REQ/S", "ingress.requests_per_second", number, ALWAYS),
+    Column("TTFT MS 50/99", "ingress.ttft_p50 ingress.ttft_p99", both, 11),
+    Column("ITL MS 50/99", "ingress.itl_p50 ingress.itl_p99", both, 10),
 )
+"""Of rows that have `ingress`."""
 WORKER = (
-    Column("RUN", _worker(lambda one: str(one.running)), ALWAYS),
-    Column("WAIT", _worker(lambda one: str(one.waiting)), 12),
-    Column("BLOCKS", _worker(blocks), 11),
-    Column("HIT", _worker(lambda one: share(one.hit_rate)), 7),
-    Column("TOKENS/S", _worker(lambda one: number(one.tokens_per_second)), ALWAYS),
+    Column("RUN", "worker.running", str, ALWAYS),
+    Column("WAIT", "worker.waiting", str, 12),
+    Column("BLOCKS", "worker.active_blocks worker.total_blocks", "{}/{}".format, 11),
+    Column("HIT", "worker.hit_rate", "{:.0%}".format, 7),
+    Column("TOKENS/S", "worker.tokens_per_second", number, ALWAYS),
 )
+"""Of rows that have `worker`."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import time
+from inspect import isawaitable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +32,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.daemon")
 
+READING = ("status", "ps", "top", "logs", "inspect")
 CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload"})
 """Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
+
+Arguments = dict[str, Any]
 
 ASK = 3.0
 """Seconds that a process has to answer a question."""
@@ -53,60 +57,19 @@ class Commands:
     def __init__(self, node: "Node") -> None:
         self._node = node
 
-    async def call(self, command: str, arguments: dict[str, Any]) -> Any:
-        """Run a command. Raises UserError."""
-        match command:
-            case "status":
-                return self.status()
-            case "ps":
-                return self.ps()
-            case "logs":
-                return self.logs(arguments)
-            case "inspect":
-                return await self.inspect(str(arguments.get("actor") or ""))
-            case "metrics":
-                return await self.metrics(_seconds(arguments, ASK))
-            case "top":
-                return await self.top()
-            case "explain":
-                return await self.explain(arguments)
-            case "restart":
-                graph = self._graph(arguments)
-                if isinstance(graph, AttachedGraph):
-                    raise graph.refusal()
-                drain = bool(arguments.get("drain", True))
-                await graph.restart(self._component(arguments), drain=drain, timeout=_seconds(arguments))
-                return self._rows_of(graph, arguments)
-            case "scale":
-                graph = self._graph(arguments)
-                if isinstance(graph, AttachedGraph):
-                    raise graph.refusal()
-                if "." in self._component(arguments):
-                    raise UserError(f"{self._component(arguments)} is one process", "scale a component, like Worker")
-                await graph.scale(self._component(arguments), _replicas(arguments), _seconds(arguments))
-                return self._rows_of(graph, arguments)
-            case "drain":
-                graph = self._graph(arguments)
-                if isinstance(graph, AttachedGraph):
-                    await graph.stop()
-                else:
-                    await graph.drain(self._component(arguments), _seconds(arguments))
-                return {"drained": self._component(arguments)}
-            case "stop":
-                return await self._stop(arguments)
-            case "serve":
-                return await self._serve(arguments)
-            case "reload":
-                return await self._reload(arguments)
-            case _:
-                raise UserError(f"unknown command '{command}'", "see /v1")
+    async def call(self, command: str, arguments: Arguments) -> Any:
+        """Run a command, which is the method of its name. Raises UserError."""
+        if command not in {*READING, "metrics", "explain", *CHANGING}:
+            raise UserError(f"unknown command '{command}'", "see /v1")
+        answer = getattr(self, command)(arguments)
+        return await answer if isawaitable(answer) else answer
 
     # Reading.
 
-    def status(self) -> dict[str, Any]:
+    def status(self, _arguments: Arguments) -> dict[str, Any]:
         """The daemon and its graphs."""
         node = self._node
-        rows = self.ps()
+        rows = self._rows()
         graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
         for name, file in node.files.items():
@@ -127,39 +90,32 @@ class Commands:
             "gpus": node.gpus.table(),
         }
 
-    def ps(self) -> list[dict[str, Any]]:
+    def ps(self, _arguments: Arguments) -> list[dict[str, Any]]:
         """One row per component and replica."""
-        rows: list[dict[str, Any]] = [msgspec.to_builtins(row) for graph in self._graphs() for row in graph.rows()]
-        rows += [
-            msgspec.to_builtins(down(name, spec.name, kept.why))
-            for name, kept in self._node.failed.items()
-            for spec in kept.graph.start_order()
-        ]
-        return rows
+        return self._rows()
 
-    def logs(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def logs(self, arguments: Arguments) -> dict[str, Any]:
         """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from."""
         node = self._node
         component = str(arguments.get("component") or "")
         after = arguments.get("after") or {}
         if not isinstance(after, dict) or not all(isinstance(mark, int) for mark in after.values()):
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
-        count = _whole("lines", arguments.get("lines", 100))
-        hosting = {row["process"] for row in self.ps() if _means(row, component, graphs=True)}
+        count = _whole(arguments, "lines", 100)
+        hosting = {row["process"] for row in self._rows() if component == row["graph"] or _means(row, component)}
         found = [name for name in node.log_store.components() if name in hosting or _is_of(name, component)]
         if not found and not hosting and component:
             raise UnknownName(f"no component '{component}'", _known(self._names()))
         mark = {"here": node.recent.number}
         if "here" in after:
             result = node.recent.after(int(after["here"]), set(found) if component else None)
-        elif component:
-            result = [line for name in found for line in node.log_store.tail(name, count)][-count:]
         else:
-            result = node.log_store.tail(None, count)
+            result = node.log_store.tail(found, count)
         return {"lines": result, "next": mark}
 
-    async def inspect(self, pattern: str) -> list[dict[str, Any]]:
-        """Actors of the daemon and of all component processes whose path contains `pattern`."""
+    async def inspect(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """Actors of the daemon and of all component processes whose path contains `actor`."""
+        pattern = str(arguments.get("actor") or "")
         facts: list[dict[str, Any]] = [{"process": OWN, **entry} for entry in inspect_system(self._node.system, "")]
         for process, answer in (await self._asked(self._processes(), "inspect", ASK)).items():
             if isinstance(answer, BaseException):  # a finding, not a failure
@@ -171,14 +127,14 @@ class Commands:
                 raise UnknownName(f"no actor matches '{pattern}'", "dynamo inspect without a name lists all")
         return facts
 
-    async def top(self) -> dict[str, Any]:
+    async def top(self, _arguments: Arguments) -> dict[str, Any]:
         """All of one look for `dynamo top`: rows of `ps`, leases and what the kernel knows by pid, statistics.
 
         `at`: monotonic seconds. `statistics`: runtime.statistics.ProcessStatistics by process, of those that answer.
         """
         node = self._node
         answers = await self._asked(self._processes(), "statistics", GLANCE)
-        rows = self.ps()
+        rows = self._rows()
         return {
             "version": __version__,
             "node": node.name,
@@ -191,14 +147,14 @@ class Commands:
             "statistics": {process.name: value for process, value in answers.items() if isinstance(value, dict)},
         }
 
-    async def metrics(self, timeout: float = ASK) -> str:
+    async def metrics(self, _arguments: Arguments) -> str:
         """Statistics of the daemon's own actors and of all component processes, as Prometheus text."""
         await load()
         from prometheus_client.parser import text_string_to_metric_families
 
         from dynamod.runtime.statistics import PREFIX, Answers, families_of, system_rows
 
-        node, found = self._node, await self._asked(self._processes(), "metrics", timeout)
+        node, found = self._node, await self._asked(self._processes(), "metrics", ASK)
         rows = [*system_rows(node.system), (f"{PREFIX}registry", {}, node.registry.statistics())]
         for process, answer in found.items():
             labels = {"process": process.name}
@@ -208,7 +164,7 @@ class Commands:
         told = chain.from_iterable(map(text_string_to_metric_families, texts))
         return exposition(merged(chain(families_of(OWN, rows), told)))
 
-    async def explain(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    async def explain(self, arguments: Arguments) -> list[dict[str, Any]]:
         """The routing decisions for a request, from whichever ingress process made them."""
         request = str(arguments.get("request") or "")
         if not request:
@@ -223,7 +179,7 @@ class Commands:
         return sorted(found, key=lambda decision: decision["at"])
 
     async def _asked(
-        self, processes: list[ProcessRecord], question: str, timeout: float, arguments: dict[str, Any] | None = None
+        self, processes: list[ProcessRecord], question: str, timeout: float, arguments: Arguments | None = None
     ) -> dict[ProcessRecord, Any]:
         """What each process answers within `timeout` seconds, or the exception that says why it does not."""
         asked = [process.ask(question, arguments, timeout=timeout) for process in processes]
@@ -231,7 +187,31 @@ class Commands:
 
     # Changing.
 
-    async def _stop(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def restart(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """Replace the processes of a component; `drain`: open streams finish first."""
+        graph, component = self._started(arguments), self._component(arguments)
+        await graph.restart(component, drain=bool(arguments.get("drain", True)), timeout=_seconds(arguments))
+        return self._rows_of(graph, component)
+
+    async def scale(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """Run a component in `replicas` processes."""
+        graph, component = self._started(arguments), self._component(arguments)
+        if "." in component:
+            raise UserError(f"{component} is one process", "scale a component, like Worker")
+        await graph.scale(component, _whole(arguments, "replicas", None), _seconds(arguments))
+        return self._rows_of(graph, component)
+
+    async def drain(self, arguments: Arguments) -> dict[str, Any]:
+        """Take a component out of service."""
+        graph, component = self._graph(arguments), self._component(arguments)
+        if isinstance(graph, AttachedGraph):
+            await graph.stop()
+        else:
+            await graph.drain(component, _seconds(arguments))
+        return {"drained": component}
+
+    async def stop(self, arguments: Arguments) -> dict[str, Any]:
+        """End a graph, without a name the daemon."""
         node, name = self._node, str(arguments.get("graph") or "")
         if not name:
             node.stop()
@@ -244,12 +224,13 @@ class Commands:
             raise UnknownName(f"no graph '{name}'", _known([*sorted(node.names()), *node.failed]))
         return {"stopped": name}
 
-    async def _serve(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def serve(self, arguments: Arguments) -> dict[str, Any]:
+        """Start a graph that was handed over."""
         graph = _read(arguments.get("graph"), "use dynamo serve --detach")
         name = check_name(str(arguments.get("name") or "")) or graph_name(graph)
         return _status(await self._node.start_graph(name, graph, kept=True))
 
-    async def _reload(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def reload(self, arguments: Arguments) -> dict[str, Any]:
         """A graph becomes `new`; without one the daemon's own file is read again. `dry_run`: only say what differs."""
         node = self._node
         if not arguments.get("graph"):
@@ -272,29 +253,42 @@ class Commands:
 
     # Finding.
 
+    def _rows(self) -> list[dict[str, Any]]:
+        """One per component and replica."""
+        rows = [row for graph in self._graphs() for row in graph.rows()]
+        for name, kept in self._node.failed.items():
+            rows += [down(name, spec.name, kept.why) for spec in kept.graph.start_order()]
+        return [msgspec.to_builtins(row) for row in rows]
+
     def _graphs(self) -> list[GraphRunner | AttachedGraph]:
         return [*self._node.graphs.values(), *self._node.files.values()]
 
     def _processes(self) -> list[ProcessRecord]:
         return [process for graph in self._graphs() for process in graph.processes()]
 
-    def _component(self, arguments: dict[str, Any]) -> str:
+    def _component(self, arguments: Arguments) -> str:
         name = str(arguments.get("component") or "")
         if not name:
             raise UserError("no component named", _known(self._names()))
         graph, _, rest = name.rpartition("/")
         return rest if graph in self._node.names() else name
 
-    def _graph(self, arguments: dict[str, Any]) -> GraphRunner | AttachedGraph:
+    def _started(self, arguments: Arguments) -> GraphRunner:
+        """The graph that has the component, which the daemon has started. Raises UserError."""
+        graph = self._graph(arguments)
+        if isinstance(graph, AttachedGraph):
+            raise graph.refusal()
+        return graph
+
+    def _graph(self, arguments: Arguments) -> GraphRunner | AttachedGraph:
         """The graph that has the component. Raises UserError when none or several have."""
         name = str(arguments.get("component") or "")
         graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
         component = self._component(arguments)
         found = [one for one in self._graphs() if one.has(component) and graph in ("", one.name)]
         if not found and (kept := self._node.failed.get(graph)) is not None:
-            raise UserError(
-                f"graph '{graph}' could not start: {kept.why}", "SIGHUP tries again, dynamo stop forgets it"
-            )
+            why = f"graph '{graph}' could not start: {kept.why}"
+            raise UserError(why, "SIGHUP tries again, dynamo stop forgets it")
         if not found:
             raise UnknownName(f"no component '{name}'", _known(self._names()))
         if len(found) > 1:
@@ -302,13 +296,12 @@ class Commands:
             raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
         return found[0]
 
-    def _rows_of(self, graph: GraphRunner, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        component = self._component(arguments).split(".")[0]
+    def _rows_of(self, graph: GraphRunner, component: str) -> list[dict[str, Any]]:
         rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]  # those that stay
-        return [row for row in rows if _means(row, component)]
+        return [row for row in rows if _means(row, component.split(".")[0])]
 
     def _names(self) -> list[str]:
-        return sorted({row["component"] for row in self.ps()})
+        return sorted({row["component"] for row in self._rows()})
 
 
 def _read(value: Any, hint: str) -> Graph:
@@ -330,18 +323,12 @@ def _status(runner: GraphRunner) -> dict[str, Any]:
     }
 
 
-def _means(row: dict[str, Any], name: str, *, graphs: bool = False) -> bool:
-    """Whether a row of `ps` is meant by a component or process group, with or without graph and number.
-
-    `graphs`: the name of a graph means all of it.
-    """
-    if graphs and name == row["graph"]:
-        return True
+def _means(row: dict[str, Any], name: str) -> bool:
+    """Whether a row of `ps` is meant by a component or process group, with or without graph and number."""
     graph, _, last = name.rpartition("/")
-    number = row["process"].rpartition(".")[2]
-    if last in (row["component"], f"{row['component']}.{number}") and graph in ("", row["graph"]):
-        return True
-    return _is_of(row["process"], name)
+    numbered = f"{row['component']}.{row['process'].rpartition('.')[2]}"
+    found = last in (row["component"], numbered) and graph in ("", row["graph"])
+    return found or _is_of(row["process"], name)
 
 
 def _is_of(process: str, name: str) -> bool:
@@ -350,21 +337,15 @@ def _is_of(process: str, name: str) -> bool:
     return not name or name in (process, process.rpartition(".")[0], last, last.partition(".")[0])
 
 
-def _replicas(arguments: dict[str, Any]) -> int:
-    value = arguments.get("replicas")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise UserError(f"replicas is {value!r}", "give a number from 0 to 256")
-    return value
-
-
-def _whole(name: str, value: Any) -> int:
+def _whole(arguments: Arguments, key: str, default: int | None) -> int:
+    value = arguments.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise UserError(f"{name} is {value!r}", "give a number from 0 upwards")
+        raise UserError(f"{key} is {value!r}", "give a number from 0 upwards")
     return value
 
 
-def _seconds(arguments: dict[str, Any], default: float = FINISH) -> float:
-    value = arguments.get("timeout", default)
+def _seconds(arguments: Arguments) -> float:
+    value = arguments.get("timeout", FINISH)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise UserError(f"timeout is {value!r}", "give seconds")
     return float(value)

@@ -15,14 +15,13 @@ from dynamod import __version__
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.observe.metrics import CONTENT_TYPE
 
-from .commands import CHANGING, Commands, UnknownName
+from .commands import CHANGING, READING, Commands, UnknownName
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
 
 log = logging.getLogger("dynamod.control")
 
-READING = ("status", "ps", "top", "logs", "inspect")
 SO_PEERGROUPS = 59
 """Linux: the groups that `usermod -aG` adds; SO_PEERCRED has only the first one."""
 FOLLOW = 0.3
@@ -39,12 +38,9 @@ class Control:
     async def start(self, listener: socket.socket) -> None:
         """Serve the commands."""
         app = web.Application(middlewares=[_errors])
-        for command in READING:
-            app.router.add_get(f"/v1/{command}", self._read)
-            app.router.add_get(f"/v1/{command}/{{name:.+}}", self._read)
-        for command in sorted(CHANGING):
-            app.router.add_post(f"/v1/{command}", self._change)
-            app.router.add_post(f"/v1/{command}/{{name:.+}}", self._change)
+        for name in ("", "/{name:.+}"):
+            app.router.add_get(f"/v1/{{command:{'|'.join(READING)}}}{name}", self._read)
+            app.router.add_post(f"/v1/{{command:{'|'.join(CHANGING)}}}{name}", self._change)
         app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1/requests/{request}/decision", self._explain)
         app.router.add_get("/v1", self._index)
@@ -62,13 +58,12 @@ class Control:
             "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
             "post": [f"/v1/{v}" for v in sorted(CHANGING)],
         }
-        return _json({"version": __version__, **commands})
+        return web.json_response({"version": __version__, **commands})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
-        command = request.path.split("/")[2]
+        command = request.match_info["command"]
         arguments: dict[str, Any] = dict(request.query)
-        name = request.match_info.get("name")
-        if name:
+        if name := request.match_info.get("name"):
             arguments["actor" if command == "inspect" else "component"] = name
         if command == "logs":
             for key in ("after", "lines"):
@@ -76,14 +71,14 @@ class Control:
                     arguments[key] = _parsed(key, arguments[key])
             if arguments.pop("follow", "0") in ("1", "true", ""):
                 return await self._follow(request, arguments)
-        return _json(await self._commands.call(command, arguments))
+        return web.json_response(await self._commands.call(command, arguments))
 
     async def _metrics(self, request: web.Request) -> web.Response:
         text = await self._commands.call("metrics", {})
         return web.Response(body=text.encode(), headers={"Content-Type": CONTENT_TYPE})
 
     async def _explain(self, request: web.Request) -> web.Response:
-        return _json(await self._commands.call("explain", dict(request.match_info)))
+        return web.json_response(await self._commands.call("explain", dict(request.match_info)))
 
     async def _follow(self, request: web.Request, arguments: dict[str, Any]) -> web.StreamResponse:
         entries = await self._commands.call("logs", arguments)
@@ -96,7 +91,7 @@ class Control:
             entries = await self._commands.call("logs", {**arguments, "after": entries["next"], "lines": 10_000})
 
     async def _change(self, request: web.Request) -> web.Response:
-        command = request.path.split("/")[2]
+        command = request.match_info["command"]
         if not self._may_change(request):
             return _error(403, f"user {_peer(request)[0]} may not {command}", "ask the owner of the daemon, or root")
         text = await request.text()
@@ -106,12 +101,10 @@ class Control:
             return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
         if not isinstance(arguments, dict):
             return _error(400, "the body is no JSON object", 'for example {"component": "Worker"}')
-        name = request.match_info.get("name")
-        if name:
+        if name := request.match_info.get("name"):
             arguments["graph" if command == "stop" else "component"] = name
-        for key, value in request.query.items():
-            arguments[key] = _parsed(key, value)
-        return _json(await self._commands.call(command, arguments))
+        arguments |= {key: _parsed(key, value) for key, value in request.query.items()}
+        return web.json_response(await self._commands.call(command, arguments))
 
     def _may_change(self, request: web.Request) -> bool:
         uid, groups = _peer(request)
@@ -160,10 +153,6 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
         log.exception("%s %s failed", request.method, request.path)
         return _error(500, f"{type(error).__name__}: {error}", "see the daemon's log")
     return response
-
-
-def _json(value: Any) -> web.Response:
-    return web.json_response(value)
 
 
 def _error(status: int, message: str, hint: str) -> web.Response:

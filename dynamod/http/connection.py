@@ -6,6 +6,7 @@ import fcntl
 import logging
 import sys
 import termios
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from aiohttp import web
@@ -15,6 +16,7 @@ from dynamod.message.errors import BadRequest, Internal
 from .errors import error_response
 
 log = logging.getLogger("dynamod.frontend")
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Connection(web.RequestHandler):
@@ -105,7 +107,9 @@ def _waiting(transport: asyncio.BaseTransport) -> int:
 class HttpServer(web.Server):
     """Makes a `Connection` per client; a handler whose client leaves is cancelled."""
 
-    client_timeout = 0.0
+    def __init__(self, handler: Handler, client_timeout: float) -> None:
+        super().__init__(handler, handler_cancellation=True)
+        self._client_timeout = client_timeout
 
     def waits(self) -> bool:
         """Whether a connection has not sent its first request."""
@@ -113,5 +117,4 @@ class HttpServer(web.Server):
 
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""
-        loop = asyncio.get_running_loop()
-        return Connection(self, loop=loop, access_log=None, timeout=self.client_timeout)
+        return Connection(self, loop=asyncio.get_running_loop(), access_log=None, timeout=self._client_timeout)

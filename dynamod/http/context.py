@@ -37,12 +37,10 @@ class Response(Protocol):
     @property
     def output_tokens(self) -> int:
         """Tokens made so far."""
-        ...
 
     @property
     def reasons(self) -> str:
         """Why it ended, for the log."""
-        ...
 
     def fail(self, error: RequestError) -> None:
         """End it with an error."""
@@ -55,18 +53,8 @@ class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        "begun",
-        "cancel",
-        "endpoint",
-        "error",
-        "id",
-        "meter",
-        "metrics",
-        "model",
-        "request",
-        "response",
-        "stream",
-        "task",
+        *("begun", "cancel", "endpoint", "error", "id", "meter", "metrics"),
+        *("model", "request", "response", "stream", "task"),
     )
 
     def __init__(self, request: web.BaseRequest, metrics: Metrics) -> None:
@@ -123,21 +111,18 @@ class RequestContext:
 
     def end(self, status: int) -> None:
         """Count and log. `status` 499: the client left."""
-        response = self.response
+        response, gone = self.response, status == GONE
         failed = self.error or (response.error if response is not None else None)
+        self.metrics.disconnected_clients += gone
         if self.endpoint:
             self._count(status, failed)
-        elif status == GONE:
-            self.metrics.disconnected_clients += 1
         path = self.request.rel_url.raw_path
         level = logging.DEBUG if path in _QUIET and status < 500 else logging.INFO
         if not log.isEnabledFor(level):
             return
-        finish = "gone" if status == GONE else "-"
-        if failed is not None and status != GONE:
+        finish = response.reasons if response is not None else "-"
+        if failed is not None:
             finish = failed.code or failed.kind
-        elif response is not None and status != GONE:
-            finish = response.reasons
         first = response.first if response is not None else None
         log.log(
             level,
@@ -153,7 +138,7 @@ class RequestContext:
             response.output_tokens if response is not None else 0,
             "-" if first is None else f"{first * 1000:.1f}",
             (perf_counter() - self.begun) * 1000,
-            finish,
+            "gone" if gone else finish,
         )
 
     def _count(self, status: int, failed: RequestError | None) -> None:
@@ -166,14 +151,11 @@ class RequestContext:
             if response is None or response.first is None:
                 meter.queued -= 1
             meter.duration.observe(perf_counter() - self.begun)
-        key = (self.endpoint, kind, "success" if status < 400 and failed is None else "error")
-        meter.requests[key] = meter.requests.get(key, 0) + 1
+        meter.requests[self.endpoint, kind, "success" if status < 400 and failed is None else "error"] += 1
         if isinstance(failed, Overloaded):
-            meter.rejections[self.endpoint] = meter.rejections.get(self.endpoint, 0) + 1
+            meter.rejections[self.endpoint,] += 1
         if status == GONE:
-            self.metrics.disconnected_clients += 1
-            pair = (self.endpoint, kind)
-            meter.cancellations[pair] = meter.cancellations.get(pair, 0) + 1
+            meter.cancellations[self.endpoint, kind] += 1
         if response is not None and response.first is not None:
             meter.input_tokens.observe(response.prompt_tokens)
             meter.output_length.observe(response.output_tokens)

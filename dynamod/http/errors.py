@@ -7,30 +7,27 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.errors import BadRequest, RequestError
 
 
-class Unauthorized(RequestError):
+class Unauthorized(BadRequest):
     """401: no API key, or a wrong one."""
 
     status = 401
-    kind = "invalid_request_error"
     code_default = "invalid_api_key"
 
 
-class NoRoute(RequestError):
+class NoRoute(BadRequest):
     """404: there is nothing at this path."""
 
     status = 404
-    kind = "invalid_request_error"
     code_default = "unknown_url"
 
 
-class NoMethod(RequestError):
+class NoMethod(BadRequest):
     """405: the path exists, the method does not. `allow` lists what does."""
 
     status = 405
-    kind = "invalid_request_error"
     code_default = "method_not_allowed"
 
     def __init__(self, message: str, allow: str) -> None:
@@ -40,14 +37,7 @@ class NoMethod(RequestError):
 
 def error_object(error: RequestError) -> dict[str, Any]:
     """OpenAI's `{"error": {...}}`."""
-    return {
-        "error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code},
-    }
-
-
-def status_of(error: RequestError, overload_status: int) -> int:
-    """HTTP status of an error; an overload answers with the status the operator chose."""
-    return overload_status if isinstance(error, Overloaded) else error.status
+    return {"error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code}}
 
 
 def error_headers(error: RequestError) -> dict[str, str]:
@@ -75,8 +65,4 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 def printable(text: str) -> str:
     """Text that can be encoded: lone surrogates (from paths or engines) become question marks."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    return text.encode("utf-8", "replace").decode()

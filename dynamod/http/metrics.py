@@ -1,12 +1,24 @@
-"""What the server counts: plain ints and lists on the hot path. Scrapes and `dynamo top` read them."""
+"""What the server counts: plain ints and lists on the hot path. Scrapes and `dynamo top` read them.
+
+prometheus_client is imported at the first scrape.
+"""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dynamod.observe.metrics import Buckets
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+Collect = Callable[[], Awaitable[Iterable["Metric"]]]
+"""Called at each scrape; returns metric families (prometheus_client.core) of whoever added it."""
+
 
 UNKNOWN = "unknown"
 MAX_MODELS = 1000
@@ -42,9 +54,9 @@ class Histogram:
 class ModelMetrics:
     """Everything counted under one `model` label."""
 
-    requests: dict[tuple[str, str, str], int] = field(default_factory=dict)  # endpoint, request_type, status
-    rejections: dict[str, int] = field(default_factory=dict)  # endpoint
-    cancellations: dict[tuple[str, str], int] = field(default_factory=dict)  # endpoint, request_type
+    requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # endpoint, request_type, status
+    rejections: Counter[tuple[str]] = field(default_factory=Counter)  # endpoint
+    cancellations: Counter[tuple[str, str]] = field(default_factory=Counter)  # endpoint, request_type
     inflight: int = 0
     queued: int = 0  # accepted, no token yet
     output_tokens: int = 0
@@ -70,12 +82,11 @@ class Metrics:
     def model(self, name: str) -> ModelMetrics:
         """Counters of a served model, by its name in lower case as in the original."""
         label = name.lower()
-        found = self.models.get(label)
-        if found is None:
-            if len(self.models) >= MAX_MODELS:
-                label = UNKNOWN
-            found = self.models.setdefault(label, ModelMetrics())
-        return found
+        if label not in self.models and len(self.models) >= MAX_MODELS:
+            label = UNKNOWN
+        if label not in self.models:
+            self.models[label] = ModelMetrics()
+        return self.models[label]
 
 
 class HttpStatistics(msgspec.Struct, frozen=True):
@@ -92,7 +103,7 @@ def statistics(servers: Iterable[Metrics]) -> HttpStatistics:
     """Sums over all models of these servers."""
     models = [model for server in servers for model in server.models.values()]
     return HttpStatistics(
-        requests=sum(sum(model.requests.values()) for model in models),
+        requests=sum(model.requests.total() for model in models),
         inflight=sum(model.inflight for model in models),
         queued=sum(model.queued for model in models),
         first_token=_sum(SECONDS, [model.first_token for model in models]),
@@ -106,3 +117,48 @@ def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Buckets:
         whole.counts = [count + more for count, more in zip(whole.counts, one.counts, strict=True)]
         whole.total += one.total
     return whole.snapshot()
+
+
+_KEY = ("endpoint", "request_type", "status")
+_COUNTERS = (
+    ("requests", "requests", "Finished requests", _KEY),
+    ("rejections", "model_rejection", "Overloads", _KEY[:1]),
+    ("cancellations", "model_cancellation", "Requests whose client left", _KEY[:2]),
+    ("output_tokens", "output_tokens", "Output tokens", ()),
+)
+_GAUGES = (
+    ("inflight", "inflight_requests", "Requests in work", ()),
+    ("queued", "queued_requests", "Requests without a first token", ()),
+)
+_HISTOGRAMS = (
+    ("duration", "request_duration_seconds", "From the request's arrival to the end of its response"),
+    ("input_tokens", "input_sequence_tokens", "Prompt tokens per request"),
+    ("output_length", "output_sequence_tokens", "Output tokens per request"),
+    ("first_token", "time_to_first_token_seconds", "From the request's arrival to the first token"),
+    ("gap", "inter_token_latency_seconds", "Gap between chunks divided by the tokens in the later one"),
+)
+"""Attribute of ModelMetrics, name of the family, its help, and its labels beside `model`."""
+
+
+def families(metrics: Metrics) -> "Iterator[Metric]":
+    """All families of a server; their names begin with the prefix that the operator chose."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    prefix = f"{metrics.prefix}_"
+    for kind, rows in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+        for attribute, name, text, labels in rows:
+            family = kind(prefix + name, text, labels=["model", *labels])
+            for model, counts in metrics.models.items():
+                found = getattr(counts, attribute)
+                for key, value in found.items() if labels else [((), found)]:
+                    family.add_metric([model, *key], value)
+            yield family
+    gone, fields = metrics.disconnected_clients, metrics.unknown_fields
+    yield GaugeMetricFamily(f"{prefix}disconnected_clients", "Clients that left before the end", value=gone)
+    yield CounterMetricFamily(f"{prefix}unknown_fields", "Request fields that are not known", value=fields)
+    for attribute, name, text in _HISTOGRAMS:
+        histogram = HistogramMetricFamily(prefix + name, text, labels=["model"])
+        for model, counts in metrics.models.items():
+            buckets = getattr(counts, attribute).snapshot()
+            histogram.add_metric([model], buckets.cumulative(), buckets.sum)
+        yield histogram

@@ -1,25 +1,24 @@
 """The HTTP server: start, stop, and the frame around every request."""
 
 import asyncio
-import errno
+import contextlib
+import hmac
 import logging
 import socket
 import ssl
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
 from dynamod.message.errors import Internal, Overloaded, RequestError, UserError
+from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
-from .auth import KeyCheck
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
-from .errors import error_response, status_of
-from .exposition import Collect, families
-from .health import State, health_routes
-from .metrics import Metrics
+from .errors import Unauthorized, error_response, json_response
+from .metrics import Collect, Metrics, families
 from .routes import Route, Routes
 from .settings import FrontendSettings
 
@@ -30,6 +29,9 @@ log = logging.getLogger("dynamod.frontend")
 
 BACKLOG = 4096
 """Connections that wait to be accepted."""
+
+State = Callable[[], Mapping[str, Any]]
+"""Returns `endpoints` (names of what can be asked now) and `instances` (JSON-like rows: all that are alive)."""
 
 _FLUSH = 1.0  # seconds that ended streams have to tell their clients
 _FIRST_REQUEST = 0.5  # seconds for the first request of a connection that was accepted before the listener closed
@@ -52,8 +54,8 @@ class Server:
         self.settings = settings
         self.metrics = Metrics(settings.metrics_prefix)
         self._collect = collect
-        self._routes = Routes([*routes, *health_routes(state, self._families)])
-        self._keys = KeyCheck(settings.keys())
+        self._routes = Routes([*routes, *_health_routes(state, self._families)])
+        self._keys = settings.keys()
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._busy: dict[RequestContext, Connection] = {}
@@ -73,25 +75,14 @@ class Server:
         """Requests in work."""
         return len(self._busy)
 
-    async def start(self, sock: socket.socket | None = None) -> None:
-        """Listen: on `sock` (bound or listening already), or on the host and port of the settings.
-
-        A port is never shared silently. Raises UserError when it is taken, not allowed, or TLS files are wrong.
-        """
+    async def start(self, sock: socket.socket) -> None:
+        """Listen on `sock`, bound or listening already. Raises UserError when TLS files are wrong."""
         tls = self._tls()
         self._stopping = False
-        self._http = HttpServer(self._handle, handler_cancellation=True)
-        self._http.client_timeout = self.settings.client_timeout
+        self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
-        host, port, backlog = self.settings.host, self.settings.port, BACKLOG
-        try:
-            if sock is not None:
-                self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=backlog)
-            else:
-                self._listener = await loop.create_server(self._http, host or None, port, ssl=tls, backlog=backlog)
-        except OSError as error:
-            raise _cannot_listen(error, host, port) from error
-        log.info("listening on %s port=%d tls=%s", host, self.port, "on" if tls is not None else "off")
+        self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG)
+        log.info("listening on %s port=%d tls=%s", self.settings.host, self.port, "on" if tls is not None else "off")
 
     async def stop(self, grace: float = 5.0) -> None:
         """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
@@ -128,11 +119,9 @@ class Server:
             await asyncio.sleep(_ACCEPTING)
 
     async def _wait_idle(self, seconds: float) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
-        except TimeoutError:
-            pass
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         context = RequestContext(request, self.metrics)
@@ -154,11 +143,12 @@ class Server:
         try:
             path = request.rel_url.path
             if self._routes.guarded(path):
-                self._keys.check(request.headers.get("Authorization"))
+                _check_key(self._keys, request.headers.get("Authorization"))
             response = await self._routes.find(request.method, path)(context)
         except RequestError as error:
             context.error = error
-            response = error_response(error, status_of(error, self.settings.overload_status))
+            overload = isinstance(error, Overloaded)
+            response = error_response(error, self.settings.overload_status if overload else error.status)
         except ConnectionError:
             raise
         except Exception:
@@ -188,11 +178,40 @@ class Server:
         return context
 
 
-def _cannot_listen(error: OSError, host: str, port: int) -> UserError:
-    where = f"{host or '*'}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        hint = "stop the program that holds it or choose another port (0 takes a free one)"
-        return UserError(f"{where} is in use", hint)
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return UserError(f"no permission to listen on {where}", "choose a port above 1023")
-    return UserError(f"cannot listen on {where}: {error.strerror or error}", "check the host")
+def _check_key(keys: Sequence[str], authorization: str | None) -> None:
+    """Raise Unauthorized unless the `Authorization` header carries one of the keys. Without keys everybody may enter.
+
+    The token is compared with all of them, so that the time tells nothing about which one was close.
+    """
+    if not keys:
+        return
+    scheme, _, token = (authorization or "").strip().partition(" ")
+    given = token.strip().encode("utf-8", "surrogateescape")
+    if scheme.lower() != "bearer" or not given:
+        raise Unauthorized("You didn't provide an API key: send the header `Authorization: Bearer KEY`")
+    if not sum(hmac.compare_digest(key.encode(), given) for key in keys):
+        raise Unauthorized("Incorrect API key provided")
+
+
+def _health_routes(state: State, collect: Collect) -> list[Route]:
+    """The routes, which answer in the original's forms. /health is 503 unless somebody can do work.
+
+    `collect`: the families that /metrics shows.
+    """
+
+    async def live(_context: RequestContext) -> web.Response:
+        return json_response({"message": "Service is live", "status": "live"})
+
+    async def health(_context: RequestContext) -> web.Response:
+        found = state()
+        endpoints, instances = list(found.get("endpoints", ())), list(found.get("instances", ()))
+        if not endpoints:
+            body = {"instances": instances, "message": "No endpoints available", "status": "unhealthy"}
+            return json_response(body, 503)
+        return json_response({"endpoints": endpoints, "instances": instances, "status": "healthy"})
+
+    async def metrics(_context: RequestContext) -> web.Response:
+        await load()
+        return web.Response(body=exposition(await collect()).encode(), headers={"Content-Type": CONTENT_TYPE})
+
+    return [Route("GET", "/health", health), Route("GET", "/live", live), Route("GET", "/metrics", metrics)]

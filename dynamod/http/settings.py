@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 from dynamod.message.errors import UserError
 
 METRICS_PREFIX = "dynamo_frontend"
-
+TRUE = ("1", "true", "yes", "on")
 
 Seconds = Annotated[float, Meta(ge=0)]
 
@@ -57,8 +57,21 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return bool(self.api_keys or self.api_key_file)
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys. Raises UserError when the file cannot be read or holds none."""
-        return read_keys(self.api_keys, self.api_key_file)
+        """The API keys: of the text, and of the file with one per line (`#` begins a comment line).
+
+        Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
+        """
+        keys = [key for part in self.api_keys.split(",") if (key := part.strip())]
+        if file := self.api_key_file:
+            try:
+                lines = Path(file).read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"cannot read the API key file {file}: {error}") from error
+            found = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+            if not found:
+                raise UserError(f"the API key file {file} holds no key", "write one key per line")
+            keys += found
+        return tuple(keys)
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -69,18 +82,23 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
-    if text := env.get("DYN_HTTP_BODY_LIMIT_MB"):
-        values["body_limit_mb"] = _number("DYN_HTTP_BODY_LIMIT_MB", text)
-    if text := env.get("DYN_HTTP_OVERLOAD_STATUS_CODE"):
-        values["overload_status"] = int(_number("DYN_HTTP_OVERLOAD_STATUS_CODE", text))
-    if text := env.get("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS"):
-        values["keep_alive"] = _number("DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS", text) / 1000
-    if text := env.get("DYN_ENABLE_FORCE_INCLUDE_USAGE"):
-        values["force_include_usage"] = text.strip().lower() in ("1", "true", "yes", "on")
-    for name in ("DYN_API_KEYS", "DYN_API_KEY_FILE"):
+    for name, (key, read) in _VARIABLES.items():
         if text := env.get(name):
-            values[name.removeprefix("DYN_").lower()] = text
+            try:
+                values[key] = read(text)
+            except ValueError as error:
+                raise UserError(f"{name} is {text!r}, not a number") from error
     return values
+
+
+_VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "DYN_HTTP_BODY_LIMIT_MB": ("body_limit_mb", float),
+    "DYN_HTTP_OVERLOAD_STATUS_CODE": ("overload_status", lambda text: int(float(text))),
+    "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": ("keep_alive", lambda text: float(text) / 1000),
+    "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", lambda text: text.strip().lower() in TRUE),
+    "DYN_API_KEYS": ("api_keys", str),
+    "DYN_API_KEY_FILE": ("api_key_file", str),
+}
 
 
 def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
@@ -89,34 +107,9 @@ def metrics_prefix(environ: Mapping[str, str] | None = None) -> str:
     return metric_name(text) if text else METRICS_PREFIX
 
 
-def read_keys(text: str = "", file: str = "") -> tuple[str, ...]:
-    """API keys from comma separated text and from a file with one per line (`#` begins a comment line).
-
-    Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
-    """
-    keys = [key for part in text.split(",") if (key := part.strip())]
-    if file:
-        try:
-            lines = Path(file).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read the API key file {file}: {error}") from error
-        found = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
-        if not found:
-            raise UserError(f"the API key file {file} holds no key", "write one key per line")
-        keys += found
-    return tuple(keys)
-
-
 def metric_name(text: str) -> str:
     """Make a legal prefix of metric names from what an operator wrote."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", text.strip()).strip("_")
     if not name:
         return METRICS_PREFIX
     return f"_{name}" if name[0].isdigit() else name
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise UserError(f"{name} is {text!r}, not a number") from error

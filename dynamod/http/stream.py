@@ -1,4 +1,8 @@
-"""A streamed response: events are written where they are made; the handler sleeps until there is more to decide."""
+"""A streamed response: server-sent events are written where they are made.
+
+The handler sleeps until there is more to decide. With HTTP/1.1 a frame carries its own chunked framing, so that one
+`transport.write` sends it.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +13,7 @@ from aiohttp import web
 
 from dynamod.message.errors import RequestError
 
-from .sse import EventFrames
+from .errors import printable
 
 HIGH_WATER = 64 * 1024  # unsent bytes above which events wait in their source instead of in the transport
 
@@ -18,6 +22,34 @@ _HEADERS = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
+
+
+class EventFrames:
+    """Makes the frames of one response. `chunked`: with the chunked framing of HTTP/1.1."""
+
+    def __init__(self, chunked: bool) -> None:
+        self._chunked = chunked
+
+    def data(self, payload: bytes) -> bytes:
+        """A message; the payload has no line break."""
+        return self.frame(b"data: %b\n\n" % payload)
+
+    def event(self, name: str, payload: bytes) -> bytes:
+        """A message of another type than the usual one."""
+        return self.frame(b"event: %b\ndata: %b\n\n" % (one_line(name), payload))
+
+    def comment(self, text: str) -> bytes:
+        """A line that clients ignore."""
+        return self.frame(b": %b\n\n" % one_line(text))
+
+    def frame(self, payload: bytes) -> bytes:
+        """Payload with chunked framing where the connection needs it."""
+        return b"%x\r\n%b\r\n" % (len(payload), payload) if self._chunked else payload
+
+
+def one_line(text: str) -> bytes:
+    """Text that cannot end a field of an event."""
+    return " ".join(printable(text).splitlines()).encode()
 
 
 class Source(Protocol):
@@ -29,15 +61,12 @@ class Source(Protocol):
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send. `committed`: the response has its status, so anything may go."""
-        ...
 
     def take(self) -> bytes:
         """The frames of everything that is there."""
-        ...
 
     def last(self) -> float:
         """When the newest event was made, on the clock of `perf_counter`; 0: there is none."""
-        ...
 
 
 class EventStream:

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from .fields import STANDARD
 from .levels import LEVELS
-from .lines import MARK, clean
+from .lines import MARK, STANDARD, clean
 
 Emit = Callable[[logging.LogRecord], None]
 
 LONGEST = 16_384
 """Bytes of a printed line that are kept."""
 
+_KNOWN = STANDARD | {"time", "target", "message", "level", "file", "line", "exception"}
 _MARK = (MARK + "{").encode()
 _LEVEL = re.compile(
     r"\b(?:(?P<error>ERROR|FATAL|CRITICAL|panicked|Fatal Python error|Segmentation fault)"
@@ -53,23 +53,23 @@ class LineReader:
     def _marked(self, text: bytes) -> logging.LogRecord | None:
         try:
             facts: dict[str, Any] = json.loads(text)
-            created = datetime.fromisoformat(facts["time"]).timestamp()
-            values: dict[str, Any] = {
-                "name": str(facts["target"]),
-                "msg": str(facts["message"]),
-                "levelno": LEVELS[facts["level"].lower()],
-                "pathname": str(facts["file"]),
-                "lineno": int(facts["line"]),
-            }
+            record = self._record(
+                LEVELS[facts["level"].lower()],
+                datetime.fromisoformat(facts["time"]).timestamp(),
+                name=str(facts["target"]),
+                msg=str(facts["message"]),
+                pathname=str(facts["file"]),
+                lineno=int(facts["line"]),
+                exc_text=facts.get("exception"),
+            )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
-        values["levelname"] = logging.getLevelName(values["levelno"])
-        values["created"], values["msecs"] = created, created % 1 * 1000
-        values["exc_text"] = facts.get("exception")
-        values["component"] = self.component
-        known = {"time", "target", "message", "level", "file", "line", "exception"}
-        values.update((key, value) for key, value in facts.items() if key not in known and key not in STANDARD)
-        return logging.makeLogRecord(values)
+        record.__dict__.update((key, value) for key, value in facts.items() if key not in _KNOWN)
+        return record
+
+    def _record(self, level: int, created: float, **values: Any) -> logging.LogRecord:
+        values |= {"levelno": level, "levelname": logging.getLevelName(level), "component": self.component}
+        return logging.makeLogRecord({**values, "created": created, "msecs": created % 1 * 1000})
 
     def _printed(self, stream: str, line: bytes) -> None:
         cut = len(line) > LONGEST
@@ -78,17 +78,7 @@ class LineReader:
         if not text:
             return
         level = self._level(text) if stream == "err" else logging.INFO
-        now = time.time()
-        values: dict[str, Any] = {
-            "name": self.component,
-            "msg": f"{text} (cut)" if cut else text,
-            "component": self.component,
-            "levelno": level,
-            "levelname": logging.getLevelName(level),
-            "created": now,
-            "msecs": now % 1 * 1000,
-        }
-        self._emit(logging.makeLogRecord(values))
+        self._emit(self._record(level, time.time(), name=self.component, msg=f"{text} (cut)" if cut else text))
 
     def _level(self, text: str) -> int:
         """By the first level word near the line's begin; all lines of a traceback are errors."""

@@ -23,22 +23,13 @@ LEVELS = {
 }
 SYNTAX = "use a level (error, warn, info, debug, trace, off) or target=level, separated by commas"
 
-QUIET = {
-    "aiohttp": logging.WARNING,
-    "asyncio": logging.WARNING,
-    "filelock": logging.WARNING,
-    "fsspec": logging.WARNING,
-    "hpack": logging.WARNING,
-    "httpcore": logging.WARNING,
-    "httpx": logging.WARNING,
-    "huggingface_hub": logging.WARNING,
-    "markdown_it": logging.WARNING,
-    "nats": logging.WARNING,
-    "numba": logging.WARNING,
-    "urllib3": logging.WARNING,
-}
+QUIET = (
+    *("aiohttp", "asyncio", "filelock", "fsspec", "hpack", "httpcore", "httpx", "huggingface_hub"),
+    *("markdown_it", "nats", "numba", "urllib3"),
+)
 """Libraries that log too much at debug. Naming one in the filter, or TRACE as the level of all, undoes it."""
 
+_NAMES = ((logging.ERROR, "ERROR"), (logging.WARNING, "WARN"), (logging.INFO, "INFO"), (logging.DEBUG, "DEBUG"))
 _TARGET = re.compile(r"[A-Za-z_][\w-]*(\.[\w-]+)*")
 
 
@@ -52,13 +43,7 @@ class Filter:
 
 def level_name(number: int) -> str:
     """ERROR, WARN, INFO, DEBUG or TRACE. CRITICAL is an ERROR, as in the seeds."""
-    if number >= logging.ERROR:
-        return "ERROR"
-    if number >= logging.WARNING:
-        return "WARN"
-    if number >= logging.INFO:
-        return "INFO"
-    return "DEBUG" if number >= logging.DEBUG else "TRACE"
+    return next((name for least, name in _NAMES if number >= least), "TRACE")
 
 
 def parse_level(word: str, source: str) -> int:
@@ -95,14 +80,10 @@ _applied: set[str] = set()
 def apply(chosen: Filter) -> None:
     """Give the loggers their levels; those that an earlier call set and this one does not are reset."""
     logging.addLevelName(TRACE, "TRACE")
-    levels: dict[str, int] = {}
-    if chosen.default > TRACE:
-        levels = {name: max(level, chosen.default) for name, level in QUIET.items()}
-    levels.update(chosen.targets)
-    for name in _applied - levels.keys():
-        logging.getLogger(name).setLevel(logging.NOTSET)
-    for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+    quiet = QUIET if chosen.default > TRACE else ()
+    levels = {**dict.fromkeys(quiet, max(logging.WARNING, chosen.default)), **chosen.targets}
+    for name in _applied | levels.keys():
+        logging.getLogger(name).setLevel(levels.get(name, logging.NOTSET))
     _applied.clear()
     _applied.update(levels)
     logging.getLogger().setLevel(chosen.default)

@@ -1,12 +1,18 @@
-"""Records as text: lines for people, JSON for machines. Formatting never raises."""
+"""Records as text: lines for people, JSON for machines, with fields. Formatting never raises.
+
+Fields are what the caller gave as `extra`, and what is bound to the running task.
+"""
 
 import json
 import logging
 import re
+import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from .fields import fields
 from .levels import level_name
 
 MARK = "\x1e"
@@ -15,6 +21,10 @@ MARK = "\x1e"
 LONGEST = 48_000
 """Bytes of a line for the daemon; longer ones lose text. asyncio readers refuse lines of 64 KiB."""
 
+STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+"""What every LogRecord has; the rest of its __dict__ are fields."""
+
+_bound: ContextVar[Mapping[str, Any]] = ContextVar("dynamod_log_fields")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 _PLAIN = re.compile(r"[^\s\"'=\\,{}]+")
@@ -28,6 +38,31 @@ _COLOR = {
     "TRACE": "\x1b[35m",
 }
 _DIM, _ITALIC, _RESET = "\x1b[2m", "\x1b[3m", "\x1b[0m"
+
+
+@contextmanager
+def bound(**values: Any) -> Iterator[None]:
+    """Put fields (`x_request_id=...`) on every record made inside the block. Tasks started in it inherit them."""
+    token = _bound.set({**_bound.get({}), **values})
+    try:
+        yield
+    finally:
+        _bound.reset(token)
+
+
+def bind(**values: Any) -> None:
+    """The same for the rest of the running task."""
+    _bound.set({**_bound.get({}), **values})
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """All fields of a record that is being handled, in the task that made it. `extra` wins over what is bound."""
+    values = dict(_bound.get({}))
+    structlog = sys.modules.get("structlog.contextvars")
+    if structlog is not None:  # a component that uses structlog itself binds there
+        values.update(structlog.get_contextvars())
+    values.update((key, value) for key, value in record.__dict__.items() if key not in STANDARD)
+    return values
 
 
 def clean(text: str) -> str:

@@ -15,9 +15,8 @@ from typing import Any, TextIO
 
 from dynamod.message.errors import UserError
 
-from .fields import bind, bound
 from .levels import TRACE, Filter, apply, parse, parse_level
-from .lines import HumanLines, JsonLines, Lines, MarkedLines
+from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
 __all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "configure"]
 
@@ -53,17 +52,15 @@ def configure(
     component: str = "",
     stream: TextIO | None = None,
     level: str = "",
-    jsonl: bool | None = None,
-    color: bool | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Send the records of this process to `stream` (standard error); calling it again replaces what it did before.
 
-    `level` (of -v and -vv) is the level of everything, before DYN_LOG's and the file's; their targets stay. `jsonl`
-    and `color` decide instead of the environment. Raises UserError for a setting that cannot be read.
+    `level` (of -v and -vv) is the level of everything, before DYN_LOG's and the file's; their targets stay. Raises
+    UserError for a setting that cannot be read.
     """
     chosen = _filter(level, environ)
-    console = Console(_lines(component, stream, jsonl, color, environ), stream)
+    console = Console(_lines(component, stream, environ), stream)
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, Console) or _is_basic(handler):
@@ -122,17 +119,13 @@ def _from_file(path: str) -> Filter:
     return chosen
 
 
-def _lines(
-    component: str, stream: TextIO | None, jsonl: bool | None, color: bool | None, environ: Mapping[str, str]
-) -> Lines:
-    if environ.get(PIPE) == "1" and jsonl is None and stream is None:
+def _lines(component: str, stream: TextIO | None, environ: Mapping[str, str]) -> Lines:
+    if environ.get(PIPE) == "1" and stream is None:
         return MarkedLines(component=component)
     local = _truth(environ, "DYN_LOG_USE_LOCAL_TZ")
-    if jsonl if jsonl is not None else _truth(environ, "DYN_LOGGING_JSONL"):
+    if _truth(environ, "DYN_LOGGING_JSONL"):
         return JsonLines(component=component, local=local)
-    if color is None:
-        color = _colored(stream, environ)
-    return HumanLines(component=component, local=local, color=color)
+    return HumanLines(component=component, local=local, color=_colored(stream, environ))
 
 
 def _colored(stream: TextIO | None, environ: Mapping[str, str]) -> bool:

@@ -1,12 +1,13 @@
 """The log files of a node's components: bounded, rotated, read by `tail`."""
 
+import contextlib
 import heapq
 import logging
 import os
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 log = logging.getLogger("dynamod.observe")
@@ -17,16 +18,14 @@ _BLOCK = 64 * 1024
 
 
 class LogStore:
-    """One file per component in `folder`, at most `keep` files (the current and `.1`, ...) of `limit_bytes` each.
+    """Two files per component in `folder`: the current one, and `.1`, the one before; of `limit_bytes` each.
 
-    A component `agg/Worker.0` has `agg/Worker.0.log`; `agg` or `agg/Worker` name all below it. Writing
-    is synchronous and may happen in any thread. A disk that is full costs lines, is logged once, and raises nothing.
+    A component `agg/Worker.0` has `agg/Worker.0.log`. Writing is synchronous and may happen in any thread. A disk that
+    is full costs lines, is logged once, and raises nothing.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int = 4 * 1024 * 1024, keep: int = 2) -> None:
-        self._folder = folder
-        self._limit = limit_bytes
-        self._keep = max(1, keep)
+    def __init__(self, folder: Path, limit_bytes: int = 4 * 1024 * 1024) -> None:
+        self._folder, self._limit = folder, limit_bytes
         self._files: dict[str, _File] = {}
         self._lock = threading.Lock()
         self._failing = False
@@ -37,7 +36,9 @@ class LogStore:
         error: OSError | None = None
         with self._lock:
             try:
-                self._file(component).append(line, self._limit, self._keep)
+                if component not in self._files:
+                    self._files[component] = _File(self._folder / f"{_safe(component)}.log")
+                self._files[component].append(line, self._limit)
             except OSError as caught:
                 error = caught
             began, self._failing = error is not None and not self._failing, error is not None
@@ -46,20 +47,13 @@ class LogStore:
 
     def components(self) -> list[str]:
         """Names of all that have a file, also from earlier runs."""
-        found = (str(path.relative_to(self._folder))[: -len(".log")] for path in self._folder.rglob("*.log"))
-        return sorted(found)
+        return sorted(str(path.relative_to(self._folder))[: -len(".log")] for path in self._folder.rglob("*.log"))
 
-    def tail(self, component: str | None, lines: int) -> list[str]:
-        """The last lines, of several components merged by time. An unknown component has none."""
-        if lines <= 0:
-            return []
-        wanted = _safe(component) if component is not None else None
-        names = [name for name in self.components() if _covers(wanted, name)]
+    def tail(self, components: Iterable[str], lines: int) -> list[str]:
+        """The last lines of these components, merged by time. One that has no file has none."""
         with self._lock:
-            parts = [_last(self._folder / f"{name}.log", lines, self._keep) for name in names]
-        if len(parts) == 1:
-            return parts[0]
-        merged = heapq.merge(*(_timed(part) for part in parts), key=lambda pair: pair[0])
+            parts = [_last(self._folder / f"{name}.log", lines) for name in components]
+        merged = heapq.merge(*map(_timed, parts), key=lambda pair: pair[0])
         return [line for _, line in deque(merged, maxlen=lines)]
 
     def close(self) -> None:
@@ -69,12 +63,6 @@ class LogStore:
                 file.close()
             self._files.clear()
 
-    def _file(self, component: str) -> "_File":
-        file = self._files.get(component)
-        if file is None:
-            file = self._files[component] = _File(self._folder / f"{_safe(component)}.log")
-        return file
-
 
 class _File:
     def __init__(self, path: Path) -> None:
@@ -83,12 +71,14 @@ class _File:
         self._size = 0
         self._torn = False
 
-    def append(self, line: str, limit: int, keep: int) -> None:
+    def append(self, line: str, limit: int) -> None:
         data = f"{line}\n".encode("utf-8", "replace")
         if self._fd < 0:
             self._open()
         if self._size and self._size + len(data) > limit:
-            self._rotate(keep)
+            self.close()
+            self._path.replace(_older(self._path))
+            self._open()
         if self._torn:
             data = b"\n" + data
         written = os.write(self._fd, data)
@@ -107,19 +97,9 @@ class _File:
         self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._size = os.fstat(self._fd).st_size
 
-    def _rotate(self, keep: int) -> None:
-        self.close()
-        for number in range(keep - 1, 0, -1):
-            older, newer = _numbered(self._path, number), _numbered(self._path, number - 1)
-            if newer.exists():
-                newer.replace(older)
-        if keep == 1:
-            self._path.unlink(missing_ok=True)
-        self._open()
 
-
-def _numbered(path: Path, number: int) -> Path:
-    return path.with_name(f"{path.name}.{number}") if number else path
+def _older(path: Path) -> Path:
+    return path.with_name(f"{path.name}.1")
 
 
 def _safe(component: str) -> str:
@@ -128,20 +108,14 @@ def _safe(component: str) -> str:
     return "/".join("_" if part.strip(".") == "" else part for part in parts)
 
 
-def _covers(wanted: str | None, component: str) -> bool:
-    return wanted is None or component == wanted or component.startswith((f"{wanted}.", f"{wanted}/"))
-
-
-def _last(path: Path, lines: int, keep: int) -> list[str]:
+def _last(path: Path, lines: int) -> list[str]:
     found: list[str] = []
-    for number in range(keep):
-        if len(found) >= lines:
-            break
-        try:
-            data = _end(_numbered(path, number), lines - len(found))
-        except OSError:
-            continue
-        found[:0] = data.decode("utf-8", "replace").removesuffix("\n").split("\n")[-(lines - len(found)) :]
+    for file in (path, _older(path)):
+        missing = lines - len(found)
+        if missing > 0:
+            with contextlib.suppress(OSError):
+                text = _end(file, missing).decode("utf-8", "replace")
+                found[:0] = text.removesuffix("\n").split("\n")[-missing:]
     return found
 
 

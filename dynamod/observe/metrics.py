@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -75,19 +76,9 @@ def labelled(found: "Iterable[Metric]", key: str, value: str) -> "Iterator[Metri
 
 def exposition(found: "Iterable[Metric]") -> str:
     """Families in Prometheus' text form (0.0.4)."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import generate_latest
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(found))
-    return generate_latest(registry).decode()
-
-
-class _Collector:
-    def __init__(self, found: "Iterable[Metric]") -> None:
-        self._found = found
-
-    def collect(self) -> "Iterable[Metric]":
-        return self._found
+    return generate_latest(cast("Any", SimpleNamespace(collect=lambda: found))).decode()
 
 
 def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "Iterator[Metric]":

@@ -14,8 +14,8 @@ import msgspec
 
 from dynamod.actor import ActorError, Ref, System
 from dynamod.actor.inspect import reports
-from dynamod.http.exposition import families as http_families
 from dynamod.http.metrics import HttpStatistics
+from dynamod.http.metrics import families as http_families
 from dynamod.http.metrics import statistics as http_statistics
 from dynamod.observe.metrics import Row, exposition, families, labelled, load, snake
 

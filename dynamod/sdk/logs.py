@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from dynamod.message.node import Output
-from dynamod.observe.fields import STANDARD, fields
-from dynamod.observe.lines import MarkedLines
+from dynamod.observe.lines import STANDARD, MarkedLines, fields
 
 WAITING = 10_000
 """Records that may wait for the loop of the connection; more are dropped, and counted in the next line."""

@@ -24,7 +24,7 @@ def test_up_is_healthy_and_down_leaves_nothing(folder: Path) -> None:
     ports = {"nats_port": free_port(), "etcd_port": free_port()}
     servers = infra.up(folder, **ports)
     assert [server.name for server in servers] == ["nats-server", "etcd"]
-    assert all(infra.healthy(server) for server in servers)
+    assert all(server.healthy for server in servers)
     assert infra.environment(servers) == {
         "NATS_SERVER": f"nats://127.0.0.1:{ports['nats_port']}",
         "ETCD_ENDPOINTS": f"http://127.0.0.1:{ports['etcd_port']}",
@@ -62,17 +62,16 @@ def test_a_server_that_cannot_start_is_explained(folder: Path) -> None:
     with pytest.raises(UserError, match="etcd ended at once"):
         infra.up(folder, nats_port=free_port(), etcd_port=free_port())
     assert infra.running(folder) == []
-    assert not (folder / infra.RECORD).exists()
+    assert list(folder.glob("*.json")) == []
 
 
 def test_a_record_of_another_process_is_not_believed(folder: Path) -> None:
     folder.mkdir()
-    other = {"name": "etcd", "pid": os.getpid(), "born": "1", "url": "http://other:1", "log": ""}
-    (folder / infra.RECORD).write_text(json.dumps({"servers": [other]}))
-    assert infra.running(folder) == []
-    assert infra.down(folder) == []
-    (folder / infra.RECORD).write_text("torn {")
-    assert infra.running(folder) == []
+    other = {"name": "etcd", "pid": os.getpid(), "url": "http://other:1", "log": str(folder / "etcd.log")}
+    for record in (json.dumps(other), "torn {", "[1]"):
+        (folder / "etcd.json").write_text(record)
+        assert infra.running(folder) == []
+        assert infra.down(folder) == []
 
 
 def test_missing_binaries_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

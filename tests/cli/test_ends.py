@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 SCRIPT = """
-from dynamod.cli.errors import guarded
+from dynamod.cli.main import guarded
 
 class Late:
     def __set_name__(self, owner, name):

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.cli.show import duration
-from dynamod.cli.tables import table
+from dynamod.cli.tables import duration, table
 
 
 def test_the_form() -> None:

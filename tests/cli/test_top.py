@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, top
-from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, share, size, state, widths
+from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
 from dynamod.runtime.statistics import ProcessStatistics
@@ -43,19 +43,18 @@ def look(
 ) -> Look:
     pids = {str(one["pid"]): {"cpu": cpu, "rss": 87 << 20} for one in rows}
     names = {"worker": "agg/Worker.0", "ingress": "agg/ingress.0"}
-    return Look(
-        {
-            "version": "0",
-            "node": "here",
-            "pid": holder,
-            "uptime": 9.0,
-            "at": at,
-            "rows": rows,
-            "instances": {pid: f"{int(pid):x}" for pid in pids},
-            "vitals": pids,
-            "statistics": msgspec.json.decode(msgspec.json.encode({names[key]: one for key, one in told.items()})),
-        }
-    )
+    answer = {
+        "version": "0",
+        "node": "here",
+        "pid": holder,
+        "uptime": 9.0,
+        "at": at,
+        "rows": rows,
+        "instances": {pid: f"{int(pid):x}" for pid in pids},
+        "vitals": pids,
+        "statistics": msgspec.json.decode(msgspec.json.encode({names[key]: one for key, one in told.items()})),
+    }
+    return msgspec.convert(answer, Look)
 
 
 ROWS = [row("agg/Worker.0", "Worker", 30), row("agg/ingress.0", "Processor", 31), row("agg/ingress.0", "Frontend", 31)]
@@ -113,9 +112,9 @@ def test_what_began_since_has_no_rates_either() -> None:
 
 def test_a_process_that_says_nothing() -> None:
     quiet = top(look(1.0, [row("agg/Worker.0", "Worker", 30)])).processes[0]
-    assert (quiet.answers, quiet.mailbox, quiet.worker, state(quiet)) == (False, None, None, "Ready?")
+    assert (quiet.answers, quiet.mailbox, quiet.worker, quiet.shown_state) == (False, None, None, "Ready?")
     down = top(look(1.0, [row("a", "B", 0, "Fatal", last_error="no"), row("a", "C", 0, "Ready")])).processes[0]
-    assert (down.state, down.last_error, state(down)) == ("Fatal", "no", "Fatal")
+    assert (down.state, down.last_error, down.shown_state) == ("Fatal", "no", "Fatal")
     twins = top(look(1.0, [row("a", "B", 1), row("a", "B", 2, session="dynamo-run pid 5")]))
     assert [one.session for one in twins.processes] == ["", "dynamo-run pid 5"]
 
@@ -151,13 +150,20 @@ def test_quantiles_stay_inside(counts: list[int], part: float) -> None:
 
 
 def test_words() -> None:
-    assert [number(value) for value in (None, 0, 0.34, 9.96, 12.4, 3400.0, 250_000.0, 1.25e6)] == [
-        *("-", "0", "0.3", "10.0", "12", "3400", "250k", "1.2M")
+    assert [number(value) for value in (0, 0.34, 9.96, 12.4, 3400.0, 250_000.0, 1.25e6)] == [
+        *("0", "0.3", "10.0", "12", "3400", "250k", "1.2M")
     ]
-    assert [size(value) for value in (None, 87 << 20, 3 << 29)] == ["-", "87M", "1.5G"]
-    assert [age(value) for value in (None, 7.9, 720.0, 18000.0, 300000.0)] == ["-", "7s", "12m", "5h", "3d"]
-    assert (both(0.0034, 0.0213), both(None, 1.0)) == ("3.4/21", "-")
-    assert (share(None), share(0.641)) == ("-", "64%")
+    assert [size(value) for value in (87 << 20, 3 << 29)] == ["87M", "1.5G"]
+    assert [age(value) for value in (7.9, 720.0, 18000.0, 300000.0)] == ["7s", "12m", "5h", "3d"]
+    assert both(0.0034, 0.0213) == "3.4/21"
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    front, engine = sections(top(look(102.0, ROWS, worker=worker(5), ingress=ingress(1, buckets(1), buckets(1)))))
+    cells = {column.title: column.cell(row) for part in (front, engine) for column in part.columns for row in part.rows}
+    dashes = ("CPU%", "REQ/S", "TTFT MS 50/99", "ITL MS 50/99", "TOKENS/S")
+    assert {title for title, cell in cells.items() if cell == "-"} == set(dashes)
+    assert (cells["HIT"], cells["BLOCKS"], cells["RESTARTS"], cells["QUEUED"]) == ("64%", "812/4096", "0", "1")
 
 
 def test_narrow_terminals_lose_columns_in_order() -> None:

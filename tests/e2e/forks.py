@@ -22,7 +22,6 @@ def warm() -> None:
     """Import everything, and build what is built at the first use."""
     import dynamod.cli.app
     import dynamod.cli.client
-    import dynamod.cli.frontend
     import dynamod.cli.main
     import dynamod.cli.preflight
     import dynamod.cli.reload

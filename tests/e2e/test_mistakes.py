@@ -54,6 +54,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo sevre", ["sevre"]),
     ("dynamo ps --ouput json", ["--ouput"]),
     ("dynamo ps --output yaml", ["yaml"]),
+    ("dynamo sim --output yaml", ["yaml", "text", "json"]),
     ("dynamo top --interval 0", ["--interval", "0.1"]),
     ("dynamo top --interval often", ["--interval", "number"]),
     ("dynamo top --socket /no/where.sock", ["no daemon", "/no/where.sock"]),

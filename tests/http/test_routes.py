@@ -9,6 +9,7 @@ from dynamod.http.errors import NoMethod, NoRoute, json_response
 from dynamod.http.routes import Route, Routes
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from tests.ports import listener
 
 
 async def echo(context: RequestContext) -> web.Response:
@@ -70,7 +71,7 @@ def test_the_folder_of_a_guarded_route_is_guarded(path, guarded) -> None:
 async def test_a_server_of_routes_alone() -> None:
     state = {"endpoints": ["dyn://a.b.c"], "instances": []}
     server = Server(FrontendSettings(host="127.0.0.1", port=0, api_keys="key"), ROUTES, lambda: state)
-    await server.start()
+    await server.start(listener())
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 
         async def get(path: str, **headers: str):

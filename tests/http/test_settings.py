@@ -3,7 +3,7 @@
 import pytest
 
 from dynamod.graph.typed import given, validate
-from dynamod.http.settings import FrontendSettings, from_environment, metric_name, read_keys
+from dynamod.http.settings import FrontendSettings, from_environment, metric_name
 from dynamod.message.errors import UserError
 
 
@@ -56,9 +56,9 @@ def test_a_key_file_without_keys_does_not_open_the_door(tmp_path) -> None:
     empty = tmp_path / "keys"
     empty.write_text("# nothing\n")
     with pytest.raises(UserError, match="holds no key"):
-        read_keys(file=str(empty))
+        FrontendSettings(api_key_file=str(empty)).keys()
     with pytest.raises(UserError, match="cannot read"):
-        read_keys(file=str(tmp_path / "missing"))
+        FrontendSettings(api_key_file=str(tmp_path / "missing")).keys()
 
 
 def test_metric_names() -> None:

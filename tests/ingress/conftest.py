@@ -18,6 +18,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.preprocess.card import read_card
 from dynamod.preprocess.model import Model
+from tests.ports import listener
 
 BOTH_LOOPS = ("test_stream_bytes", "test_leaving")  # what stands or falls with the transport
 
@@ -113,8 +114,12 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Callable[..., Awaitable[S
     servers: list[Server] = []
 
     async def start(**settings: Any) -> Server:
-        server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend)
-        await server.start()
+        server, sock = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), backend), listener()
+        try:
+            await server.start(sock)
+        except BaseException:
+            sock.close()
+            raise
         servers.append(server)
         return server
 
@@ -206,7 +211,7 @@ def threaded() -> Iterator[tuple[str, int, FakeBackend]]:
     async def begin() -> None:
         fake = FakeBackend()
         server = make_server(FrontendSettings(host="127.0.0.1", port=0), fake)
-        await server.start()
+        await server.start(listener())
         ready.append((server, fake))
         begun.set()
 

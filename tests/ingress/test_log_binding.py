@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dynamod.http.server import Server
-from dynamod.observe.fields import fields
+from dynamod.observe.lines import fields
 
 log = logging.getLogger("dynamod.test")
 CHAT = b'{"model":"org/model","messages":[{"role":"user","content":"hi"}]%s}'

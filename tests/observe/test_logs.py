@@ -32,9 +32,9 @@ def _restored() -> Iterator[None]:
     logging.captureWarnings(False)
 
 
-def setup(level: str = "", jsonl: bool | None = None, color: bool | None = None, **environ: str) -> io.StringIO:
+def setup(level: str = "", **environ: str) -> io.StringIO:
     stream = io.StringIO()
-    configure(stream=stream, level=level, jsonl=jsonl, color=color, environ=environ)
+    configure(stream=stream, level=level, environ=environ)
     return stream
 
 
@@ -61,16 +61,17 @@ def test_level_names(number: int, name: str) -> None:
     assert f"Z {name:>5} dynamod.demo: x\n" in stream.getvalue()
 
 
-def test_color() -> None:
-    stream = setup(color=True)
-    log.error("x", extra={"key": 1})
-    assert "\x1b[31mERROR\x1b[0m" in stream.getvalue()
-    assert "\x1b" not in clean(stream.getvalue())
-
-
 class _Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_color() -> None:
+    stream = _Terminal()
+    configure(stream=stream, environ={})
+    log.error("x", extra={"key": 1})
+    assert "\x1b[31mERROR\x1b[0m" in stream.getvalue()
+    assert "\x1b" not in clean(stream.getvalue())
 
 
 @pytest.mark.parametrize(
@@ -109,8 +110,8 @@ def test_json() -> None:
 
 
 def test_exceptions_are_one_record() -> None:
-    for jsonl in (False, True):
-        stream = setup(jsonl=jsonl)
+    for jsonl in ("", "1"):
+        stream = setup(DYN_LOGGING_JSONL=jsonl)
         try:
             raise ValueError("bad\n2025-03-17T14:03:14.122652Z  INFO forged: line")
         except ValueError:

@@ -32,17 +32,17 @@ def test_files_and_names(log_store: LogStore, tmp_path: Path) -> None:
 def test_tail(log_store: LogStore) -> None:
     for number in range(9):
         log_store.write(f"Worker.{number % 2}", line(number, str(number)))
-    assert log_store.tail("Worker.0", 2) == [line(6, "6"), line(8, "8")]
-    assert log_store.tail(None, 3) == log_store.tail("Worker", 3) == [line(6, "6"), line(7, "7"), line(8, "8")]
-    assert log_store.tail("Work", 3) == []
-    assert log_store.tail(None, 0) == []
+    assert log_store.tail(["Worker.0"], 2) == [line(6, "6"), line(8, "8")]
+    assert log_store.tail(log_store.components(), 3) == [line(6, "6"), line(7, "7"), line(8, "8")]
+    assert log_store.tail(["Work"], 3) == []
+    assert log_store.tail(log_store.components(), 0) == []
 
 
 def test_a_traceback_stays_with_its_line(log_store: LogStore) -> None:
     log_store.write("a", line(1, "failed\n  Traceback\n  more"))
     log_store.write("b", line(2, "later"))
     log_store.write("a", line(3, "last"))
-    texts = [text.split(": ")[-1].strip() for text in log_store.tail(None, 99)]
+    texts = [text.split(": ")[-1].strip() for text in log_store.tail(["a", "b"], 99)]
     assert texts == ["failed", "Traceback", "more", "later", "last"]
 
 
@@ -52,16 +52,8 @@ def test_rotation_is_bounded_and_tail_reads_over_it(log_store: LogStore, tmp_pat
     files = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert files == ["w.log", "w.log.1"]
     assert all(path.stat().st_size <= 1000 for path in (tmp_path / "logs").iterdir())
-    assert [text[:3] for text in log_store.tail("w", 25)] == [f"{number:03d}" for number in range(175, 200)]
-    assert len(log_store.tail("w", 1000)) <= 40
-
-
-def test_keep_one(tmp_path: Path) -> None:
-    log_store = LogStore(tmp_path, limit_bytes=100, keep=1)
-    for number in range(50):
-        log_store.write("w", f"{number} " + "x" * 40)
-    log_store.close()
-    assert [path.name for path in tmp_path.iterdir()] == ["w.log"]
+    assert [text[:3] for text in log_store.tail(["w"], 25)] == [f"{number:03d}" for number in range(175, 200)]
+    assert len(log_store.tail(["w"], 1000)) <= 40
 
 
 def test_an_earlier_run_is_continued(log_store: LogStore, tmp_path: Path) -> None:
@@ -69,15 +61,15 @@ def test_an_earlier_run_is_continued(log_store: LogStore, tmp_path: Path) -> Non
     log_store.close()
     again = LogStore(tmp_path / "logs")
     again.write("w", "two")
-    assert again.tail("w", 9) == ["one", "two"]
+    assert again.tail(["w"], 9) == ["one", "two"]
     again.close()
 
 
 def test_long_files_are_read_from_the_end(tmp_path: Path) -> None:
-    log_store = LogStore(tmp_path, keep=1)
+    log_store = LogStore(tmp_path)
     for number in range(3000):
         log_store.write("w", f"{number:04d} " + "é" * 100)
-    assert [text[:4] for text in log_store.tail("w", 1500)] == [f"{number:04d}" for number in range(1500, 3000)]
+    assert [text[:4] for text in log_store.tail(["w"], 1500)] == [f"{number:04d}" for number in range(1500, 3000)]
     log_store.close()
 
 
@@ -104,7 +96,7 @@ def test_a_full_disk_costs_lines_and_is_logged_once(
         log_store.write("w", "kept")
     finally:
         logging.getLogger().removeHandler(handler)
-    assert log_store.tail("w", 9) == ["kept"]
+    assert log_store.tail(["w"], 9) == ["kept"]
 
 
 def test_a_line_torn_by_a_full_disk_is_ended(log_store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,11 +105,11 @@ def test_a_line_torn_by_a_full_disk_is_ended(log_store: LogStore, monkeypatch: p
         patch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
         log_store.write("w", "0123456789")
     log_store.write("w", "next")
-    assert log_store.tail("w", 9) == ["012", "next"]
+    assert log_store.tail(["w"], 9) == ["012", "next"]
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     log_store = LogStore(tmp_path / "file")
     log_store.write("w", "x")
-    assert log_store.tail("w", 9) == []
+    assert log_store.tail(["w"], 9) == []

@@ -106,7 +106,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--router-cost", "{"], "--router-cost is no JSON"),
         (["--timing", "fast"], "known timings: 2025, later"),
         (["--arrival-speedup", "0"], "--arrival-speedup"),
-        (["--output", "xml"], "known outputs"),
+        (["--output", "xml"], "is not one of"),
     ],
 )
 def test_mistakes_on_the_command_line(flags: list[str], says: str) -> None:

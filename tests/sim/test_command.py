@@ -71,7 +71,6 @@ def test_a_failure_is_shown_and_can_be_repeated(
     [
         (["--faults", "fire"], "unknown fault 'fire'"),
         (["--workers", "0"], "--workers is 0"),
-        (["-o", "yaml"], "unknown output 'yaml'"),
     ],
 )
 def test_mistakes_say_what_to_do(argv: list[str], wrong: str) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -21,80 +20,61 @@ GIVE_UP = 600.0
 """Seconds without any answer after which a prompt that finds no room is given up."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """What has been done."""
-
-    saved: int = 0
-    failed: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-
-    def text(self, seconds: float) -> str:
-        """The lines at the end."""
-        rate = 1 / max(seconds, 1e-3)
-        return (
-            f"{self.saved} prompts in {seconds:.1f} s, {self.failed} failed\n"
-            f"tokens in:  {self.tokens_in} ({self.tokens_in * rate:.1f}/s)\n"
-            f"tokens out: {self.tokens_out} ({self.tokens_out * rate:.1f}/s)"
-        )
-
-
 class Batch:
     """One run over `files`. `tokens_of` counts the tokens of a prompt without its template, where that is known."""
 
     def __init__(
-        self, client: ChatClient, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None
+        self, client: ChatClient, model: str, files: Sequence[Path], total: int, tokens_of: Callable[[str], int] | None
     ) -> None:
-        self._client, self._files, self._total, self._tokens_of = client, files, total, tokens_of
-        self._totals = Totals()
+        self._client, self._model, self._files = client, model, files
+        self._total, self._tokens_of = total, tokens_of
+        self._saved = self._failed = self._tokens_in = self._tokens_out = 0
         self._last = time.monotonic()  # when an answer was saved last
 
-    async def run(self, interrupts: Interrupts, wanted: str) -> int:
+    async def run(self, interrupts: Interrupts) -> int:
         """Ask all. Returns the exit code: 1 when a prompt has failed, 130 after Ctrl-C."""
         began = time.monotonic()
-        output = entries.open_output(self._files)
-        code = 0
-        async with self._client:
-            model = await self._client.model(wanted)
-            rest = entries.prompts(self._files)
+        rest, code = entries.prompts(self._files), 0
+        with entries.open_output(self._files) as output:
             try:
                 async with interrupts.interruptible():
-                    workers = [self._worker(model, rest, output) for _ in range(min(AT_ONCE, self._total))]
+                    workers = [self._worker(rest, output) for _ in range(min(AT_ONCE, self._total))]
                     await asyncio.gather(self._show(), *workers)
             except interrupts.Interrupted:
-                print(f"interrupted: {self._totals.saved} of {self._total} answers are saved", file=sys.stderr)
+                print(f"interrupted: {self._saved} of {self._total} answers are saved", file=sys.stderr)
                 code = 130
-            finally:
-                output.close()
-        print(f"answers: {output.name}\n{self._totals.text(time.monotonic() - began)}", flush=True)
-        return code or (1 if self._totals.failed else 0)
+        seconds = time.monotonic() - began
+        rate = 1 / max(seconds, 1e-3)
+        print(f"answers: {output.name}")
+        print(f"{self._saved} prompts in {seconds:.1f} s, {self._failed} failed")
+        print(f"tokens in:  {self._tokens_in} ({self._tokens_in * rate:.1f}/s)")
+        print(f"tokens out: {self._tokens_out} ({self._tokens_out * rate:.1f}/s)", flush=True)
+        return code or (1 if self._failed else 0)
 
-    async def _worker(self, model: str, rest: Iterator[str], output: TextIO) -> None:
+    async def _worker(self, rest: Iterator[str], output: TextIO) -> None:
         for text in rest:
             fields: dict[str, object] = {"text": text}
-            answer = Answer()
             try:
-                answer = await self._patiently(model, text)
+                answer = await self._patiently(text)
                 tokens_in = self._tokens_of(text) if self._tokens_of is not None else answer.tokens_in
                 fields |= {"response": answer.text, "tokens_in": tokens_in, "tokens_out": answer.tokens_out}
                 fields |= {"elapsed_ms": round(answer.seconds * 1000), "finish_reason": answer.finish}
-                self._totals.tokens_in += tokens_in
-                self._totals.tokens_out += answer.tokens_out
+                self._tokens_in += tokens_in
+                self._tokens_out += answer.tokens_out
             except Refused as error:
                 fields["error"] = str(error)
-                self._totals.failed += 1
+                self._failed += 1
             entries.write(output, fields)
-            self._totals.saved += 1
+            self._saved += 1
             self._last = time.monotonic()
 
-    async def _patiently(self, model: str, text: str) -> Answer:
+    async def _patiently(self, text: str) -> Answer:
         """Ask again while the server says that there will be room. Raises Refused."""
         began = time.monotonic()
         while True:
             answer = Answer()
             try:
-                async for _ in self._client.ask(model, [{"role": "user", "content": text}], answer):
+                async for _ in self._client.ask(self._model, [{"role": "user", "content": text}], answer):
                     pass
                 return answer
             except Refused as error:
@@ -111,13 +91,13 @@ class Batch:
             columns = (TextColumn("prompts"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
                 task = progress.add_task("prompts", total=self._total)
-                while self._totals.saved < self._total:
-                    progress.update(task, completed=self._totals.saved)
+                while self._saved < self._total:
+                    progress.update(task, completed=self._saved)
                     await asyncio.sleep(0.1)
             return
         said = time.monotonic()
-        while self._totals.saved < self._total:
+        while self._saved < self._total:
             await asyncio.sleep(0.1)
             if time.monotonic() - said >= SAY:
                 said = time.monotonic()
-                print(f"saved {self._totals.saved} of {self._total}", file=sys.stderr, flush=True)
+                print(f"saved {self._saved} of {self._total}", file=sys.stderr, flush=True)

@@ -6,9 +6,9 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from dynamod.message.errors import DynamodError
 
@@ -46,68 +46,66 @@ class Answer:
         return "".join(self.pieces)
 
 
+@asynccontextmanager
+async def chat_client(url: str, key: str, fields: Mapping[str, Any]) -> "AsyncIterator[ChatClient]":
+    """A session with the frontend at `url`. `fields` go with every request."""
+    import aiohttp
+
+    async with aiohttp.ClientSession(
+        base_url=url,
+        headers={"Authorization": f"Bearer {key}"},
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
+        connector=aiohttp.TCPConnector(limit=0),
+    ) as session:
+        yield ChatClient(session, fields)
+
+
 class ChatClient:
-    """An open session with the frontend at `url`. `fields` go with every request."""
+    """Asks in a session; see `chat_client`."""
 
-    def __init__(self, url: str, key: str, fields: Mapping[str, Any]) -> None:
-        self._url, self._key, self._fields = url, key, dict(fields)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        import aiohttp
-
-        self._session = aiohttp.ClientSession(
-            base_url=self._url,
-            headers={"Authorization": f"Bearer {self._key}"},
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
-            connector=aiohttp.TCPConnector(limit=0),
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._session is not None
-        await self._session.close()
+    def __init__(self, session: "aiohttp.ClientSession", fields: Mapping[str, Any]) -> None:
+        self._session, self._fields = session, fields
 
     async def models(self) -> list[str]:
         """Names of the models that can be asked now."""
-        assert self._session is not None
         async with self._session.get("/v1/models") as response:
             return [model["id"] for model in (await response.json())["data"]]
 
-    async def model(self, wanted: str, seconds: float | None = None) -> str:
-        """The model called `wanted`, or the first that comes. Raises TimeoutError when none does within `seconds`.
-
-        Says every few seconds that it waits.
-        """
+    async def model(self, wanted: str) -> str:
+        """The model called `wanted`, or the first that comes. Says every few seconds that it waits."""
         import aiohttp
 
         said = time.monotonic()
-        async with asyncio.timeout(seconds):
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):  # it is being replaced; or all ends, and we with it
-                    names = await self.models()
-                    if wanted in names or (names and not wanted):
-                        return wanted or names[0]
-                if time.monotonic() - said >= SAY_EVERY:
-                    said = time.monotonic()
-                    what = f"serves {wanted}" if wanted else "serves a model"
-                    print(f"waiting for a worker that {what} (Ctrl-C to leave)", file=sys.stderr, flush=True)
-                await asyncio.sleep(0.1)
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):  # it is being replaced; or all ends, and we with it
+                names = await self.models()
+                if wanted in names or (names and not wanted):
+                    return wanted or names[0]
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                what = wanted or "a model"
+                print(f"waiting for a worker that serves {what} (Ctrl-C to leave)", file=sys.stderr, flush=True)
+            await asyncio.sleep(0.1)
+
+    async def show(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> None:
+        """Print an answer as it comes. Raises as `ask`."""
+        async for piece in self.ask(model, messages, answer):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
 
     async def ask(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> AsyncIterator[str]:
         """Stream one chat answer; `answer` is filled meanwhile. Raises Refused, also in mid-answer."""
         import aiohttp
 
-        assert self._session is not None
         body = {**self._fields, "model": model, "messages": list(messages), "stream": True}
         body["stream_options"] = {"include_usage": True}
         began = time.monotonic()
         try:
             async with self._session.post("/v1/chat/completions", json=body) as response:
                 if response.status != 200:
-                    raise _refusal(await response.text(), response.headers.get("Retry-After"))
+                    wait = response.headers.get("Retry-After")
+                    message = (await response.json())["error"]["message"]
+                    raise Refused(message, float(wait) if wait is not None else None)
                 async for data in _events(response.content):
                     if data == "[DONE]":
                         return
@@ -129,28 +127,12 @@ async def _events(content: "aiohttp.StreamReader") -> AsyncIterator[str]:
 
 def _take(event: dict[str, Any], answer: Answer) -> list[str]:
     if "error" in event:
-        error = event["error"]
-        raise Refused(str(error.get("message", error)) if isinstance(error, dict) else str(error))
-    usage = event.get("usage")
-    if usage:
+        raise Refused(event["error"]["message"])
+    if usage := event.get("usage"):
         answer.tokens_in, answer.tokens_out = usage["prompt_tokens"], usage["completion_tokens"]
-    pieces = []
-    for choice in event.get("choices", ()):
-        piece = choice["delta"].get("content")
-        if piece:
-            pieces.append(piece)
+    choices = event.get("choices", ())
+    pieces = [piece for choice in choices if (piece := choice["delta"].get("content"))]
+    for choice in choices:
         answer.finish = choice.get("finish_reason") or answer.finish
     answer.pieces += pieces
     return pieces
-
-
-def _refusal(text: str, retry_after: str | None) -> Refused:
-    try:
-        message = json.loads(text)["error"]["message"]
-    except (ValueError, KeyError, TypeError):
-        message = text.strip() or "refused without a reason"
-    try:
-        seconds = float(retry_after) if retry_after is not None else None
-    except ValueError:
-        seconds = None
-    return Refused(str(message), seconds)

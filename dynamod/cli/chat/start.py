@@ -1,22 +1,25 @@
 """From the words of `dynamo-run` to a talk: what must be known before anything starts is checked here."""
 
 import copy
-import json
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from dynamod.cli.arguments import read_object
 from dynamod.message.errors import UserError
 
 from . import entries
-from .client import ChatClient
+from .client import ChatClient, chat_client
 
 if TYPE_CHECKING:
+    from dynamod.cli.flags import RunArguments
     from dynamod.cli.interrupt import Interrupts, Talk
-    from dynamod.cli.run import RunArguments
 
+Way = Callable[["Interrupts", ChatClient, str], Awaitable[int]]
+"""What is done with the client and its model; gives the exit code."""
 MAX_TOKENS = 8192
 TEMPERATURE = 0.7
 FIELDS: dict[str, type | tuple[type, ...]] = {"model": str, "temperature": (int, float), "max_completion_tokens": int}
@@ -54,50 +57,57 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     changed.input, changed.flags = "http", flags
 
     def make() -> "Talk":
-        return _waiting(arguments, _way(arguments, lambda url: ChatClient(url, key, fields), wanted))
+        way, waits = _way(arguments), sys.stderr.isatty()
+        if waits:
+            found = arguments.output in ("auto", "dyn")
+            what = "waiting for a worker" if found else f"loading {arguments.model or 'the model'}"
+            print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
+
+        async def talk(interrupts: "Interrupts", url: str) -> int:
+            if waits:
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            async with chat_client(url, key, fields) as client:
+                return await way(interrupts, client, await client.model(wanted))
+
+        return talk
 
     return changed, make
 
 
 def template(file: str) -> dict[str, Any]:
     """The fields that a file sets: `model`, `temperature`, `max_completion_tokens`. Raises UserError."""
-    try:
-        with open(file, encoding="utf-8") as text:
-            value = json.load(text)
-    except OSError as error:
-        raise UserError(f"--request-template {file}: {error.strerror}", "check the path") from None
-    except ValueError as error:
-        raise UserError(f"--request-template {file}: no JSON ({error})", TEMPLATE) from None
-    if not isinstance(value, dict):
-        raise UserError(f"--request-template {file} holds no object", TEMPLATE)
+    source = f"--request-template {file}"
+    value = read_object(file, source, TEMPLATE)
     for name, field in value.items():
         if name not in FIELDS:
-            raise UserError(f"--request-template {file}: unknown key {name}", f"known keys: {', '.join(FIELDS)}")
+            raise UserError(f"{source}: unknown key {name}", f"known keys: {', '.join(FIELDS)}")
         if not isinstance(field, FIELDS[name]) or isinstance(field, bool):
-            raise UserError(f"--request-template {file}: {name} is {field!r}", TEMPLATE)
+            raise UserError(f"{source}: {name} is {field!r}", TEMPLATE)
     return value
 
 
-def _way(arguments: "RunArguments", client: Callable[[str], ChatClient], wanted: str) -> "Talk":
+def _way(arguments: "RunArguments") -> Way:
+    """What the input means. Reads stdin or the files. Raises UserError."""
     if arguments.input == "text":
         from .text import Chat, reader
 
-        stats = bool(arguments.flags.verbose)
-        return lambda interrupts, url: Chat(interrupts, client(url), reader(), stats=stats).run(wanted)
+        read, stats = reader(), bool(arguments.flags.verbose)
+        return lambda interrupts, client, model: Chat(interrupts, client, model, read, stats=stats).run()
     if arguments.input == "stdin":
         if sys.stdin.isatty():
             print("reading the prompt from stdin; Ctrl-D ends it", file=sys.stderr)
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
-        from .once import answer_once
+        from .text import answer_once
 
-        return lambda interrupts, url: answer_once(interrupts, client(url), wanted, prompt)
+        return partial(answer_once, prompt)
     files = entries.inputs(arguments.input.removeprefix("batch:"))
     total = entries.count(files)
     from .batch import Batch
 
-    return lambda interrupts, url: Batch(client(url), files, total, _counter(arguments)).run(interrupts, wanted)
+    tokens_of = _counter(arguments)
+    return lambda interrupts, client, model: Batch(client, model, files, total, tokens_of).run(interrupts)
 
 
 def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
@@ -110,19 +120,3 @@ def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
 
     tokenizer = Tokenizer.from_source(open_source(locate(arguments.flags.model_config or arguments.model)))
     return lambda text: len(tokenizer.encode(text))
-
-
-def _waiting(arguments: "RunArguments", run: "Talk") -> "Talk":
-    """Says what is waited for, on a terminal, until the talk begins."""
-    if not sys.stderr.isatty():
-        return run
-    what = (
-        "waiting for a worker" if arguments.output in ("auto", "dyn") else f"loading {arguments.model or 'the model'}"
-    )
-    print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
-
-    async def begin(interrupts: "Interrupts", url: str) -> int:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-        return await run(interrupts, url)
-
-    return begin

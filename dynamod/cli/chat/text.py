@@ -1,15 +1,16 @@
-"""`in=text`: a conversation in the terminal."""
+"""`in=text`: a conversation in the terminal; `in=stdin`: all of stdin is one prompt."""
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 from dynamod.cli.interrupt import Interrupts
 
 from .client import Answer, ChatClient, Refused
 
+Read = Callable[[], Awaitable[str]]
+"""Reads a line. Raises EOFError and KeyboardInterrupt."""
 HELP = """\
   /clear   forget the conversation
   /model   say which models there are; /model NAME takes another
@@ -18,35 +19,27 @@ HELP = """\
 Ctrl-C while an answer comes ends the answer."""
 
 
-def history_file() -> Path:
-    """Where lines are remembered."""
-    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
-
-
 class Chat:
     """A conversation: what was said so far goes with every question."""
 
-    def __init__(self, interrupts: Interrupts, client: ChatClient, read: Callable[[], Any], *, stats: bool) -> None:
-        self._interrupts, self._client, self._read, self._stats = interrupts, client, read, stats
+    def __init__(self, interrupts: Interrupts, client: ChatClient, model: str, read: Read, *, stats: bool) -> None:
+        self._interrupts, self._client, self._model, self._read, self._stats = interrupts, client, model, read, stats
         self._messages: list[dict[str, str]] = []
-        self._model = ""
 
-    async def run(self, wanted: str) -> int:
+    async def run(self) -> int:
         """Until the user leaves. Returns the exit code."""
-        async with self._client:
-            self._model = await self._client.model(wanted)
-            print(f"Talking to {self._model}. Ctrl-C to exit, /help for more.", flush=True)
-            while True:
-                try:
-                    line = (await self._read()).strip()
-                except (EOFError, KeyboardInterrupt):
-                    return 0
-                if line.startswith("/") and line.split()[0] in ("/clear", "/model", "/help", "/exit", "/quit"):
-                    if line in ("/exit", "/quit"):
-                        return 0
-                    await self._command(line)
-                elif line:
-                    await self._turn(line)
+        print(f"Talking to {self._model}. Ctrl-C to exit, /help for more.", flush=True)
+        while True:
+            try:
+                line = (await self._read()).strip()
+            except (EOFError, KeyboardInterrupt):
+                return 0
+            if line in ("/exit", "/quit"):
+                return 0
+            if line.startswith("/") and line.split()[0] in ("/clear", "/model", "/help"):
+                await self._command(line)
+            elif line:
+                await self._turn(line)
 
     async def _command(self, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -69,9 +62,7 @@ class Chat:
         answer = Answer()
         try:
             async with self._interrupts.interruptible():
-                async for piece in self._client.ask(self._model, self._messages, answer):
-                    sys.stdout.write(piece)
-                    sys.stdout.flush()
+                await self._client.show(self._model, self._messages, answer)
         except Refused as error:
             print(f"{chr(10) if answer.pieces else ''}error: {error}", flush=True)
             if not answer.pieces:
@@ -86,14 +77,14 @@ class Chat:
             print(f"({answer.tokens_in} tokens in, {answer.tokens_out} out, {speed:.1f} tokens/s)", flush=True)
 
 
-def reader() -> Callable[[], Any]:
-    """Reads a line with editing and history: a coroutine function that raises EOFError and KeyboardInterrupt."""
+def reader() -> Read:
+    """Reads a line with editing and history."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.formatted_text import FormattedText
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
     history: History = InMemoryHistory()
-    path = history_file()
+    path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
@@ -103,3 +94,19 @@ def reader() -> Callable[[], Any]:
     session: PromptSession[str] = PromptSession(history=history)
     label = FormattedText([("bold", "User: ")])
     return lambda: session.prompt_async(label, handle_sigint=False)
+
+
+async def answer_once(prompt: str, interrupts: Interrupts, client: ChatClient, model: str) -> int:
+    """Ask, print the answer as it comes. Returns the exit code."""
+    answer = Answer()
+    try:
+        async with interrupts.interruptible():
+            await client.show(model, [{"role": "user", "content": prompt}], answer)
+    except Refused as error:
+        print(f"\nerror: {error}" if answer.pieces else f"error: {error}", file=sys.stderr)
+        return 1
+    except interrupts.Interrupted:
+        return 130
+    if not answer.text.endswith("\n"):
+        print(flush=True)
+    return 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.http.errors import printable
-from dynamod.http.sse import EventFrames, one_line
+from dynamod.http.stream import EventFrames, one_line
 
 from .response import Usage
 

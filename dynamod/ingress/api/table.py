@@ -6,7 +6,7 @@ from aiohttp import web
 
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
-from dynamod.http.exposition import Collect
+from dynamod.http.metrics import Collect
 from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings

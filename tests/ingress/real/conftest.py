@@ -33,6 +33,7 @@ from dynamod.runtime.dispatcher import EndpointDispatcher
 from dynamod.transport.base import Reply
 from dynamod.transport.unix import UnixServer, UnixTransport
 from dynamod.worker.worker import Worker
+from tests.ports import listener
 
 
 class Manual(Engine):
@@ -309,7 +310,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
                 while len(house.processor.cards) < 2:  # noqa: ASYNC110 - loaded in a thread
                     await asyncio.sleep(0.01)
             server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-            await server.start()
+            await server.start(listener())
             found.port, found.house, found.server = server.port, house, server
             begun.set()
             await stop.wait()

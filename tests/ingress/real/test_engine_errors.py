@@ -7,6 +7,7 @@ import pytest
 
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.table import make_server
+from tests.ports import listener
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 
@@ -36,7 +37,7 @@ async def test_an_engines_error_reaches_the_client(
     await house.start()
     member = await house.worker(words.Manual, "m")
     server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start()
+    await server.start(listener())
     error, message, more = said
     try:
         client = await connect(server)

@@ -11,6 +11,7 @@ import pytest
 from dynamod.engine.echo import DELAY
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.table import make_server
+from tests.ports import listener
 
 LINGER = b"\x01\x00\x00\x00\x00\x00\x00\x00"  # close by reset
 
@@ -30,7 +31,7 @@ async def test_the_slot_is_freed(house, words, pace, connect, until, record_prop
     member = await house.worker(words.EchoCore if model == "sample" else words.EchoFull, model)
     await until(lambda: model in house.processor.cards)
     server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start()
+    await server.start(listener())
     engine = member.engine
     times = []
     try:

@@ -1,0 +1,188 @@
+"""Words and flags of `dynamo-run` and of `python -m dynamo.frontend`."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from dynamod import __version__
+from dynamod.engine.names import DEFAULT, ENGINES
+from dynamod.message.errors import UserError
+from dynamod.router.policies import NAMES as MODES
+from dynamod.router.policies import mode_of
+
+from .arguments import Parser
+
+_BOOLS = {"true": True, "false": False}
+_PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
+HELP = f"""\
+usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
+
+Runs one engine. Words and flags may come in any order.
+
+  in=text                       a chat in the terminal (default there)
+  in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
+  in=batch:FILE                 asks each line {{"text": "..."}} of FILE, writes output.jsonl beside it
+  in=http                       an OpenAI server
+  in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
+  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
+  out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
+  out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
+  out=auto, out=dyn             the models of workers that are found (with in=http)
+  out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
+  model                         folder, GGUF file, Hugging Face repository, or `sample`
+
+flags:
+"""
+EPILOG = """
+examples:
+  dynamo-run sample
+  echo "What is the capital of France?" | dynamo-run sample
+  dynamo-run in=batch:prompts.jsonl out=mistralrs sample
+  dynamo-run in=http out=mistralrs sample
+  dynamo-run in=http out=echo_full --model-name my_model
+  dynamo-run in=http out=echo_core --model-path sample -v
+  dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
+  dynamo-run in=http out=pystr:my_engine.py --model-name mine -- --size 7
+  dynamo-run in=http out=auto
+  dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
+  dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5
+  dynamo-run in=dyn://dynamo.backend.generate out=mocker sample --static-worker
+  dynamo-run in=http out=dyn://dynamo.backend.generate --model-name sample --model-path sample
+"""
+
+
+@dataclass(slots=True)
+class RunArguments:
+    """What was typed, sorted."""
+
+    input: str = "text"
+    output: str = ""
+    model: str = ""
+    flags: argparse.Namespace = field(default_factory=argparse.Namespace)
+    rest: Sequence[str] = ()
+
+
+class _RunParser(Parser):
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        for group in self._action_groups:
+            formatter.start_section(None)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        return HELP + formatter.format_help() + EPILOG
+
+
+def parser() -> Parser:
+    """The flags of `dynamo-run`."""
+    p = _RunParser(prog="dynamo-run", usage=argparse.SUPPRESS, allow_abbrev=False)
+    add = p.add_argument
+    _frontend_flags(add, 8080)
+    add("--model-path", metavar="PATH", help="the model, as a flag")
+    add("--model-name", metavar="NAME", help="name that clients use (default: from the model's path)")
+    add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
+    add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
+    add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
+    add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
+    add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
+    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine; those that are here run on 1")
+    add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
+    add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
+    add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
+    add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
+    add(
+        "--request-template", metavar="FILE", help="JSON with model, temperature, max_completion_tokens of each request"
+    )
+    add("--dry-run", action="store_true", help="print the graph and exit")
+    add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
+    return p
+
+
+def frontend_parser() -> Parser:
+    """The flags of `python -m dynamo.frontend`."""
+    p = Parser(
+        prog="python -m dynamo.frontend",
+        description="An OpenAI server for all models that workers of this machine announce.",
+        epilog="examples: python -m dynamo.frontend --http-port 8080; python -m dynamo.frontend --interactive",
+    )
+    add = p.add_argument
+    add("-i", "--interactive", action="store_true", help="a chat in the terminal instead of a server")
+    add("--model-name", metavar="NAME", help="with --interactive: the model to talk to (default: the first found)")
+    _frontend_flags(add, 8000)
+    add("--version", action="version", version=f"dynamo.frontend {__version__}")
+    return p
+
+
+def _frontend_flags(add: Callable[..., object], port: int) -> None:
+    """The flags of a command that may have a frontend."""
+    add("--http-port", type=_up_to(65535), default=port, metavar="PORT", help=f"port of the server (default {port})")
+    add("--http-host", default="0.0.0.0", metavar="HOST", help="address of the server (default 0.0.0.0)")
+    modes = f"{', '.join(MODES)} (default round-robin)"
+    add("--router-mode", type=mode_of, default="round-robin", metavar="MODE", help=modes)
+    add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
+    add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
+    add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
+    moves = "moves of a request to another worker (default 3)"  # 1023 at most, as in the original
+    add("--migration-limit", type=_up_to(1023), metavar="N", help=moves)
+    add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
+    add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
+    add("--api-key-file", metavar="FILE", help="file with one key per line")
+    add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
+    add("--tls-key-path", metavar="FILE", help="and this key")
+    add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
+    add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
+
+
+def parse(argv: Sequence[str]) -> RunArguments:
+    """Sort the words. Raises UserError for anything unknown."""
+    words = list(argv)
+    rest: list[str] = []
+    if "--" in words:
+        place = words.index("--")
+        words, rest = words[:place], words[place + 1 :]
+    ways = {"in": "", "out": ""}
+    others: list[str] = []
+    for word in words:
+        key, sign, value = word.partition("=")
+        if sign and key in ways and not word.startswith("-"):
+            if ways[key]:
+                raise UserError(f"{key}= is given twice", "see dynamo-run --help")
+            ways[key] = value
+        else:
+            others.append(word)
+    flags, unknown = parser().parse_known_args(joined(others))
+    models = [word for word in unknown if not word.startswith("-")]
+    if wrong := [word for word in unknown if word.startswith("-")]:
+        raise UserError(f"unknown flag {wrong[0]}", "see dynamo-run --help")
+    if len(models) > 1:
+        raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
+    model = models[0] if models else (flags.model_path or "")
+    return RunArguments(ways["in"] or ("text" if sys.stdin.isatty() else "stdin"), ways["out"], model, flags, rest)
+
+
+def joined(words: Sequence[str]) -> list[str]:
+    """`--use-kv-events` alone means true; only true and false behind it are its value."""
+    joined: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word == "--use-kv-events":
+            value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
+            word = f"{word}={value}"
+        joined.append(word)
+    return joined
+
+
+def _up_to(highest: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) > highest:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {highest}")
+        return int(text)
+
+    return parse
+
+
+def _bool(text: str) -> bool:
+    if text not in _BOOLS:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return _BOOLS[text]
