@@ -9,20 +9,19 @@ import msgspec
 from msgspec import inspect
 
 from dynamod.message.errors import BadRequest
+from dynamod.message.hints import in_words, refusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 Number = inspect.IntType | inspect.FloatType
 
-_PATH = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-_FIELD = re.compile(r"^Object missing required field `([^`]*)`")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
 _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _type_info = cache(inspect.type_info)
-_BROKEN = (UnicodeDecodeError, RecursionError)
 
 
 class Parser(Generic[T]):
@@ -38,28 +37,20 @@ class Parser(Generic[T]):
         """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame."""
         try:
             return self._decoder.decode(body), 0
-        except msgspec.ValidationError as error:
+        except _WRONG as error:
             if not str(error).startswith(_UNKNOWN):
-                raise _explain(error, self._kind, body) from error
-        except (msgspec.DecodeError, *_BROKEN) as error:
-            raise _not_json(body, error) from error
-        return self._without_unknown(body, reject_unknown)
-
-    def _without_unknown(self, body: bytes, reject: bool) -> tuple[T, int]:
+                raise _refused(error, self._kind, body) from error
+        check_json(body)
+        fields = self._raw.decode(body)
+        unknown = [name for name in fields if name not in self._known]
+        if reject_unknown:
+            raise BadRequest(f"unknown field: {', '.join(unknown[:8])}", param=unknown[0], code="unknown_parameter")
+        for name in unknown:
+            del fields[name]
         try:
-            check_json(body)
-            fields = self._raw.decode(body)
-            unknown = [name for name in fields if name not in self._known]
-            if reject:
-                names = ", ".join(unknown[:8])
-                raise BadRequest(f"unknown field: {names}", param=unknown[0], code="unknown_parameter")
-            for name in unknown:
-                del fields[name]
             return self._decoder.decode(msgspec.json.encode(fields)), len(unknown)
-        except msgspec.ValidationError as error:
-            raise _explain(error, self._kind, body) from error
-        except (msgspec.DecodeError, *_BROKEN) as error:
-            raise _not_json(body, error) from error
+        except _WRONG as error:
+            raise _refused(error, self._kind, body) from error
 
 
 def check_json(body: bytes) -> Any:
@@ -69,31 +60,27 @@ def check_json(body: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(body)
-    except msgspec.ValidationError as error:
-        raise _explain(error, dict, body) from error
-    except (msgspec.DecodeError, *_BROKEN) as error:
-        raise _not_json(body, error) from error
+    except _WRONG as error:
+        raise _refused(error, dict, body) from error
 
 
-def _explain(error: msgspec.ValidationError, kind: Any, body: bytes) -> BadRequest:
-    message = str(error)
-    found = _PATH.search(message)
-    path = found[1].lstrip(".") if found else ""
-    text = message[: found.start()] if found else message
-    if missing := _FIELD.match(text):
-        path = f"{path}.{missing[1]}" if path else missing[1]
+def _refused(error: Exception, kind: Any, body: bytes) -> BadRequest:
+    if not isinstance(error, msgspec.ValidationError):
+        return _not_json(body, error)
+    path, text, missing = refusal(error)
+    if missing:
+        path = f"{path}.{missing}" if path else missing
         return BadRequest(f"`{path}` is required", param=path, code="missing_required_parameter")
-    if _RANGE.match(text) and (refusal := _out_of_range(kind, body, path)):
-        return refusal
+    if _RANGE.match(text) and (found := _out_of_range(kind, body, path)):
+        return found
     if length := _LENGTH.match(text):
         return _wrong_length(path, *length.groups())
     if _PATTERN.match(text):
         return BadRequest(f"`{path}` has a key that is no token id", param=path)
-    text = text[:1].lower() + text[1:].replace("`", "")
+    text = in_words(text, None)
     if not path:
         return BadRequest(f"the body must be a JSON object with the request's fields: {text}")
-    param = path.split("[...]", 1)[0]
-    return BadRequest(f"`{path}`: {text}", param=param, code="invalid_type")
+    return BadRequest(f"`{path}`: {text}", param=path.split("[...]", 1)[0], code="invalid_type")
 
 
 def _out_of_range(kind: Any, body: bytes, path: str) -> BadRequest | None:
