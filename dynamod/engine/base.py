@@ -112,7 +112,10 @@ class Engine(ABC, Generic[RequestT]):
 
     @abstractmethod
     def submit(self, request: RequestT, reply: Reply) -> None:
-        """Begin to work on a request of a type in `serves`. Must not block; later errors go to `reply.failed`."""
+        """Begin to work on a request of a type in `serves`. Must not block.
+
+        Raises RequestError for a request that it cannot take; later errors go to `reply.failed`.
+        """
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:
@@ -155,6 +158,7 @@ class Engine(ABC, Generic[RequestT]):
             "name": options.name,
             "config": options.config_path,
             "context_length": options.context_length,
+            "kv_cache_block_size": options.kv_cache_block_size or 16,
             "engine": self.name,
             "capabilities": self.capabilities,
             "migration_limit": options.migration_limit,

@@ -12,11 +12,9 @@ from typing import Any
 
 from .gguf_file import Metadata
 
-_HEADER = struct.Struct("<4sIQQ")
-_VERSION = 3
-_INT32, _FLOAT64, _BOOL, _STRING, _ARRAY, _UINT64, _INT64 = 5, 12, 7, 8, 9, 10, 11
-_CODES = {_INT32: "i", _FLOAT64: "d", _BOOL: "?", _UINT64: "Q", _INT64: "q"}
-_size = struct.Struct("<Q").pack
+_SIZE = struct.Struct("<Q").pack
+_INT32, _BOOL, _STRING, _ARRAY, _UINT64, _INT64, _FLOAT64 = 5, 7, 8, 9, 10, 11, 12
+_NUMBERS = {_BOOL: "?", _INT32: "i", _UINT64: "Q", _INT64: "q", _FLOAT64: "d"}
 
 
 def needed(metadata: Metadata) -> Metadata:
@@ -31,45 +29,39 @@ def needed(metadata: Metadata) -> Metadata:
 
 def to_bytes(metadata: Metadata) -> bytes:
     """A GGUF file with these keys and nothing else: `gguf_file.read_metadata` reads the same values from it."""
-    parts = [_HEADER.pack(b"GGUF", _VERSION, 0, len(metadata))]
+    parts = [struct.pack("<4sIQQ", b"GGUF", 3, 0, len(metadata))]
     for key, value in metadata.items():
-        kind = _ARRAY if isinstance(value, list) else _kind([value])
-        parts += (_strings([key]), struct.pack("<I", kind), _array(value) if kind == _ARRAY else _values(kind, [value]))
+        kind = _kind([value])
+        parts += (_strings([key]), struct.pack("<I", kind), _values(kind, [value]))
     return b"".join(parts)
 
 
 def _kind(values: list[Any]) -> int:
     """One type that holds all of the values, which the reader took from one array."""
     first = values[0] if values else 0
-    if isinstance(first, bool):
-        return _BOOL
-    if isinstance(first, str):
-        return _STRING
-    if isinstance(first, float):
-        return _FLOAT64
-    if isinstance(first, list):
-        return _ARRAY
+    for kind, code in ((bool, _BOOL), (str, _STRING), (float, _FLOAT64), (list, _ARRAY)):
+        if isinstance(first, kind):
+            return code
     low, high = min(values, default=0), max(values, default=0)
     if low >= -(2**31) and high < 2**31:
         return _INT32
     return _UINT64 if low >= 0 else _INT64
 
 
-def _array(values: list[Any]) -> bytes:
-    kind = _kind(values)
-    head = struct.pack("<IQ", kind, len(values))
-    if kind == _ARRAY:
-        return head + b"".join(_array(value) for value in values)
-    return head + _values(kind, values)
-
-
 def _values(kind: int, values: list[Any]) -> bytes:
     if kind == _STRING:
         return _strings(values)
-    return struct.pack(f"<{len(values)}{_CODES[kind]}", *values)
+    if kind == _ARRAY:
+        return b"".join([_array(value) for value in values])
+    return struct.pack(f"<{len(values)}{_NUMBERS[kind]}", *values)
+
+
+def _array(values: list[Any]) -> bytes:
+    kind = _kind(values)
+    return struct.pack("<IQ", kind, len(values)) + _values(kind, values)
 
 
 def _strings(texts: Iterable[str]) -> bytes:
     """The hot part, once per vocabulary entry and merge, without a line of Python for each."""
     encoded = [text.encode() for text in texts]
-    return b"".join(chain.from_iterable(zip(map(_size, map(len, encoded)), encoded, strict=True)))
+    return b"".join(chain.from_iterable(zip(map(_SIZE, map(len, encoded)), encoded, strict=True)))

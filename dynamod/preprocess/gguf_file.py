@@ -70,36 +70,26 @@ class _Header:
         self._size = struct.Struct(self._order + "Q")
 
     def read(self) -> Metadata:
-        version = self._scalar("I")
+        [version] = self._numbers("I")
         if version not in _VERSIONS:
             raise ValueError(f"version {version}, known are {_VERSIONS}")
-        self._scalar("Q")  # number of tensors
-        return {self._text(): self._value(self._scalar("I")) for _ in range(self._scalar("Q"))}
+        _tensors, keys = self._numbers("Q", 2)
+        return {self._strings(1)[0]: self._values(*self._numbers("I"))[0] for _ in range(keys)}
 
-    def _scalar(self, code: str) -> Any:
-        (value,) = struct.unpack_from(self._order + code, self._data, self._at)
-        self._at += struct.calcsize(self._order + code)
-        return value
+    def _numbers(self, code: str, count: int = 1) -> list[Any]:
+        form = f"{self._order}{count}{code}"
+        values = struct.unpack_from(form, self._data, self._at)
+        self._at += struct.calcsize(form)
+        return list(values)
 
-    def _text(self) -> str:
-        return self._strings(1)[0]
-
-    def _value(self, kind: int) -> Any:
-        if kind == _STRING:
-            return self._text()
-        if kind != _ARRAY:
-            return self._scalar(_SCALARS[kind])
-        item, count = self._scalar("I"), self._scalar("Q")
+    def _values(self, kind: int, count: int = 1) -> list[Any]:
         if count > len(self._data):
             raise ValueError("an array is longer than the file")
-        if item == _STRING:
+        if kind == _STRING:
             return self._strings(count)
-        if item == _ARRAY:
-            return [self._value(_ARRAY) for _ in range(count)]
-        code = f"{self._order}{count}{_SCALARS[item]}"
-        values = struct.unpack_from(code, self._data, self._at)
-        self._at += struct.calcsize(code)
-        return list(values)
+        if kind == _ARRAY:
+            return [self._values(*self._numbers("I"), *self._numbers("Q")) for _ in range(count)]
+        return self._numbers(_SCALARS[kind], count)
 
     def _strings(self, count: int) -> list[str]:
         """The hot loop: once per vocabulary entry and merge."""

@@ -67,7 +67,7 @@ class MistralRs(Engine[Chat]):
         options = self.options
         threads = max_seqs(options.arguments)
         self._loop = asyncio.get_running_loop()
-        card = await self._model_card(kind="text", kv_cache_block_size=options.kv_cache_block_size or 16)
+        card = await self._model_card(kind="text")
         self._model = await asyncio.to_thread(Model.load, card)
         self._runner = await asyncio.to_thread(load, options)
         limit = self._runner.max_sequence_length() or 0
@@ -79,11 +79,7 @@ class MistralRs(Engine[Chat]):
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""
-        try:
-            prepared = prepare(self._model, request)
-        except RequestError as error:
-            reply.raised(error)
-            return
+        prepared = prepare(self._model, request)
         stream = _Stream(reply)
         self._streams.add(stream)
         self._idle.clear()

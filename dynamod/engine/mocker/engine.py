@@ -4,11 +4,8 @@ import asyncio
 import functools
 from collections.abc import Sequence
 
-import msgspec
-
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
@@ -41,13 +38,7 @@ class Mocker(BatchingEngine):
         arguments = self.arguments
         card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching
-        self._card = msgspec.structs.replace(
-            card,
-            engine=self.name,
-            kv_cache_block_size=self.block_size,
-            capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
-            migration_limit=self.options.migration_limit,
-        )
+        self._card = self.described(card)
         self._table = output.table(vocabulary, [*card.eos_token_ids, card.bos_token_id or 0])
         self._room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
@@ -69,11 +60,7 @@ class Mocker(BatchingEngine):
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the blocks would."""
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
-        try:
-            limit = answer_limit(prompt, self._room, request.stops.max_tokens)
-        except BadRequest as error:
-            reply.raised(error)
-            return
+        limit = answer_limit(prompt, self._room, request.stops.max_tokens)
         if done >= limit:
             reply.tokens(b"", 0, "length")
             return

@@ -1,7 +1,5 @@
 """A user's handler as an engine of the worker actor, like those that ship."""
 
-import msgspec
-
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
@@ -71,10 +69,5 @@ class TextEngine(PythonEngine[Chat]):
     def submit(self, request: Chat, reply: Reply) -> None:
         """Call the handler with the client's JSON."""
         assert self.calls is not None
-        try:
-            body = openai(request)
-        except msgspec.MsgspecError as error:
-            reply.failed("BadRequest", f"the request cannot be read: {error}")
-            return
-        writer = ChunkWriter(reply, self.handler.name)
+        body, writer = openai(request), ChunkWriter(reply, self.handler.name)
         self.calls.begin(request.request_id, body, reply, self._counted(reply, writer), writer.end)

@@ -97,5 +97,5 @@ class PyTok(_FileEngine[Generate], TokenEngine):
 
     async def start(self) -> None:
         """Read the model's card, then the file."""
-        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
+        self._card = await self._model_card()
         await super().start()

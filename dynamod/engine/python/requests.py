@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
+from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Chat, Generate
 
 
@@ -58,9 +59,12 @@ def room(request: Generate) -> int | None:
 def openai(request: Chat) -> dict[str, Any]:
     """The client's own request. `n` is 1: the ingress sends a request for each choice.
 
-    Raises msgspec.DecodeError.
+    Raises BadRequest.
     """
-    body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+    try:
+        body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"the request cannot be read: {error}") from None
     if body.get("n") is not None:
         body["n"] = 1
     return body
