@@ -3,11 +3,12 @@
 What holds, weakest first: the decorator, the service's entry in a YAML graph, `ServiceArgs` of its section.
 """
 
+import functools
 import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dynamod.graph.build import Node, Topology
 from dynamod.graph.config import check_sections, component_config, service_args
@@ -42,7 +43,6 @@ def _spec(
     resources = {**service.resources, **node.settings.get("resources", {}), **args.get("resources", {})}
     placement = chosen.get("placement") or (service.placement if resources == service.resources else None)
     path, file, code = _origin(service)
-    lease = service.dynamo.custom_lease
     return ServiceSpec(
         name=node.name,
         path=path,
@@ -53,7 +53,6 @@ def _spec(
         component=_component(node),
         component_type=service.dynamo.component_type,
         enabled=service.dynamo.enabled,
-        lease_ttl=lease.ttl if lease else None,
         endpoints={
             name: EndpointInfo(name, info.function, tuple(map(str, info.transports)), info.http_method, info.streams)
             for name, info in service.endpoints.items()
@@ -69,7 +68,6 @@ def _spec(
         envs={**service.envs, **node.settings.get("envs", {}), **args.get("envs", {})},
         placement=placement or default_placement(resources, service.dynamo.component_type),
         nodes=chosen.get("nodes", ()),
-        image=service.image,
         component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
         service_args=args,
@@ -82,18 +80,15 @@ def _component(node: Node) -> str:
 
 def _origin(service: Service[Any]) -> tuple[str, str, str]:
     """`(module:Class, file, hash of the file)`: how another process finds it."""
-    module = sys.modules.get(service.inner.__module__)
+    module, qualname = sys.modules.get(service.inner.__module__), service.inner.__qualname__
     if module is None:
         raise UserError(f"service {service.name}: its module {service.inner.__module__} is not loaded")
-    qualname: str | None = service.inner.__qualname__
-    found: Any = module
-    for part in service.inner.__qualname__.split("."):
-        found = getattr(found, part, None)
+    found = functools.reduce(lambda inside, part: getattr(inside, part, None), qualname.split("."), cast("Any", module))
     if found is not service:  # `Worker = service(...)(_Worker)`: another name leads to it
-        qualname = next((name for name, value in vars(module).items() if value is service), None)
+        qualname = next((name for name, value in vars(module).items() if value is service), qualname)
     file = os.path.abspath(module.__file__) if getattr(module, "__file__", None) and module.__file__ else ""
     try:
         code = hashlib.sha1(Path(file).read_bytes(), usedforsecurity=False).hexdigest()[:12] if file else ""
     except OSError:
         code = ""
-    return f"{module.__name__}:{qualname or service.inner.__qualname__}", file, code
+    return f"{module.__name__}:{qualname}", file, code

@@ -15,9 +15,6 @@ T = TypeVar("T")
 FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
-FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
-"""Kinds of the components that ship; `runtime.components` knows the actor of each."""
-
 
 @dataclass(frozen=True)
 class EndpointInfo:
@@ -65,7 +62,6 @@ class ServiceSpec:
     code: str = ""
     component_type: str | None = None
     enabled: bool = True
-    lease_ttl: int | None = None
     endpoints: dict[str, EndpointInfo] = field(default_factory=dict[str, EndpointInfo])
     depends: dict[str, DependsInfo] = field(default_factory=dict[str, DependsInfo])
     workers: int = 1
@@ -73,7 +69,6 @@ class ServiceSpec:
     envs: dict[str, str] = field(default_factory=dict[str, str])
     placement: str = "ingress"
     nodes: tuple[str, ...] = ()
-    image: str | None = None
     component_kind: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     service_args: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -139,7 +134,7 @@ class Graph:
             kept += [one for one in needed if self.services[one].component_kind == PROCESSOR]
         edges = tuple((a, b) for a, b in self.edges if a in kept and b in kept)
         services = {one: self.services[one] for one in self.services if one in kept}
-        return Graph(name, services, self.namespace, edges, self.target, self.source, self.config)
+        return replace(self, root=name, services=services, edges=edges)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form."""

@@ -19,9 +19,8 @@ from dynamod.graph.describe import describe
 from dynamod.graph.document import Document
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.importing import Importer, import_module, shipped_root
-from dynamod.graph.link import Links, collecting
 from dynamod.graph.search_path import find_config, module_file, no_module, split_target
-from dynamod.graph.service import Service
+from dynamod.graph.service import Links, Service, collecting
 from dynamod.graph.yamlgraph import Plan, plan
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
