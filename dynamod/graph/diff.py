@@ -40,12 +40,10 @@ def lines(old: Graph, new: Graph) -> list[str]:
     changes = diff(old, new)
     found = [f"- {name}" for name in changes.removed] + [f"+ {name}" for name in changes.added]
     for name, what in (changes.changed or {}).items():
-        before, after = old.services[name], new.services[name]
+        pair = old.services[name], new.services[name]
         for field in what:
-            if field == "code":
-                found.append(f"{name}: its code")
-                continue
-            found += _values(f"{name}.{field}", getattr(before, field), getattr(after, field))
+            values = [getattr(spec, field) for spec in pair]
+            found += [f"{name}: its code"] if field == "code" else _values(f"{name}.{field}", *values)
     return found
 
 
@@ -60,11 +58,8 @@ def _values(path: str, old: Any, new: Any) -> list[str]:
         return []
     if path.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in path:
         return [f"{path}: another value"]
-    return [f"{path}: {_text(old)} -> {_text(new)}"]
-
-
-def _text(value: Any) -> str:
-    return "unset" if value is None else str(value)
+    before, after = ("unset" if value is None else value for value in (old, new))
+    return [f"{path}: {before} -> {after}"]
 
 
 def _differing(old: ServiceSpec, new: ServiceSpec) -> tuple[str, ...]:

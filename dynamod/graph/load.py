@@ -46,7 +46,8 @@ def load_graph(
         raise UserError(f"working directory {folder} does not exist")
     file = find_config(config_file, folder) if config_file else None
     text = file.read_text(encoding="utf-8") if file else ""
-    document = read_config(text, _short(file, folder) if file else "", overrides, environ)
+    shown = file.relative_to(folder) if file and file.is_relative_to(folder) else file
+    document = read_config(text, str(shown or ""), overrides, environ)
     folders = [folder, *([file.parent] if file else []), shipped_root()]
     wanted: object = target or document.data.get("graph")
     if wanted is None:
@@ -111,11 +112,9 @@ class _Loader:
             return wanted
         if ":" in wanted:
             return self._service(wanted)
-        for service in (service for edge in self._links for service in edge):
-            if service.name == wanted:
-                return service
         module = sys.modules.get(dependency.owner.__module__) if dependency.owner else None
-        found = getattr(module, wanted, None)
+        linked = (service for edge in self._links for service in edge if service.name == wanted)
+        found = next(linked, getattr(module, wanted, None))
         return found if isinstance(found, Service) else None
 
     def _service(self, target: str) -> Service[Any]:
@@ -144,8 +143,3 @@ def _service_in(module: ModuleType, qualname: str) -> Service[Any]:
         raise UserError(f"{file} has no service '{qualname}'", known_hint(qualname, there, "services"))
     hint = f"decorate the class with @service; services: {names(there)}"
     raise UserError(f"'{qualname}' in {file} is no service but a {type(found).__name__}", hint)
-
-
-def _short(file: Path, folder: Path) -> str:
-    """A path as short as it is clear."""
-    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)

@@ -23,24 +23,20 @@ _RESOURCES = {
         "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
     },
 }
-_ENVS = {
-    "oneOf": [
-        {"type": "object"},
-        {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"name": {"type": "string"}, "value": {}},
-                "required": ["name", "value"],
-                "additionalProperties": False,
-            },
-        },
-    ]
+_ENV = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "value": {}},
+    "required": ["name", "value"],
+    "additionalProperties": False,
+}
+_SECTION = {
+    "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
+    "common-configs": {"type": "array", "items": {"type": "string"}},
 }
 _PROCESS = {
     "workers": {**_COUNT, "description": "processes of this service"},
     "resources": _RESOURCES,
-    "envs": _ENVS,
+    "envs": {"oneOf": [{"type": "object"}, {"type": "array", "items": _ENV}]},
     "placement": {"enum": list(PLACEMENTS), "description": "the shared ingress process, or one of its own"},
     "nodes": {
         "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
@@ -70,7 +66,7 @@ def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "patternProperties": {"^x-": {}},
-        "additionalProperties": {"type": ["object", "null"], "properties": _section_keys()},
+        "additionalProperties": {"type": ["object", "null"], "properties": _SECTION},
         "$defs": defs,
     }
 
@@ -96,13 +92,6 @@ def _graph() -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": ["services"], "additionalProperties": False}
 
 
-def _section_keys() -> dict[str, Any]:
-    return {
-        "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
-        "common-configs": {"type": "array", "items": {"type": "string"}},
-    }
-
-
 def _models(graph: Graph) -> dict[str, Any]:
     """The config model per service, None for a service without one."""
     folders = {shipped_root(), *(Path(entry) for spec in graph.services.values() for entry in spec.sys_path)}
@@ -112,18 +101,17 @@ def _models(graph: Graph) -> dict[str, Any]:
 
 def _section(name: str, model: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if model is None:
-        return {"type": ["object", "null"], "properties": _section_keys()}
+        return {"type": ["object", "null"], "properties": _SECTION}
     body, inner = model_schema(model, f"#/$defs/{name}.{{name}}")
     defs |= {f"{name}.{one}": definition for one, definition in inner.items()}
     own: dict[str, Any] = {}
     for key, value in body.get("properties", {}).items():
-        own[key] = value
-        own.setdefault(key.replace("_", "-"), value)  # both spellings are read
+        own |= {key: value, key.replace("_", "-"): value}  # both spellings are read
     return {
         "type": ["object", "null"],
-        "title": body.get("title", name),
-        **({"description": body["description"]} if "description" in body else {}),
-        "properties": {**own, **_section_keys()},
+        "title": name,
+        **{key: body[key] for key in ("title", "description") if key in body},
+        "properties": {**own, **_SECTION},
         # nothing is required here: a value may come from Common or the command line
         "additionalProperties": body.get("additionalProperties") is True,
     }

@@ -35,29 +35,18 @@ def find_config(name: str, folder: Path) -> Path:
     for candidate in (folder / path, shipped_root() / path):
         if candidate.is_file():
             return candidate.resolve()
-    there = [
-        f"configs/{file.name}"
-        for root in (folder, shipped_root())
-        for file in sorted((root / "configs").glob("*.yaml"))
-    ]
+    there = [f"configs/{file.name}" for file in _beside(folder, "configs/*.yaml")]
     raise UserError(f"no config file '{name}' in {folder} or among those shipped", known_hint(name, there, "available"))
 
 
-def available_graphs(folder: Path) -> list[str]:
-    """Module names of the graphs in the current folder and of those shipped."""
-    return sorted(
-        {
-            f"graphs.{file.stem}"
-            for root in (folder, shipped_root())
-            for file in (root / "graphs").glob("*.py")
-            if not file.stem.startswith("_")
-        }
-    )
+def _beside(folder: Path, pattern: str) -> list[Path]:
+    """Files in the current folder and among those shipped."""
+    return [file for root in (folder, shipped_root()) for file in root.glob(pattern) if file.stem[0] != "_"]
 
 
 def no_module(name: str, folder: Path) -> UserError:
     """The error of a target that is nowhere, or that was not given."""
-    graphs = available_graphs(folder)
+    graphs = [f"graphs.{file.stem}" for file in _beside(folder, "graphs/*.py")]
     if not name:
         hint = f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(graphs)}"
         return UserError("no graph given", hint)

@@ -36,9 +36,7 @@ class Plan:
 def plan(document: Document) -> Plan:
     """Check and read the mapping under `graph:`. Raises UserError with file, line and path."""
     raw = cast("dict[str, Any]", document.data["graph"])
-    for key in raw:
-        if key not in GRAPH_KEYS:
-            raise document.error(("graph", key), "unknown key", known_hint(key, GRAPH_KEYS))
+    document.only(("graph",), raw, GRAPH_KEYS)
     services = raw.get("services")
     if not isinstance(services, dict) or not services:
         problem = "expected a mapping of names to class paths"
@@ -57,9 +55,7 @@ def plan(document: Document) -> Plan:
 def _service(document: Document, name: str, entry: Any) -> tuple[str, dict[str, Any]]:
     path = ("graph", "services", name)
     settings = cast("dict[str, Any]", entry if isinstance(entry, dict) else {"class": entry})
-    for key in settings:
-        if key not in SERVICE_KEYS:
-            raise document.error((*path, key), "unknown key", known_hint(key, SERVICE_KEYS))
+    document.only(path, settings, SERVICE_KEYS)
     target = settings.get("class")
     if not isinstance(target, str) or not all(target.rpartition(":")[::2]):
         raise document.error(path, "needs a class path 'module:Class'", f"known keys: {names(SERVICE_KEYS)}")
@@ -86,13 +82,10 @@ def _links(document: Document, raw: Any, known: dict[str, str]) -> tuple[tuple[s
 
 
 def _root(document: Document, root: Any, known: dict[str, str], links: tuple[tuple[str, str], ...]) -> str:
-    if root is not None:
-        if root not in known:
-            raise document.error(("graph", "root"), f"no service '{root}'", known_hint(str(root), known, "services"))
-        return str(root)
+    if root is not None and root not in known:
+        raise document.error(("graph", "root"), f"no service '{root}'", known_hint(str(root), known, "services"))
     free = [name for name in known if all(b != name for _, b in links)]
-    if len(free) != 1:
-        raise document.error(
-            ("graph",), f"which service is the root? {names(free or known)} could be", "add root: NAME"
-        )
-    return free[0]
+    if root is None and len(free) != 1:
+        problem = f"which service is the root? {names(free or known)} could be"
+        raise document.error(("graph",), problem, "add root: NAME")
+    return free[0] if root is None else str(root)
