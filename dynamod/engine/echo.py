@@ -54,14 +54,8 @@ class _Echo(Engine[RequestT]):
 
     def statistics(self) -> EngineStatistics:
         """Each stream is one token of a step."""
-        since, step_tokens = self._clock.current or (None, 0)
-        return EngineStatistics(
-            running=len(self._streams),
-            tokens=self._tokens,
-            steps=self._clock.steps,
-            in_step_for=since,
-            step_tokens=step_tokens,
-        )
+        clock, running = self._clock, len(self._streams)
+        return EngineStatistics(running, 0, self._tokens, clock.steps, *(clock.current or ()))
 
     def _add(self, stream: _Stream) -> None:
         self._streams.append(stream)

@@ -51,11 +51,6 @@ ENGINES: dict[str, EngineEntry] = {
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
 
 
-def typed_names() -> list[str]:
-    """The known engines as people type them: `pystr:FILE` for one that is a file."""
-    return [f"{name}:FILE" if entry.file else name for name, entry in ENGINES.items()]
-
-
 def canonical(name: str) -> str:
     """The engine's own name for what was typed, without its file. Raises UserError that lists the known ones."""
     name, _, file = name.partition(":")

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,19 +31,18 @@ CLOSE = 3.0
 """Seconds that `close` waits for the threads; one that hangs inside the engine is left behind."""
 
 _PROBE = "The probe: 1, 2, 3."
+_BROKEN = ("canceled", "cancelled", "error")
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """One request. All but `cancelled` belongs to the event loop."""
 
-    __slots__ = ("cancelled", "future", "pending", "reply", "running")
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-        self.cancelled = False  # set by the loop, read by the thread
-        self.future: Future[None] | None = None
-        self.running = False
-        self.pending = 0  # tokens the engine's next step has to do for this stream
+    reply: Reply
+    cancelled: bool = False  # set by the loop, read by the thread
+    future: Future[None] | None = None
+    running: bool = False
+    pending: int = 0  # tokens the engine's next step has to do for this stream
 
 
 class MistralRs(Engine[Chat]):
@@ -172,7 +172,7 @@ class MistralRs(Engine[Chat]):
             if stream.cancelled:
                 return
             choice = chunk.choices[0]
-            text, finish, count = plain.of(choice), _FINISH.get(choice.finish_reason, "stop"), 1
+            text, finish, count = plain.of(choice), "length" if choice.finish_reason == "length" else "stop", 1
             if choice.finish_reason is None:
                 visible = output.push_text(text, count)
             elif choice.finish_reason in _BROKEN:
@@ -196,13 +196,6 @@ class MistralRs(Engine[Chat]):
             return self._runner.send_chat_completion_request(request)
 
     def _compare_tokenizers(self) -> None:
-        expected = self._model.tokenizer.encode(_PROBE, add_special=True)
-        found = self._runner.tokenize_text(_PROBE, True, None)
-        if list(found) != expected:
-            log.warning(
-                "mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", self._card.name
-            )
-
-
-_FINISH = {"length": "length"}
-_BROKEN = ("canceled", "cancelled", "error")
+        expected, name = self._model.tokenizer.encode(_PROBE, add_special=True), self._card.name
+        if list(self._runner.tokenize_text(_PROBE, True, None)) != expected:
+            log.warning("mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", name)
