@@ -49,20 +49,20 @@ def context(prompt_tokens: int, context_length: int, param: str, *, at_least: bo
 
 def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     """Tools are functions with names, and a tool that must be called is one of them."""
-    names: list[str] = []
+    names = [_function_name(tool) for tool in tools or ()]
     for position, tool in enumerate(tools or ()):
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if tool.get("type") != "function" or not isinstance(name, str) or not name:
+        if tool.get("type") != "function" or not names[position]:
             raise BadRequest(f"`tools[{position}]` must be a function with a name", param=f"tools[{position}]")
-        names.append(name)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
         if choice == "required" and not names:
             raise BadRequest('`tool_choice` "required" needs `tools`', param="tool_choice")
-    elif choice is not None:
-        function = choice.get("function") if isinstance(choice, Mapping) else None
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or name not in names:
-            raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+    elif choice is not None and (name := _function_name(choice)) not in names:
+        raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+
+
+def _function_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""

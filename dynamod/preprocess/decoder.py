@@ -148,10 +148,9 @@ class StreamDecoder:
         """Return the characters that `ids` complete."""
         texts: list[str] = []
         for index in ids:
+            self._pending.append(index)
             text = self._stream.step(self._reference, index)
-            if text is None:
-                self._pending.append(index)
-            else:
+            if text is not None:
                 self._pending.clear()
                 texts.append(text)
         return "".join(texts)

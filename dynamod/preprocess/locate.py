@@ -109,7 +109,7 @@ def _fetch(repository: str, file: str, *, download: bool) -> Path:
 def _unwanted(hub: Any, repository: str) -> list[str]:
     """Patterns not to download: other frameworks always, pickles where the repository has safetensors."""
     try:
-        files = hub.HfApi().list_repo_files(repository)
+        safe = any(item.endswith(".safetensors") for item in hub.HfApi().list_repo_files(repository))
     except Exception:  # whatever it is, snapshot_download meets it too, after a look into the cache
-        return [*_NEVER, *_PICKLES]
-    return [*_NEVER, *_PICKLES] if any(item.endswith(".safetensors") for item in files) else [*_NEVER]
+        safe = True
+    return [*_NEVER, *_PICKLES] if safe else [*_NEVER]

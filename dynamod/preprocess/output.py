@@ -21,7 +21,7 @@ class BaseOutput:
 
     __slots__ = ("_limit", "_matcher", "_min", "completion_tokens", "finish")
 
-    def __init__(self, stops: Stops, *, include_stop: bool) -> None:
+    def __init__(self, stops: Stops, *, include_stop: bool = False) -> None:
         self._matcher = StopMatcher(stops.stop, include=include_stop) if stops.stop else None
         self._limit = sys.maxsize if stops.max_tokens is None else stops.max_tokens
         self._min = stops.min_tokens or 0
@@ -142,9 +142,6 @@ class TextOutput(BaseOutput):
     """The same for engines that answer in text. `max_tokens` can only be kept to a delta: its text cannot be cut."""
 
     __slots__ = ()
-
-    def __init__(self, stops: Stops, *, include_stop: bool = False) -> None:
-        super().__init__(stops, include_stop=include_stop)
 
     def push_text(self, text: str, tokens: int = 0, engine_finish: str | None = None) -> str:
         """Return the text to send for a delta of `tokens` tokens; sets `finish` when the answer is over.

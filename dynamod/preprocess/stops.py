@@ -47,14 +47,8 @@ class StopMatcher:
 
     def _find(self, text: str) -> tuple[int, int] | None:
         """Start and end of the match that ends first."""
-        best: tuple[int, int] | None = None
-        for stop in self._stops:
-            start = text.find(stop)
-            if start >= 0:
-                end = start + len(stop)
-                if best is None or (end, start) < (best[1], best[0]):
-                    best = start, end
-        return best
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        return min(found)[::-1] if found else None
 
     def _cut(self, text: str) -> int:
         """Where the longest end of `text` begins that is a proper prefix of a stop string."""

@@ -78,11 +78,8 @@ def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:
     for index, token in tokenizer.get_added_tokens_decoder().items():
         if token.special and index < len(plain):
             plain[index] = b""
-    spaces: dict[int, bytes] = {}
-    if rule.lead == "remove":
-        spaces = {
-            index: rule.convert(token.replace(rule.mark, "")) for token, index in vocabulary.items() if " " in token
-        }
+    real = {index: token for token, index in vocabulary.items() if " " in token} if rule.lead == "remove" else {}
+    spaces = {index: rule.convert(token.replace(rule.mark, "")) for index, token in real.items()}
     return Table(full, plain, rule.lead, rule.strip, rule.errors, spaces)
 
 
@@ -133,9 +130,7 @@ def _alphabet() -> dict[int, str]:
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in plain]
     # A letter outside the alphabet must not pass for a byte: it becomes one that Latin-1 cannot encode.
-    table = dict.fromkeys(rest, "\uffff")
-    table.update({0x100 + position: chr(byte) for position, byte in enumerate(rest)})
-    return table
+    return dict.fromkeys(rest, "\uffff") | {0x100 + position: chr(byte) for position, byte in enumerate(rest)}
 
 
 _ALPHABET = _alphabet()

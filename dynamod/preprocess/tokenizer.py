@@ -60,9 +60,7 @@ class Tokenizer:
         served before; the ids are the same. May run in a thread while others encode.
         """
         reference = self._reference
-        if reference is None or self._fast is not None:
-            return
-        fast = _fastokens(reference, self._source)
+        fast = None if self._fast is not None else _fastokens(reference, self._source)
         if fast is None:
             return
         self._literal = not _agree(fast, reference, _LITERAL)

@@ -1,6 +1,5 @@
 """What a worker can be told: the keys of its section in a config file, and the engine's options made of them."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +9,8 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical
 from dynamod.message.errors import UserError
 
+_SAME = ("context_length", "kv_cache_block_size", "migration_limit", "tensor_parallel_size", "base_gpu_id")
+"""Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -48,30 +49,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def options(self) -> EngineOptions:
         """The engine's options, with the model found. Raises UserError."""
+        from dynamod.preprocess.locate import locate, model_name  # not needed to check settings
+
         name, path = self.name, None
-        if self.model and ENGINES[name].model:
-            path = _located(self.model)
-        if path is None and ENGINES[name].model:
-            raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
-        served = self.served_model_name
-        if not served and path is not None:
-            from dynamod.preprocess.locate import model_name
-
-            served = model_name(self.model, path)
+        if ENGINES[name].model:
+            if not self.model:
+                raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
+            path = locate(self.model)
         return EngineOptions(
-            name=served,
+            name=self.served_model_name or (model_name(self.model, path) if path is not None else ""),
             path=path,
-            config_path=_located(self.model_config) if self.model_config else None,
-            context_length=self.context_length,
-            kv_cache_block_size=self.kv_cache_block_size,
-            migration_limit=self.migration_limit,
-            tensor_parallel_size=self.tensor_parallel_size,
-            base_gpu_id=self.base_gpu_id,
+            config_path=locate(self.model_config) if self.model_config else None,
             arguments=arguments_with(self.engine, self.engine_args),
+            **{key: getattr(self, key) for key in _SAME},
         )
-
-
-def _located(model: str) -> Path:
-    from dynamod.preprocess.locate import locate  # engines without a model do not need it
-
-    return locate(model)

@@ -1,10 +1,12 @@
 """A user's handler as an engine of the worker actor, like those that ship."""
 
+from typing import Any
+
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn
-from .handler import Calls, Handler, Take
+from .handler import Calls, Handler
 from .requests import openai, preprocessed, room
 from .writers import ChunkWriter, TokenWriter
 
@@ -31,19 +33,19 @@ class PythonEngine(Engine[RequestT]):
         if self.calls is not None:
             self.calls.stop()
 
-    def _counted(self, reply: Reply, writer: TokenWriter | ChunkWriter) -> Take:
-        """`writer.take`, with the first token reported and all of them counted."""
+    def _begin(self, request: Generate | Chat, given: Any, reply: Reply, writer: TokenWriter | ChunkWriter) -> None:
+        """Call the handler with what is `given` to it; the first token is reported and all of them are counted."""
+        assert self.calls is not None
 
         def take(item: object) -> float | None:
             before = writer.count
             left = writer.take(item)
-            if writer.count != before:
-                if not before:
-                    self.prefill_completed(reply)
-                self._tokens += writer.count - before
+            if writer.count and not before:
+                self.prefill_completed(reply)
+            self._tokens += writer.count - before
             return left
 
-        return take
+        self.calls.begin(request.request_id, given, reply, take, writer.end)
 
 
 class TokenEngine(PythonEngine[Generate]):
@@ -53,12 +55,11 @@ class TokenEngine(PythonEngine[Generate]):
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Call the handler with the request in the original's form."""
-        assert self.calls is not None
         writer = TokenWriter(reply, self.handler.name, room(request))
         if room(request) == 0:
             writer.end()
-            return
-        self.calls.begin(request.request_id, preprocessed(request), reply, self._counted(reply, writer), writer.end)
+        else:
+            self._begin(request, preprocessed(request), reply, writer)
 
 
 class TextEngine(PythonEngine[Chat]):
@@ -68,6 +69,4 @@ class TextEngine(PythonEngine[Chat]):
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Call the handler with the client's JSON."""
-        assert self.calls is not None
-        body, writer = openai(request), ChunkWriter(reply, self.handler.name)
-        self.calls.begin(request.request_id, body, reply, self._counted(reply, writer), writer.end)
+        self._begin(request, openai(request), reply, ChunkWriter(reply, self.handler.name))

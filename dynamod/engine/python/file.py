@@ -36,9 +36,8 @@ def _source(file: Path) -> Any:
     try:
         return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
     except OSError as error:
-        raise UserError(
-            f"{file}: {error.strerror}", "give the path of a Python file, like pystr:my_engine.py"
-        ) from None
+        hint = "give the path of a Python file, like pystr:my_engine.py"
+        raise UserError(f"{file}: {error.strerror}", hint) from None
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         raise UserError(f"{file}{line}: {getattr(error, 'msg', error)}", "mend the file") from None

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 from dynamod.message.errors import RequestError, UserError
@@ -49,13 +49,9 @@ class Handler:
             yield made
             return
         iterator = made.__aiter__()
-        try:
+        async with aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext():
             async for item in iterator:
                 yield item
-        finally:
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                await close()
 
 
 def _place_of_context(function: Callable[..., Any]) -> str | None:
@@ -65,11 +61,8 @@ def _place_of_context(function: Callable[..., Any]) -> str | None:
         return None
     if any(one.name == "context" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:]):
         return "keyword"
-    needed = [
-        one
-        for one in parameters
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
-    ]
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters if one.kind in places and one.default is one.empty]
     return "position" if len(needed) > 1 else None
 
 

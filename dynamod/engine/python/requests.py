@@ -8,6 +8,9 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Chat, Generate
 
+_NO_OUTPUT_OPTIONS = ("prompt_logprobs", "skip_special_tokens", "formatted_prompt")
+_FOR_ROUTERS = ("estimated_prefix_hit_num_blocks", "backend_instance_id", "router_config_override")
+
 
 def preprocessed(request: Generate) -> dict[str, Any]:
     """The original's PreprocessedRequest (mid-2025) as a dict, with `model` beside it.
@@ -30,23 +33,12 @@ def preprocessed(request: Generate) -> dict[str, Any]:
             "min_tokens": None if stops.min_tokens is None else max(0, stops.min_tokens - prior),
             "ignore_eos": stops.ignore_eos,
         },
-        "sampling_options": {
-            **sampling,
-            **({"logit_bias": bias} if bias else {}),
-            "include_stop_str_in_output": None,
-        },
-        "output_options": {
-            "logprobs": logprobs,
-            "prompt_logprobs": None,
-            "skip_special_tokens": None,
-            "formatted_prompt": None,
-        },
+        "sampling_options": {**sampling, **({"logit_bias": bias} if bias else {}), "include_stop_str_in_output": None},
+        "output_options": {"logprobs": logprobs} | dict.fromkeys(_NO_OUTPUT_OPTIONS),
         "eos_token_ids": list(request.eos_token_ids),
         "mdc_sum": request.mdc_sum or None,
         "annotations": list(request.annotations),
-        "estimated_prefix_hit_num_blocks": None,
-        "backend_instance_id": None,
-        "router_config_override": None,
+        **dict.fromkeys(_FOR_ROUTERS),
     }
 
 
