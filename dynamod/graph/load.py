@@ -18,8 +18,15 @@ from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
 from dynamod.graph.document import Document
 from dynamod.graph.graph import Graph, ServiceSpec
-from dynamod.graph.importing import Importer, import_module, shipped_root
-from dynamod.graph.search_path import find_config, module_file, no_module, split_target
+from dynamod.graph.importing import (
+    Importer,
+    find_config,
+    import_module,
+    module_file,
+    no_module,
+    shipped_root,
+    split_target,
+)
 from dynamod.graph.service import Links, Service, collecting
 from dynamod.graph.yamlgraph import Plan, plan
 from dynamod.message.errors import UserError

@@ -65,8 +65,7 @@ def collect(card: ModelCard) -> dict[str, bytes]:
     if path.is_dir():
         return _collect_folder(path)
 
-    from .gguf_cut import needed, to_bytes
-    from .gguf_file import read_metadata
+    from .gguf_file import needed, read_metadata, to_bytes
 
     data = to_bytes(needed(read_metadata(path)))
     _fits(path, len(data))

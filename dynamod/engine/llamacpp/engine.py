@@ -20,12 +20,11 @@ from dynamod.transport.base import Reply
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from .arguments import LlamaCppArguments, arguments_of
-from .kv_cells import Cells, Operation
+from .kv_cells import Cells, Operation, Sequence
 from .model import Model, StepFailed, Work
 from .request import Stream
 from .sampling import Picked
 from .scheduler import Row, Scheduler
-from .sequence import Sequence
 from .sizing import StepBudget
 
 log = logging.getLogger("dynamod.engine")

@@ -8,8 +8,7 @@ run out the newest sequence gives way and is computed again later. The caller co
 from dataclasses import dataclass
 
 from ..batching.scheduler import BatchScheduler
-from .kv_cells import Cells
-from .sequence import Sequence
+from .kv_cells import Cells, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from ..base import EngineOptions, Spawn
 from ..batching.engine import BatchingEngine, answer_limit
 from . import output
 from .arguments import MockerArguments, arguments_of
+from .output import Stream
 from .rank import Rank, RankUnion
 from .scheduler import Sequence as Scheduled
-from .stream import Stream
 
 
 def _unnamed(_index: int) -> None:

@@ -8,9 +8,9 @@ from dynamod.message.kv_events import Removed, Stored
 
 from ..base import StepClock
 from .arguments import MockerArguments
+from .output import Stream
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
-from .stream import Stream
 from .timing import TIMINGS
 
 CATCH_UP = 0.1
