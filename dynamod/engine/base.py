@@ -79,8 +79,6 @@ class EngineOptions:
     context_length: int | None = None
     kv_cache_block_size: int | None = None
     migration_limit: int = 3
-    tensor_parallel_size: int = 1
-    base_gpu_id: int = 0
     arguments: dict[str, Any] = field(default_factory=dict)
 
 

@@ -15,7 +15,6 @@ class Changes:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: dict[str, tuple[str, ...]] | None = None
-    unchanged: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -31,7 +30,6 @@ def diff(old: Graph, new: Graph) -> Changes:
         added=tuple(name for name in new.services if name not in old.services),
         removed=tuple(name for name in old.services if name not in new.services),
         changed=changed,
-        unchanged=tuple(name for name in both if name not in changed),
     )
 
 

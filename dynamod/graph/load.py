@@ -16,7 +16,6 @@ from dynamod.graph.build import Node, Topology, topology
 from dynamod.graph.config import read_config
 from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
-from dynamod.graph.document import Document
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.importing import (
     Importer,
@@ -28,7 +27,7 @@ from dynamod.graph.importing import (
     split_target,
 )
 from dynamod.graph.service import Links, Service, collecting
-from dynamod.graph.yamlgraph import Plan, plan
+from dynamod.graph.yamlgraph import planned
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
 
@@ -64,8 +63,7 @@ def load_graph(
         if isinstance(wanted, str):
             found, namespace = loader.linked(wanted), None
         elif isinstance(wanted, dict):
-            described = plan(document)
-            found, namespace = loader.planned(described, document), described.namespace
+            found, namespace = planned(document, loader.service, loader.resolve)
         else:
             raise document.error(("graph",), "expected 'module:Class' or a mapping with services")
         source = wanted if isinstance(wanted, str) else document.source
@@ -96,35 +94,25 @@ class _Loader:
         module = self._module(name, afresh=True)
         root = _service_in(module, qualname)
         nodes = {service: Node(service.name, service) for edge in [(root, root), *self._links] for service in edge}
-        found = topology(nodes[root], [], [(nodes[a], nodes[b]) for a, b in self._links], self._resolve)
+        found = topology(nodes[root], [], [(nodes[a], nodes[b]) for a, b in self._links], self.resolve)
         # what the graph file imports but does not link (a planner, say) may have a section too
         imported = [other.name for other in vars(module).values() if isinstance(other, Service)]
         return replace(found, known=tuple(dict.fromkeys([*found.known, *imported])))
 
-    def planned(self, described: Plan, document: Document) -> Topology:
-        """A graph written in YAML; links made by the class files do not count, the YAML has its own."""
-        nodes: dict[str, Node] = {}
-        for name, target in described.targets.items():
-            try:
-                nodes[name] = Node(name, self._service(target), described.settings[name])
-            except UserError as error:
-                raise document.error(("graph", "services", name), str(error), error.hint) from error
-        edges = [(nodes[a], nodes[b]) for a, b in described.links]
-        return topology(nodes[described.root], list(nodes.values()), edges, self._resolve)
-
-    def _resolve(self, dependency: Dependency) -> "Service[Any] | type | None":
+    def resolve(self, dependency: Dependency) -> "Service[Any] | type | None":
         """What a dependency given by name means: `module:Class`, a linked service, or one of its own module."""
         wanted = dependency.on
         if not isinstance(wanted, str):
             return wanted
         if ":" in wanted:
-            return self._service(wanted)
+            return self.service(wanted)
         module = sys.modules.get(dependency.owner.__module__) if dependency.owner else None
         linked = (service for edge in self._links for service in edge if service.name == wanted)
         found = next(linked, getattr(module, wanted, None))
         return found if isinstance(found, Service) else None
 
-    def _service(self, target: str) -> Service[Any]:
+    def service(self, target: str) -> Service[Any]:
+        """The service at `module:Class` or `file.py:Class`."""
         name, qualname = split_target(target)
         return _service_in(self._module(name, afresh=False), qualname)
 

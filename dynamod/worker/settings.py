@@ -9,7 +9,7 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical
 from dynamod.message.errors import UserError
 
-_SAME = ("context_length", "kv_cache_block_size", "migration_limit", "tensor_parallel_size", "base_gpu_id")
+_SAME = ("context_length", "kv_cache_block_size", "migration_limit")
 """Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
