@@ -11,7 +11,9 @@ from . import checks
 
 def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
     """Lower everything that ends an answer; `fit` cuts it to the context. Raises BadRequest."""
-    ignore_eos = ignores_eos(request)
+    ignore_eos = request.ignore_eos
+    if ignore_eos is None and request.nvext is not None:
+        ignore_eos = request.nvext.ignore_eos
     extra, stop = request.stop_token_ids or (), request.stop
     checks.token_ids(extra, "stop_token_ids", vocab_size)
     hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
@@ -31,13 +33,6 @@ def fit(stops: Stops, rest: int) -> Stops:
     limit = rest if stops.max_tokens is None else min(stops.max_tokens, rest)
     least = stops.min_tokens
     return msgspec.structs.replace(stops, max_tokens=limit, min_tokens=None if least is None else min(least, limit))
-
-
-def ignores_eos(request: Common) -> bool | None:
-    """Top-level `ignore_eos`, else the one of nvext."""
-    if request.ignore_eos is not None or request.nvext is None:
-        return request.ignore_eos
-    return request.nvext.ignore_eos
 
 
 def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:

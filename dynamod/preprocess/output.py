@@ -40,11 +40,10 @@ class StopMatcher:
             return text, False
         if self._held:
             text = self._held + text
-        match = self._find(text)
-        if match is not None:
+        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        if found:
             self._held = ""
-            start, end = match
-            return text[: end if self._include else start], True
+            return text[: min(found)[not self._include]], True
         if not text or text[-1] not in self._last:
             self._held = ""
             return text, False
@@ -56,11 +55,6 @@ class StopMatcher:
         """Return what is held back: the text has ended without the rest of a stop string."""
         held, self._held = self._held, ""
         return held
-
-    def _find(self, text: str) -> tuple[int, int] | None:
-        """Start and end of the match that ends first."""
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        return min(found)[::-1] if found else None
 
     def _cut(self, text: str) -> int:
         """Where the longest end of `text` begins that is a proper prefix of a stop string."""

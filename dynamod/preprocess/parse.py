@@ -74,7 +74,10 @@ def _refused(error: Exception, kind: Any, body: bytes) -> BadRequest:
     if _RANGE.match(text) and (found := _out_of_range(kind, body, path)):
         return found
     if length := _LENGTH.match(text):
-        return _wrong_length(path, *length.groups())
+        kind, sign, bound = length.groups()
+        unit = "characters" if kind == "str" else "entries"
+        problem = "must not be empty" if sign == ">" else f"has more than {bound} {unit}"
+        return BadRequest(f"`{path}` {problem}", param=path)
     if _PATTERN.match(text):
         return BadRequest(f"`{path}` has a key that is no token id", param=path)
     text = in_words(text, None)
@@ -87,17 +90,14 @@ def _out_of_range(kind: Any, body: bytes, path: str) -> BadRequest | None:
     """None: the value is not to be found, because its key is in the body twice."""
     steps = [name or place for name, place in _STEP.findall(path)]
     for allowed, value in _numbers(_type_info(kind), check_json(body), steps):
-        if _outside(allowed, value):
-            shown = _shown(value) if abs(value) < 1e18 else "out of range"
-            text = f"`{path}` is {shown}; it must be {_bounds(allowed)}"
-            return BadRequest(text, param=_IN_LIST.sub("", path))  # ids of a list are one value to the client
+        low, high = allowed.gt if allowed.ge is None else allowed.ge, allowed.le
+        if low is None or high is None or (low <= value <= high and value != allowed.gt):
+            continue  # all ranges have two bounds
+        shown = _shown(value) if abs(value) < 1e18 else "out of range"
+        inside = "between {} and {}" if allowed.gt is None else "above {} and at most {}"
+        text = f"`{path}` is {shown}; it must be {inside.format(_shown(low), _shown(high))}"
+        return BadRequest(text, param=_IN_LIST.sub("", path))  # ids of a list are one value to the client
     return None
-
-
-def _outside(allowed: Number, value: float) -> bool:
-    """All ranges have two bounds."""
-    low = allowed.gt if allowed.ge is None else allowed.ge
-    return low is not None and allowed.le is not None and (not low <= value <= allowed.le or value == allowed.gt)
 
 
 def _numbers(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[tuple[Number, float]]:
@@ -120,27 +120,16 @@ def _numbers(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[t
                 yield from _numbers(node.value_type, one, steps[1:])
 
 
-def _bounds(allowed: Number) -> str:
-    if allowed.ge is None:
-        return f"above {_shown(allowed.gt)} and at most {_shown(allowed.le)}"
-    return f"between {_shown(allowed.ge)} and {_shown(allowed.le)}"
-
-
 def _shown(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _wrong_length(path: str, kind: str, sign: str, bound: str) -> BadRequest:
-    if sign == ">":
-        return BadRequest(f"`{path}` must not be empty", param=path)
-    return BadRequest(f"`{path}` has more than {bound} {'characters' if kind == 'str' else 'entries'}", param=path)
-
-
 def _not_json(body: bytes, error: Exception) -> BadRequest:
+    problem = f"the body is not valid JSON: {error}"
     if not body.strip():
-        return BadRequest("the body is empty; send a JSON object", code="invalid_json")
-    if isinstance(error, RecursionError):
-        return BadRequest("the JSON is nested too deeply", code="invalid_json")
-    if isinstance(error, UnicodeDecodeError):
-        return BadRequest("the body is not valid UTF-8", code="invalid_json")
-    return BadRequest(f"the body is not valid JSON: {error}", code="invalid_json")
+        problem = "the body is empty; send a JSON object"
+    elif isinstance(error, RecursionError):
+        problem = "the JSON is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        problem = "the body is not valid UTF-8"
+    return BadRequest(problem, code="invalid_json")

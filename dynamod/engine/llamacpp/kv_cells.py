@@ -102,10 +102,11 @@ class Cells:
         pool, size, length = self.pool, self.size, len(sequence.ids)
         names = sequence.names((length - 1) // size) if self.caching else []
         count = -(-length // size)
-        if self._needed(names, length, count) + spare > pool.free:
+        known = self.prefix(names, length)
+        if pool.needed(names[:known]) + count - known + spare > pool.free:
             return False
         sequence.slot = slot = self._slot()
-        known = self.prefix(names, length)  # only now: taking a slot may have dropped some
+        known = self.prefix(names, length)  # again: taking a slot may have dropped some
         held: list[Block] = [*names[:known], *[PartialBlock() for _ in range(count - known)]]
         taken = pool.take(held, 0)
         assert taken
@@ -114,10 +115,6 @@ class Cells:
         self._open[slot] = sequence
         self._adopt(sequence, 0, known)
         return True
-
-    def _needed(self, names: list[int], length: int, count: int) -> int:
-        known = self.prefix(names, length)
-        return self.pool.needed(names[:known]) + count - known
 
     def extend(self, sequence: Sequence) -> int:
         """Take blocks that another sequence has computed since this one was admitted; returns their tokens."""

@@ -18,10 +18,6 @@ from .rank import Rank, RankUnion
 from .scheduler import Sequence as Scheduled
 
 
-def _unnamed(_index: int) -> None:
-    """Without prefix caching no block can be found again."""
-
-
 class Mocker(BatchingEngine):
     """Answers with made-up tokens, at the speed and with the KV blocks of a real engine. Needs a model's tokenizer."""
 
@@ -68,7 +64,7 @@ class Mocker(BatchingEngine):
         ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         hashes = self.hashes(request)
         stream = Stream(reply, request, ids, self.block_size, hashes)
-        name = stream.name if self.caching else _unnamed
+        name = stream.name if self.caching else lambda _index: None  # no block can be found again
         sequence = Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
         rank = self._rank(hashes.blocks, prompt + done)
         rank.add(sequence)

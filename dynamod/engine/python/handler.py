@@ -20,7 +20,10 @@ context cannot know, and is cancelled at once."""
 
 
 class Handler:
-    """A user's function behind an endpoint. Raises UserError for what cannot be one."""
+    """A user's function behind an endpoint. `place`: how it takes a context, "keyword" or "position", None: not at all.
+
+    Raises UserError for what cannot be one.
+    """
 
     def __init__(self, function: Callable[..., Any], name: str = "") -> None:
         name = name or getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -30,19 +33,14 @@ class Handler:
             raise UserError(f"{name} is a generator that blocks its process", "write `async def`")
         self.name = str(name)
         self._function = function
-        self._place = _place_of_context(function)
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether it is called with a context."""
-        return self._place is not None
+        self.place = _place_of_context(function)
 
     async def answers(self, request: Any, context: Context) -> AsyncGenerator[Any, None]:
         """What it yields, or the one value that it returns."""
-        if self._place == "keyword":
+        if self.place == "keyword":
             made = self._function(request, context=context)
         else:
-            made = self._function(request, context) if self._place else self._function(request)
+            made = self._function(request, context) if self.place else self._function(request)
         if inspect.isawaitable(made):
             made = await made
         if not hasattr(made, "__aiter__"):
@@ -100,7 +98,7 @@ class Calls:
 
     def _left(self, task: asyncio.Task[Any], context: Context) -> None:
         context.kill()
-        if not self._handler.takes_context:
+        if self._handler.place is None:
             task.cancel()
             return
         timer = asyncio.get_running_loop().call_later(GRACE, task.cancel)
