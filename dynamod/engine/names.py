@@ -84,9 +84,8 @@ def require_installed(name: str) -> None:
     """Raise UserError for an unknown name or a missing extra, without importing the engine."""
     entry = ENGINES[_own_name(name)]
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
-        raise UserError(
-            f"engine '{name}' needs the package '{entry.needs}'", f"install dynamod[{entry.extra}]", exit_code=3
-        )
+        problem = f"engine '{name}' needs the package '{entry.needs}'"
+        raise UserError(problem, f"install dynamod[{entry.extra}]", exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":

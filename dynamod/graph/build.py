@@ -87,10 +87,8 @@ def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Nod
 def _enter(names: dict[str, Node], node: Node) -> Node:
     other = names.setdefault(node.name, node)
     if other.service is not node.service:
-        raise UserError(
-            f"two services of the graph are named {node.name}: {other.service!r} and {node.service!r}",
-            "rename one class",
-        )
+        both = f"{other.service!r} and {node.service!r}"
+        raise UserError(f"two services of the graph are named {node.name}: {both}", "rename one class")
     return other
 
 
@@ -111,7 +109,5 @@ def _in_sight(nodes: Iterable[Node], resolve: Resolve) -> tuple[str, ...]:
 
 def _abstract(name: str, owners: Sequence[str]) -> UserError:
     owner = owners[0] if owners else "Other"
-    return UserError(
-        f"{name} is abstract and cannot be served",
-        f"link a concrete implementation: {owner}.link(<a subclass of {name} with all its endpoints>)",
-    )
+    hint = f"link a concrete implementation: {owner}.link(<a subclass of {name} with all its endpoints>)"
+    return UserError(f"{name} is abstract and cannot be served", hint)

@@ -39,10 +39,8 @@ class Dependency:
         if instance is None:
             return self
         service = type(instance).__name__
-        raise NotLinked(
-            f"{service}.{self.name}: {self.wanted} is not linked in this graph",
-            f"write {service}.link({self.wanted}) in the graph file",
-        )
+        problem = f"{service}.{self.name}: {self.wanted} is not linked in this graph"
+        raise NotLinked(problem, f"write {service}.link({self.wanted}) in the graph file")
 
     def __repr__(self) -> str:
         return f"depends({self.wanted})"

@@ -28,9 +28,8 @@ def describe(
     spaces = {spec.namespace: spec.name for spec in specs.values()}
     if len(spaces) > 1:
         listed = ", ".join(f"{name} in '{space}'" for space, name in sorted(spaces.items()))
-        raise UserError(
-            f"all services of a graph must be in one namespace: {listed}", 'use one dynamo={"namespace": ...}'
-        )
+        problem = f"all services of a graph must be in one namespace: {listed}"
+        raise UserError(problem, 'use one dynamo={"namespace": ...}')
     config = {name: part for name, part in document.data.items() if name != "graph" and not name.startswith("x-")}
     return Graph(found.root, specs, next(iter(spaces)), found.edges, target, document.source, config)
 

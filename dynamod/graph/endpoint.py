@@ -111,9 +111,8 @@ def endpoint(
     def mark(function: F) -> F:
         plain = inspect.unwrap(function)
         if not (inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain)):
-            raise UserError(
-                f"endpoint {plain.__qualname__} must be async", "write 'async def' and yield (or return) the answer"
-            )
+            hint = "write 'async def' and yield (or return) the answer"
+            raise UserError(f"endpoint {plain.__qualname__} must be async", hint)
         wire = name or function.__name__
         if not re.fullmatch(r"[^\s.]+", wire):
             raise UserError(f"endpoint name '{wire}' may not hold '.' or spaces")

@@ -13,9 +13,8 @@ def token_ids(ids: Sequence[int], param: str, vocab_size: int) -> None:
     """Every id is one of the vocabulary."""
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         place, index = next((place, index) for place, index in enumerate(ids) if not 0 <= index < vocab_size)
-        raise BadRequest(
-            f"`{param}[{place}]` is {index}, but token ids of this model are 0 to {vocab_size - 1}", param=param
-        )
+        known = f"token ids of this model are 0 to {vocab_size - 1}"
+        raise BadRequest(f"`{param}[{place}]` is {index}, but {known}", param=param)
 
 
 def logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, float] | None:
@@ -24,10 +23,8 @@ def logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, f
         return None
     found = {int(key): value for key, value in bias.items()}
     if (largest := max(found)) >= vocab_size:
-        raise BadRequest(
-            f"`logit_bias` has the key {largest}, but token ids of this model are 0 to {vocab_size - 1}",
-            param="logit_bias",
-        )
+        known = f"token ids of this model are 0 to {vocab_size - 1}"
+        raise BadRequest(f"`logit_bias` has the key {largest}, but {known}", param="logit_bias")
     return found
 
 
@@ -39,12 +36,10 @@ def context(prompt_tokens: int, context_length: int, param: str, *, at_least: bo
     if prompt_tokens < 1:
         raise BadRequest("The prompt is empty.", param=param)
     if context_length and prompt_tokens >= context_length:
-        raise BadRequest(
-            f"This model's maximum context length is {context_length} tokens, but the prompt has "
-            f"{'at least ' if at_least else ''}{prompt_tokens} tokens and at least one more must fit.",
-            param=param,
-            code="context_length_exceeded",
-        )
+        least = "at least " if at_least else ""
+        limit = f"This model's maximum context length is {context_length} tokens"
+        why = f"{limit}, but the prompt has {least}{prompt_tokens} tokens and at least one more must fit."
+        raise BadRequest(why, param=param, code="context_length_exceeded")
 
 
 def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:

@@ -23,10 +23,8 @@ def build_tokenizer(metadata: Metadata) -> Any:
     """Return the tokenizer that the file describes. Raises UserError for a kind that is not known."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in _KINDS:
-        raise UserError(
-            f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}",
-            "give the original model folder with --model-config",
-        )
+        problem = f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}"
+        raise UserError(problem, "give the original model folder with --model-config")
     try:
         tokenizer = _KINDS[kind](metadata)
     except (KeyError, IndexError) as error:

@@ -85,10 +85,8 @@ def _collect_folder(folder: Path) -> dict[str, bytes]:
 
 def _fits(path: Path, size: int) -> None:
     if size > LIMIT:
-        raise UserError(
-            f"the tokenizer of {path} has {size >> 20} MB, at most {LIMIT >> 20} MB are sent to other machines",
-            "copy the model's files to the frontend's machine, to the same path",
-        )
+        problem = f"the tokenizer of {path} has {size >> 20} MB, at most {LIMIT >> 20} MB are sent to other machines"
+        raise UserError(problem, "copy the model's files to the frontend's machine, to the same path")
 
 
 # The ingress's side.

@@ -92,20 +92,15 @@ class BatchingEngine(Engine[Generate]):
 
     def statistics(self) -> BatchingStatistics:
         """Sums over the schedulers; of the steps that run now the one that has lasted longest."""
-        load = self.load()
         steps = [step for clock in self.clocks if (step := clock.current) is not None]
         since, step_tokens = max(steps, default=(None, 0))
         return BatchingStatistics(
-            running=load.running,
-            waiting=load.waiting,
+            **msgspec.structs.asdict(self.load()),
             tokens=self.tokens,
             steps=sum(clock.steps for clock in self.clocks),
             in_step_for=since,
             step_tokens=step_tokens,
-            total_blocks=load.total_blocks,
-            active_blocks=load.active_blocks,
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
-            hit_rate=load.hit_rate,
             preemptions=sum(one.preemptions for one in self.schedulers),
         )
 

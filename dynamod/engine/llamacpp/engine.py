@@ -79,11 +79,7 @@ class LlamaCpp(BatchingEngine):
             caching=self.caching,
             publish=self.publish,
         )
-        self._scheduler = Scheduler(
-            self._cells,
-            max_num_seqs=arguments.max_num_seqs,
-            max_num_batched_tokens=arguments.max_num_batched_tokens,
-        )
+        self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
@@ -219,10 +215,8 @@ def _only_model(folder: Path) -> Path:
     models = [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]
     if not models:
         only = " (only safetensors)" if any(folder.glob("*.safetensors")) else ""
-        raise UserError(
-            f"llamacpp needs a GGUF file, and the folder {folder} has none{only}",
-            "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs",
-        )
+        hint = "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs"
+        raise UserError(f"llamacpp needs a GGUF file, and the folder {folder} has none{only}", hint)
     if len(models) > 1:
         named = ", ".join(file.name for file in models)
         raise UserError(f"the folder {folder} has {len(models)} GGUF files", f"name one: {named}")

@@ -38,15 +38,7 @@ class Stream:
         self._fresh = True
         if seed is None:  # the request's id stands for it, which another instance gets too
             seed = xxh3_64_intdigest(request.request_id.encode())
-        self.sampler = Sampler(
-            request.sampling,
-            vocabulary,
-            seed=seed,
-            prompt=prompt,
-            output=prior,
-            forbidden=self._ends,
-            min_tokens=self._min,
-        )
+        self.sampler = Sampler(request.sampling, vocabulary, seed, prompt, prior, self._ends, self._min)
 
     def take(self, index: int) -> tuple[bool, str | None]:
         """A new token: whether it is the first here, and why the answer ends with it if it does."""

@@ -24,7 +24,7 @@ class Row:
 class Scheduler(BatchScheduler[Sequence]):
     """Waiting and running sequences over the cells of one context."""
 
-    def __init__(self, cells: Cells, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(self, cells: Cells, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         super().__init__(cells.pool)
         self.cells = cells
         self._most, self._budget = max_num_seqs, max_num_batched_tokens

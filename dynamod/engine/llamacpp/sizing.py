@@ -28,10 +28,8 @@ def cells_for(
     if wanted is not None:
         cells = wanted // size * size
         if context_length is not None and cells < context_length:
-            raise UserError(
-                f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens",
-                "raise n_ctx (or num_blocks), or lower the context length",
-            )
+            problem = f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens"
+            raise UserError(problem, "raise n_ctx (or num_blocks), or lower the context length")
         return cells
     context = context_length or trained or 4096
     room = (_free_memory() if free is None else free) // _SHARE // max(1, cell)
