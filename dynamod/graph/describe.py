@@ -56,12 +56,7 @@ def _spec(
             name: EndpointInfo(name, info.function, tuple(map(str, info.transports)), info.http_method, info.streams)
             for name, info in service.endpoints.items()
         },
-        depends={
-            attribute: DependsInfo(
-                other.name, namespace or other.service.namespace, _component(other), tuple(other.service.endpoints)
-            )
-            for attribute, other in found.depends[node.name].items()
-        },
+        depends={name: _depends(other, namespace) for name, other in found.depends[node.name].items()},
         workers=chosen.get("workers", service.workers),
         resources=resources,
         envs={**service.envs, **node.settings.get("envs", {}), **args.get("envs", {})},
@@ -71,6 +66,11 @@ def _spec(
         config=component_config(document, node.name, service.config_model),
         service_args=args,
     )
+
+
+def _depends(node: Node, namespace: str | None) -> DependsInfo:
+    service = node.service
+    return DependsInfo(node.name, namespace or service.namespace, _component(node), tuple(service.endpoints))
 
 
 def _component(node: Node) -> str:

@@ -27,9 +27,7 @@ def _marker(moment: str, meaning: str) -> Callable[[F], F]:
     return mark
 
 
-async_on_start = _marker(
-    "on_start", "Run after `__init__` and before the endpoints are served; awaited when it is async."
-)
+async_on_start = _marker("on_start", "Run after `__init__`, before the endpoints are served; awaited when async.")
 on_shutdown = _marker("on_shutdown", "Run after the endpoints have drained; awaited when it is async.")
 liveness = _marker("liveness", "Says whether the service still works; a false answer gets it restarted.")
 readiness = _marker("readiness", "Says whether the service can take requests now.")

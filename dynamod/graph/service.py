@@ -18,55 +18,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast, overload
 
+from dynamod.graph import endpoint as endpoints
+from dynamod.graph import options as checks
 from dynamod.graph.depends import Dependency, NotLinked, bind_dependencies, dependencies, depends
-from dynamod.graph.endpoint import (
-    DynamoTransport,
-    EndpointSpec,
-    abstract_endpoint,
-    api,
-    dynamo_endpoint,
-    endpoint,
-    endpoints,
-    unmarked_endpoints,
-)
-from dynamod.graph.hooks import Hooks, async_on_start, hooks, liveness, on_shutdown, readiness
-from dynamod.graph.options import (
-    DynamoOptions,
-    LeaseConfig,
-    Placement,
-    check_dynamo,
-    check_envs,
-    check_placement,
-    check_resources,
-    check_workers,
-    default_placement,
-)
+from dynamod.graph.endpoint import DynamoTransport, abstract_endpoint, api, dynamo_endpoint, endpoint
+from dynamod.graph.hooks import async_on_start, hooks, liveness, on_shutdown, readiness
+from dynamod.graph.options import Placement
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
 
-__all__ = [
-    "AbstractService",
-    "Dependency",
-    "DynamoOptions",
-    "DynamoTransport",
-    "EndpointSpec",
-    "Hooks",
-    "LeaseConfig",
-    "NotLinked",
-    "Service",
-    "abstract_endpoint",
-    "api",
-    "async_on_start",
-    "bind_dependencies",
-    "depends",
-    "dynamo_endpoint",
-    "endpoint",
-    "hooks",
-    "liveness",
-    "on_shutdown",
-    "readiness",
-    "service",
-]
+__all__ = ["AbstractService", "Dependency", "DynamoTransport", "NotLinked", "Service", "abstract_endpoint", "api"]
+__all__ += ["async_on_start", "bind_dependencies", "depends", "dynamo_endpoint", "endpoint", "hooks", "liveness"]
+__all__ += ["on_shutdown", "readiness", "service"]
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Service[Any]")
@@ -112,15 +75,14 @@ class Service(Generic[T]):
             for key in options:
                 if hint := near(key, _KNOWN):  # other options are kept for whoever reads them, a misspelled one is not
                     raise UserError(f"unknown option '{key}'", hint.strip())
-            self.dynamo = check_dynamo(dynamo)
-            self.resources = check_resources(resources)
-            self.workers = check_workers(workers)
-            self.envs = check_envs(envs)
-            self.placement: Placement = check_placement(placement) or default_placement(
-                self.resources, self.dynamo.component_type
-            )
-            self.endpoints = endpoints(inner)
-            if missing := unmarked_endpoints(inner):
+            self.dynamo = checks.check_dynamo(dynamo)
+            self.resources = checks.check_resources(resources)
+            self.workers = checks.check_workers(workers)
+            self.envs = checks.check_envs(envs)
+            default = checks.default_placement(self.resources, self.dynamo.component_type)
+            self.placement: Placement = checks.check_placement(placement) or default
+            self.endpoints = endpoints.endpoints(inner)
+            if missing := endpoints.unmarked_endpoints(inner):
                 raise UserError(f"{', '.join(missing)} must be an endpoint", "put @endpoint() on it")
             self.config_model = _config_model(inner, config)
         self.dependencies = dependencies(inner)
