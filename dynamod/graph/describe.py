@@ -50,7 +50,6 @@ def _spec(
         code=code,
         namespace=namespace or service.namespace,
         component=_component(node),
-        component_type=service.dynamo.component_type,
         enabled=service.dynamo.enabled,
         endpoints={
             name: EndpointInfo(name, info.function, tuple(map(str, info.transports)), info.http_method, info.streams)
@@ -64,7 +63,6 @@ def _spec(
         nodes=chosen.get("nodes", ()),
         component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
-        service_args=args,
     )
 
 

@@ -62,6 +62,4 @@ def _values(path: str, old: Any, new: Any) -> list[str]:
 
 def _differing(old: ServiceSpec, new: ServiceSpec) -> tuple[str, ...]:
     names = [field.name for field in fields(ServiceSpec) if getattr(old, field.name) != getattr(new, field.name)]
-    # service_args is the raw form of what the other fields hold
-    names = ["code" if name in _CODE else name for name in names if name != "service_args"]
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys("code" if name in _CODE else name for name in names))

@@ -47,10 +47,9 @@ class ServiceSpec:
 
     `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
-    keys merged in, without `ServiceArgs`; `service_args`: that part as written. `component_kind`: the actor that runs
-    the service in place of its class (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty
-    for a class of the user. `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that
-    serves the graph.
+    keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service in place of its class
+    (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty for a class of the user.
+    `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
     """
 
     name: str
@@ -60,7 +59,6 @@ class ServiceSpec:
     file: str = ""
     sys_path: tuple[str, ...] = ()
     code: str = ""
-    component_type: str | None = None
     enabled: bool = True
     endpoints: dict[str, EndpointInfo] = field(default_factory=dict[str, EndpointInfo])
     depends: dict[str, DependsInfo] = field(default_factory=dict[str, DependsInfo])
@@ -71,7 +69,6 @@ class ServiceSpec:
     nodes: tuple[str, ...] = ()
     component_kind: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    service_args: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def gpus(self) -> int:

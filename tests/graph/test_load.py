@@ -147,7 +147,6 @@ def test_config_names_the_graph(project):
     worker = graph.services["Worker"]
     assert worker.config == {"model": "tiny", "block-size": 64}
     assert (worker.workers, worker.envs) == (2, {"A": "one"})
-    assert worker.service_args == {"workers": 2, "envs": {"A": "one"}}
     assert graph.source == "configs/small.yaml"
     assert graph.config["Worker"]["ServiceArgs"]["workers"] == 2
     assert "graph" not in graph.config

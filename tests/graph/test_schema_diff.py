@@ -50,7 +50,7 @@ def test_diff(project):
     assert changes.changed == {"Processor": ("depends",)}
     assert diff(routed, small).removed == ("Router",)
     assert diff(small, small).nothing
-    worker = replace(small.services["Worker"], workers=3, code="other", file="elsewhere", service_args={"workers": 3})
+    worker = replace(small.services["Worker"], workers=3, code="other", file="elsewhere")
     moved = Graph(**{**small.__dict__, "services": {**small.services, "Worker": worker}})
     assert diff(small, moved).changed == {"Worker": ("code", "workers")}
 
