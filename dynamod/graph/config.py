@@ -65,12 +65,14 @@ def service_args(document: Document, name: str) -> dict[str, Any]:
     path = (name, SERVICE_ARGS)
     if not isinstance(raw, dict):
         raise document.error(path, f"expected a mapping, got {kind(raw)}", f"known keys: {names(PROCESS_CHECKS)}")
-    document.only(path, cast("dict[str, Any]", raw), PROCESS_CHECKS)
     return process_settings(document, path, cast("dict[str, Any]", raw))
 
 
-def process_settings(document: Document, path: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of PROCESS_CHECKS that `raw`, found at `path`, has; checked. Raises UserError."""
+def process_settings(
+    document: Document, path: Path, raw: Mapping[str, Any], others: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The keys of PROCESS_CHECKS that `raw`, found at `path`, has; checked. `others` it may have. Raises UserError."""
+    document.only(path, raw, (*PROCESS_CHECKS, *others))
     settings: dict[str, Any] = {}
     for key, check in PROCESS_CHECKS.items():
         if raw.get(key) is None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from dynamod.graph.graph import Graph
 from dynamod.graph.importing import Importer, shipped_root
@@ -14,28 +14,27 @@ from dynamod.graph.yamlgraph import GRAPH_KEYS, SERVICE_KEYS
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TARGET = {"type": "string", "pattern": r"^\S+:\S+$", "description": "module.path:Class or path/to/file.py:Class"}
 _COUNT = {"type": "integer", "minimum": 0}
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """A mapping with these keys and no others."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **needed}
+
+
 _RESOURCES = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "cpu": {"type": ["string", "integer"], "pattern": r"^\d+m?$"},
-        "memory": {"type": ["string", "integer"], "pattern": r"^\d+([KMGTPE]i?)?$"},
-        "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
-    },
+    "cpu": {"type": ["string", "integer"], "pattern": r"^\d+m?$"},
+    "memory": {"type": ["string", "integer"], "pattern": r"^\d+([KMGTPE]i?)?$"},
+    "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
 }
-_ENV = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}, "value": {}},
-    "required": ["name", "value"],
-    "additionalProperties": False,
-}
+_ENV = _object({"name": {"type": "string"}, "value": {}}, "name", "value")
 _SECTION = {
     "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
     "common-configs": {"type": "array", "items": {"type": "string"}},
 }
 _PROCESS = {
     "workers": {**_COUNT, "description": "processes of this service"},
-    "resources": _RESOURCES,
+    "resources": _object(_RESOURCES),
     "envs": {"oneOf": [{"type": "object"}, {"type": "array", "items": _ENV}]},
     "placement": {"enum": list(PLACEMENTS), "description": "the shared ingress process, or one of its own"},
     "nodes": {
@@ -47,7 +46,7 @@ _PROCESS = {
 
 def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
     """Schema of a config file, with typed sections for the services of `graphs` that declare a model."""
-    defs: dict[str, Any] = {"ServiceArgs": {"type": "object", "properties": _PROCESS, "additionalProperties": False}}
+    defs: dict[str, Any] = {"ServiceArgs": _object(_PROCESS)}
     properties: dict[str, Any] = {
         "graph": {"oneOf": [_TARGET, _graph()]},
         "Common": {"type": "object", "description": "values that services take by naming them in common-configs"},
@@ -72,15 +71,9 @@ def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
 
 
 def _graph() -> dict[str, Any]:
-    entry = {
-        "type": "object",
-        "properties": {"class": _TARGET, "component": {"type": "string"}, **_PROCESS},
-        "required": ["class"],
-        "additionalProperties": False,
-    }
-    link = {
-        "oneOf": [{"type": "string", "pattern": "->"}, {"type": "array", "items": {"type": "string"}, "minItems": 2}]
-    }
+    entry = _object({"class": _TARGET, "component": {"type": "string"}, **_PROCESS}, "class")
+    names = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    link = {"oneOf": [{"type": "string", "pattern": "->"}, names]}
     properties: dict[str, Any] = {
         "services": {"type": "object", "minProperties": 1, "additionalProperties": {"oneOf": [_TARGET, entry]}},
         "links": {"oneOf": [{"type": "string"}, {"type": "array", "items": link}]},
@@ -88,8 +81,8 @@ def _graph() -> dict[str, Any]:
         "namespace": {"type": "string"},
     }
     assert set(properties) == set(GRAPH_KEYS)
-    assert set(cast("dict[str, Any]", entry["properties"])) == set(SERVICE_KEYS)
-    return {"type": "object", "properties": properties, "required": ["services"], "additionalProperties": False}
+    assert set(entry["properties"]) == set(SERVICE_KEYS)
+    return _object(properties, "services")
 
 
 def _models(graph: Graph) -> dict[str, Any]:

@@ -56,11 +56,10 @@ def planned(
 def _entry(document: Document, name: str, entry: Any) -> tuple[str, dict[str, Any]]:
     path = ("graph", "services", name)
     settings = cast("dict[str, Any]", entry if isinstance(entry, dict) else {"class": entry})
-    document.only(path, settings, SERVICE_KEYS)
     target = settings.get("class")
     if not isinstance(target, str) or not all(target.rpartition(":")[::2]):
         raise document.error(path, "needs a class path 'module:Class'", f"known keys: {names(SERVICE_KEYS)}")
-    checked = process_settings(document, path, settings)
+    checked = process_settings(document, path, settings, ("class", "component"))
     component = settings.get("component", "")
     if not isinstance(component, str):
         raise document.error((*path, "component"), f"expected a string, got {kind(component)}")
