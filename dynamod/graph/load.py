@@ -12,20 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dynamod.graph import importing
 from dynamod.graph.build import Node, Topology, topology
 from dynamod.graph.config import read_config
 from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
 from dynamod.graph.graph import Graph, ServiceSpec
-from dynamod.graph.importing import (
-    Importer,
-    find_config,
-    import_module,
-    module_file,
-    no_module,
-    shipped_root,
-    split_target,
-)
+from dynamod.graph.importing import Importer
 from dynamod.graph.service import Links, Service, collecting
 from dynamod.graph.yamlgraph import planned
 from dynamod.message.errors import UserError
@@ -50,14 +43,14 @@ def load_graph(
     folder = Path(working_dir or Path.cwd()).resolve()
     if not folder.is_dir():
         raise UserError(f"working directory {folder} does not exist")
-    file = find_config(config_file, folder) if config_file else None
+    file = importing.find_config(config_file, folder) if config_file else None
     text = file.read_text(encoding="utf-8") if file else ""
     shown = file.relative_to(folder) if file and file.is_relative_to(folder) else file
     document = read_config(text, str(shown or ""), overrides, environ)
-    folders = [folder, *([file.parent] if file else []), shipped_root()]
+    folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
     wanted: object = target or document.data.get("graph")
     if wanted is None:
-        raise no_module("", folder)
+        raise importing.no_module("", folder)
     with Importer(folders) as importer, collecting() as links:
         loader = _Loader(importer, links)
         if isinstance(wanted, str):
@@ -79,7 +72,7 @@ def load_graph(
 def load_service(spec: ServiceSpec) -> Service[Any]:
     """The service of a spec, in the process that hosts it. Puts `spec.sys_path` in front of `sys.path` for good."""
     name, _, qualname = spec.path.partition(":")
-    return _service_in(import_module(name, spec.sys_path, spec.file), qualname)
+    return _service_in(importing.import_module(name, spec.sys_path, spec.file), qualname)
 
 
 class _Loader:
@@ -90,7 +83,7 @@ class _Loader:
 
     def linked(self, target: str) -> Topology:
         """A graph of decorated classes."""
-        name, qualname = split_target(target)
+        name, qualname = importing.split_target(target)
         module = self._module(name, afresh=True)
         root = _service_in(module, qualname)
         nodes = {service: Node(service.name, service) for edge in [(root, root), *self._links] for service in edge}
@@ -113,16 +106,16 @@ class _Loader:
 
     def service(self, target: str) -> Service[Any]:
         """The service at `module:Class` or `file.py:Class`."""
-        name, qualname = split_target(target)
+        name, qualname = importing.split_target(target)
         return _service_in(self._module(name, afresh=False), qualname)
 
     def _module(self, name: str, *, afresh: bool) -> ModuleType:
         """`afresh`: the links of its file are wanted."""
-        if file := module_file(name, self._importer.folders):
+        if file := importing.module_file(name, self._importer.folders):
             return self._importer.module_at(file)
         module = self._importer.module(name, afresh=afresh)
         if module is None:
-            raise no_module(name, self._importer.folders[0])
+            raise importing.no_module(name, self._importer.folders[0])
         return module
 
 

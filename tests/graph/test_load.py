@@ -121,7 +121,6 @@ def test_edited_files_are_read_again(project, write):
 def test_shipped_graphs_and_a_users_folder_of_the_same_name(tmp_path, write, monkeypatch):
     shipped = tmp_path / "shipped"
     monkeypatch.setattr(importing, "shipped_root", lambda: shipped)
-    monkeypatch.setattr("dynamod.graph.load.shipped_root", lambda: shipped)
     write("shipped/graphs/agg.py", HELLO)
     write("shipped/configs/agg.yaml", "Frontend: {port: 1}")
     write("user/graphs/__init__.py", "")
