@@ -31,7 +31,7 @@ class EngineEntry(NamedTuple):
     file: bool = False
 
 
-_FILE = "dynamod.engine.python.file:check"
+_FILE = "dynamod.engine.python.engine:check"
 
 ENGINES: dict[str, EngineEntry] = {
     "echo_core": EngineEntry("dynamod.engine.echo:EchoCore"),
@@ -44,8 +44,8 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
     "mocker": EngineEntry("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
-    "pystr": EngineEntry("dynamod.engine.python.file:PyStr", check=_FILE, model=False, file=True),
-    "pytok": EngineEntry("dynamod.engine.python.file:PyTok", check=_FILE, file=True),
+    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
+    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
 }
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
