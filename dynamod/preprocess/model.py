@@ -16,7 +16,7 @@ from dynamod.message.worker import Generate, Sampling, Stops
 
 from . import checks
 from .conditions import fit, sampling_of, stops_of
-from .conversation import kwargs_of, last_user_text, messages_of, tools_of
+from .conversation import as_dict, kwargs_of, last_user_text, tools_of
 from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
@@ -106,7 +106,7 @@ class Model:
 
     def render(self, request: ChatRequest) -> str:
         """Return the formatted prompt of a chat request. Raises BadRequest."""
-        messages, tools, kwargs = messages_of(request), tools_of(request), kwargs_of(request)
+        messages, tools, kwargs = [*map(as_dict, request.messages)], tools_of(request), kwargs_of(request)
         template = self.templates.get("tool_use") if tools else None
         template = template or self.templates.get("default") or self.templates.get("tool_use")
         if template is None:

@@ -58,7 +58,6 @@ class MistralRs(Engine[Chat]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._sending = threading.Lock()
-        self._closed = False
         self._tokens = 0
         self._moved = 0.0
 
@@ -99,7 +98,6 @@ class MistralRs(Engine[Chat]):
 
     async def close(self) -> None:
         """End every thread, and give the model back."""
-        self._closed = True
         for stream in list(self._streams):
             self._cancel(stream)
         try:
