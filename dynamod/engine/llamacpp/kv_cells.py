@@ -62,10 +62,6 @@ class Sequence:
         names = self.hashes.blocks
         return names[index] if index < len(names) else self.names(index + 1)[index]
 
-    def local(self, index: int) -> int:
-        """Local hash of a block that has been named."""
-        return self.hashes.local[index]
-
 
 class Cells:
     """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: those that can be
@@ -167,9 +163,10 @@ class Cells:
         slot, size = sequence.slot, self.size
         del self._open[slot]
         self.pool.give_back(sequence.held)
-        owned = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
+        named = {index: name for index, name in enumerate(sequence.held) if isinstance(name, int)}
+        owned = {index: name for index, name in named.items() if self._owner.get(name) == (slot, index)}
         if owned:
-            self._kept[slot] = {name for name in owned.values() if isinstance(name, int)}
+            self._kept[slot] = set(owned.values())
             for first, end in _runs(index for index in range(max(owned)) if index not in owned):
                 self._operate((_REMOVE, slot, first * size, end * size))
             self._operate((_REMOVE, slot, (max(owned) + 1) * size, -1))
@@ -177,9 +174,6 @@ class Cells:
             self._operate((_REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
-
-    def _at(self, block: Block) -> tuple[int, int] | None:
-        return self._owner.get(block) if isinstance(block, int) else None
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:
         self.pool.fill(sequence.held[index], name, None)
@@ -249,7 +243,7 @@ class Cells:
         if indices:
             parent = sequence.name(indices[0] - 1) if indices[0] else None
             names = tuple([sequence.name(index) for index in indices])
-            self._publish(Stored(parent, names, tuple([sequence.local(index) for index in indices])))
+            self._publish(Stored(parent, names, tuple([sequence.hashes.local[index] for index in indices])))
 
 
 def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:
