@@ -1,13 +1,12 @@
 """An engine's own arguments (`--extra-engine-args`, `engine_args` in YAML) as a checked struct."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import names, near
+from dynamod.message.hints import in_words, names, near, refusal
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -29,6 +28,8 @@ class Arguments(Generic[Struct]):
             name = self._aliases.get(name, name)
             if name in values:
                 raise self.wrong(key, f"given twice, once as {name}" if key != name else "given twice")
+            if name not in self._kind.__struct_fields__:
+                raise self.wrong(key, "unknown key", near(key, [*self._kind.__struct_fields__, *self._aliases]))
             values[name] = value
         own = values.setdefault("block_size", block_size) if block_size is not None else None
         if own != block_size:
@@ -36,26 +37,10 @@ class Arguments(Generic[Struct]):
         try:
             return msgspec.convert(values, self._kind)
         except msgspec.ValidationError as error:
-            raise self._translated(str(error), values) from None
+            name, sentence, _ = refusal(error)
+            raise self.wrong(name, in_words(sentence, values.get(name))) from None
 
-    def wrong(self, key: str, problem: str) -> UserError:
-        """The error for a key."""
-        return self._error(key, problem, "")
-
-    def _error(self, key: str, problem: str, hint: str) -> UserError:
+    def wrong(self, key: str, problem: str, hint: str = "") -> UserError:
+        """The error for a key; `hint` stands before the known ones."""
         known = names(self._kind.__struct_fields__)
         return UserError(f"{self._engine} argument {key}: {problem}", f"{hint}known keys: {known}")
-
-    def _translated(self, problem: str, values: Mapping[str, Any]) -> UserError:
-        """The error for a sentence of msgspec."""
-        unknown = re.fullmatch(r"Object contains unknown field `(.*)`", problem)
-        if unknown is not None:
-            known = [*self._kind.__struct_fields__, *self._aliases]
-            return self._error(unknown[1], "unknown key", near(unknown[1], known))
-        what, _, path = problem.partition(" - at `$.")
-        name = path.rstrip("`")
-        value = values.get(name)
-        got = f", got {value!r}" if not isinstance(value, dict | list) and "got" not in what else ""
-        return self.wrong(
-            name, what.replace("Expected", "expected").replace("Invalid", "invalid").replace("`", "") + got
-        )

@@ -79,8 +79,6 @@ class EngineOptions:
     context_length: int | None = None
     kv_cache_block_size: int | None = None
     migration_limit: int = 3
-    tensor_parallel_size: int = 1
-    base_gpu_id: int = 0
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -112,7 +110,10 @@ class Engine(ABC, Generic[RequestT]):
 
     @abstractmethod
     def submit(self, request: RequestT, reply: Reply) -> None:
-        """Begin to work on a request of a type in `serves`. Must not block; later errors go to `reply.failed`."""
+        """Begin to work on a request of a type in `serves`. Must not block.
+
+        Raises RequestError for a request that it cannot take; later errors go to `reply.failed`.
+        """
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:
@@ -155,6 +156,7 @@ class Engine(ABC, Generic[RequestT]):
             "name": options.name,
             "config": options.config_path,
             "context_length": options.context_length,
+            "kv_cache_block_size": options.kv_cache_block_size or 16,
             "engine": self.name,
             "capabilities": self.capabilities,
             "migration_limit": options.migration_limit,

@@ -15,7 +15,7 @@ import msgspec
 
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import UserError
+from dynamod.message.errors import BadRequest, UserError
 from dynamod.message.openai import Message
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
@@ -54,14 +54,8 @@ class _Echo(Engine[RequestT]):
 
     def statistics(self) -> EngineStatistics:
         """Each stream is one token of a step."""
-        since, step_tokens = self._clock.current or (None, 0)
-        return EngineStatistics(
-            running=len(self._streams),
-            tokens=self._tokens,
-            steps=self._clock.steps,
-            in_step_for=since,
-            step_tokens=step_tokens,
-        )
+        clock, running = self._clock, len(self._streams)
+        return EngineStatistics(running, 0, self._tokens, clock.steps, *(clock.current or ()))
 
     def _add(self, stream: _Stream) -> None:
         self._streams.append(stream)
@@ -117,7 +111,7 @@ class EchoCore(_Echo[Generate]):
 
     async def start(self) -> None:
         """Read the model's card; weights are not needed."""
-        self._card = await self._model_card(kv_cache_block_size=self.options.kv_cache_block_size or 16)
+        self._card = await self._model_card()
         await super().start()
 
     def submit(self, request: Generate, reply: Reply) -> None:
@@ -150,14 +144,7 @@ class EchoFull(_Echo[Chat]):
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Echo the last user message (chat) or the prompt (completion)."""
-        try:
-            text = _last_user_text(request)
-        except msgspec.MsgspecError as error:
-            reply.failed("BadRequest", f"the request cannot be read: {error}", param=_field(request))
-            return
-        if text is None:
-            reply.failed("BadRequest", "echo_full needs text to echo", param=_field(request))
-            return
+        text = _last_user_text(request)
         end = len(text) if request.max_tokens is None else min(request.max_tokens, len(text))
         finish = "stop" if end == len(text) else "length"
         if end == 0:
@@ -170,27 +157,22 @@ class EchoFull(_Echo[Chat]):
         stream.reply.text(stream.pieces[position], 1, finish, prompt)
 
 
-def _field(request: Chat) -> str:
-    return "messages" if request.kind == "chat" else "prompt"
+class _Body(msgspec.Struct):
+    messages: list[Message] = []
+    prompt: Any = None
 
 
-def _last_user_text(request: Chat) -> str | None:
-    if request.kind == "completion":
-        prompt = msgspec.json.decode(request.body, type=_Prompt).prompt
-        return prompt if isinstance(prompt, str) else None
-    messages = msgspec.json.decode(request.body, type=_Messages).messages
-    users = [message for message in messages if message.role == "user"] or messages
-    if not users:
-        return None
-    content = users[-1].content
-    if isinstance(content, list):
-        return "".join(part.text or "" for part in content)
-    return content
-
-
-class _Messages(msgspec.Struct):
-    messages: list[Message]
-
-
-class _Prompt(msgspec.Struct):
-    prompt: Any
+def _last_user_text(request: Chat) -> str:
+    """Raises BadRequest."""
+    field = "messages" if request.kind == "chat" else "prompt"
+    try:
+        body = msgspec.json.decode(request.body, type=_Body)
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"the request cannot be read: {error}", param=field) from None
+    users = [message for message in body.messages if message.role == "user"] or body.messages
+    text = body.prompt if field == "prompt" else users[-1].content if users else None
+    if field == "messages" and isinstance(text, list):
+        text = "".join(part.text or "" for part in text)
+    if not isinstance(text, str):
+        raise BadRequest("echo_full needs text to echo", param=field)
+    return text

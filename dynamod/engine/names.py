@@ -31,7 +31,7 @@ class EngineEntry(NamedTuple):
     file: bool = False
 
 
-_FILE = "dynamod.engine.python.file:check"
+_FILE = "dynamod.engine.python.engine:check"
 
 ENGINES: dict[str, EngineEntry] = {
     "echo_core": EngineEntry("dynamod.engine.echo:EchoCore"),
@@ -44,16 +44,11 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
     "mocker": EngineEntry("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
-    "pystr": EngineEntry("dynamod.engine.python.file:PyStr", check=_FILE, model=False, file=True),
-    "pytok": EngineEntry("dynamod.engine.python.file:PyTok", check=_FILE, file=True),
+    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
+    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
 }
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
-
-
-def typed_names() -> list[str]:
-    """The known engines as people type them: `pystr:FILE` for one that is a file."""
-    return [f"{name}:FILE" if entry.file else name for name, entry in ENGINES.items()]
 
 
 def canonical(name: str) -> str:
@@ -89,9 +84,8 @@ def require_installed(name: str) -> None:
     """Raise UserError for an unknown name or a missing extra, without importing the engine."""
     entry = ENGINES[_own_name(name)]
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
-        raise UserError(
-            f"engine '{name}' needs the package '{entry.needs}'", f"install dynamod[{entry.extra}]", exit_code=3
-        )
+        problem = f"engine '{name}' needs the package '{entry.needs}'"
+        raise UserError(problem, f"install dynamod[{entry.extra}]", exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":

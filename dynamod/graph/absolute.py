@@ -6,7 +6,9 @@ from typing import Any
 
 from .graph import Graph
 
-PATHS = {"model", "model_path", "model_config", "model_config_path", "api_key_file", "tls_cert_path", "tls_key_path"}
+PATHS = {"engine", "model", "model_path", "model_config", "model_config_path"} | {
+    *("api_key_file", "tls_cert_path", "tls_key_path")
+}
 """Settings that may name a file."""
 SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is called so
 
@@ -22,20 +24,12 @@ def absolute(graph: Graph, folder: Path) -> Graph:
 
 
 def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    settings = {key: _engine(value, folder) if key == "engine" else value for key, value in settings.items()}
-    return {
-        key: str(folder / value)
-        if key.replace("-", "_") in PATHS
-        and isinstance(value, str)
-        and value
-        and value not in SHIPPED
-        and (folder / value).exists()
-        else value
-        for key, value in settings.items()
-    }
+    return {key: _setting(key.replace("-", "_"), value, folder) for key, value in settings.items()}
 
 
-def _engine(value: Any, folder: Path) -> Any:
-    """`pystr:my_engine.py`: an engine that is a file."""
-    name, _, file = value.partition(":") if isinstance(value, str) else ("", "", "")
-    return f"{name}:{folder / file}" if file and (folder / file).exists() else value
+def _setting(key: str, value: Any, folder: Path) -> Any:
+    """One value; of `engine` the file behind the colon, as in `pystr:my_engine.py`."""
+    if not isinstance(value, str) or key not in PATHS or value in SHIPPED:
+        return value
+    before, colon, file = value.partition(":") if key == "engine" else ("", "", value)
+    return f"{before}{colon}{folder / file}" if file and (folder / file).exists() else value

@@ -4,7 +4,7 @@ The pruning rule: once any link exists, a dependency whose target was linked by 
 nothing is dropped and depends are followed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,8 +49,7 @@ class Topology:
 def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Node]], resolve: Resolve) -> Topology:
     """Walk from `root` along links and kept depends; `listed` nodes (of a YAML graph) are in without being linked."""
     names: dict[str, Node] = {}
-    linked = list(dict.fromkeys([root, *listed, *(node for edge in edges for node in edge)]))
-    for node in linked:
+    for node in dict.fromkeys([root, *listed, *(node for edge in edges for node in edge)]):
         _enter(names, node)
     depends: dict[str, dict[str, Node]] = {}
     reached: dict[str, Node] = {}
@@ -69,15 +68,6 @@ def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Nod
             raise _abstract(wanted.__name__, [node.name])
         return _enter(names, Node(wanted.name, wanted))
 
-    def walk(node: Node) -> Iterator[Node]:
-        depends[node.name] = {
-            name: other
-            for name, wanted in node.service.dependencies.items()
-            if (other := target(node, wanted)) is not None
-        }
-        yield from (b for a, b in edges if a is node)
-        yield from depends[node.name].values()
-
     # depth first, so that a chain of links is listed as it is written; a stack, because chains may be long
     stack = [root, *listed][::-1]
     while stack:
@@ -87,7 +77,9 @@ def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Nod
         if node.service.abstract:
             raise _abstract(node.name, [a.name for a, b in edges if b is node])
         reached[node.name] = node
-        stack += list(walk(node))[::-1]
+        targets = {name: target(node, wanted) for name, wanted in node.service.dependencies.items()}
+        depends[node.name] = {name: other for name, other in targets.items() if other is not None}
+        stack += [*(b for a, b in edges if a is node), *depends[node.name].values()][::-1]
     kept = tuple((a.name, b.name) for a, b in edges if a.name in reached and b.name in reached)
     return Topology(root.name, reached, depends, kept, _in_sight(names.values(), resolve))
 
@@ -95,10 +87,8 @@ def topology(root: Node, listed: Sequence[Node], edges: Sequence[tuple[Node, Nod
 def _enter(names: dict[str, Node], node: Node) -> Node:
     other = names.setdefault(node.name, node)
     if other.service is not node.service:
-        raise UserError(
-            f"two services of the graph are named {node.name}: {other.service!r} and {node.service!r}",
-            "rename one class",
-        )
+        both = f"{other.service!r} and {node.service!r}"
+        raise UserError(f"two services of the graph are named {node.name}: {both}", "rename one class")
     return other
 
 
@@ -119,7 +109,5 @@ def _in_sight(nodes: Iterable[Node], resolve: Resolve) -> tuple[str, ...]:
 
 def _abstract(name: str, owners: Sequence[str]) -> UserError:
     owner = owners[0] if owners else "Other"
-    return UserError(
-        f"{name} is abstract and cannot be served",
-        f"link a concrete implementation: {owner}.link(<a subclass of {name} with all its endpoints>)",
-    )
+    hint = f"link a concrete implementation: {owner}.link(<a subclass of {name} with all its endpoints>)"
+    return UserError(f"{name} is abstract and cannot be served", hint)

@@ -31,13 +31,11 @@ def read_config(text: str, source: str, overrides: Sequence[str], environ: Mappi
         if ignored:
             log.warning("%s overrides %s", DEPLOYMENT_ENV, " and ".join(ignored))
         document = read_document(deployment, DEPLOYMENT_ENV, environ)
-        below = read_document(text, source, environ) if text else document
-        if (
-            GRAPH not in document.data and GRAPH in below.data
-        ):  # it configures services; which graph is still the file's
-            moved = {path: origin for path, origin in below.origins.items() if path[:1] == (GRAPH,)}
+        below = read_document(text, source, environ)
+        if GRAPH in below.data:  # it configures services; which graph is still the file's
+            origins = {path: origin for path, origin in below.origins.items() if path[:1] == (GRAPH,)}
             data = {GRAPH: below.data[GRAPH], **document.data}
-            document = replace(document, data=data, origins={**document.origins, **moved})
+            document = replace(document, data=data, origins={**origins, **document.origins})
         return _normal_envs(document)
     document = _normal_envs(read_document(text, source, environ))
     over = _respelled(parse_overrides(overrides), document.data)
@@ -54,10 +52,9 @@ def check_sections(document: Document, known: Collection[str]) -> None:
     for name, section in document.data.items():
         if name == GRAPH or name.startswith("x-"):
             continue
-        if name != COMMON and name not in known:
-            raise document.error(
-                (name,), "no such service in the graph", known_hint(name, [*known, COMMON], "sections known")
-            )
+        if name not in (COMMON, *known):
+            hint = known_hint(name, [*known, COMMON], "sections known")
+            raise document.error((name,), "no such service in the graph", hint)
         if section is not None and not isinstance(section, dict):
             raise document.error((name,), f"expected a mapping, got {kind(section)}")
 
@@ -68,14 +65,14 @@ def service_args(document: Document, name: str) -> dict[str, Any]:
     path = (name, SERVICE_ARGS)
     if not isinstance(raw, dict):
         raise document.error(path, f"expected a mapping, got {kind(raw)}", f"known keys: {names(PROCESS_CHECKS)}")
-    for key in cast("dict[str, Any]", raw):
-        if key not in PROCESS_CHECKS:
-            raise document.error((*path, key), "unknown key", known_hint(key, PROCESS_CHECKS))
     return process_settings(document, path, cast("dict[str, Any]", raw))
 
 
-def process_settings(document: Document, path: Path, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of PROCESS_CHECKS that `raw`, found at `path`, has; checked. Raises UserError."""
+def process_settings(
+    document: Document, path: Path, raw: Mapping[str, Any], others: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The keys of PROCESS_CHECKS that `raw`, found at `path`, has; checked. `others` it may have. Raises UserError."""
+    document.only(path, raw, (*PROCESS_CHECKS, *others))
     settings: dict[str, Any] = {}
     for key, check in PROCESS_CHECKS.items():
         if raw.get(key) is None:
@@ -101,9 +98,8 @@ def component_config(document: Document, name: str, model: type | None) -> dict[
     listed: object = section.get(COMMON_CONFIGS) or []
     path = (name, COMMON_CONFIGS)
     if not isinstance(listed, list) or not all(isinstance(key, str) for key in cast("list[object]", listed)):
-        raise document.error(
-            path, f"expected a list of Common keys, got {kind(listed)}", f"known keys: {names(common)}"
-        )
+        problem = f"expected a list of Common keys, got {kind(listed)}"
+        raise document.error(path, problem, f"known keys: {names(common)}")
     for key in cast("list[str]", listed):
         if find_key(common, key) is None:
             raise document.error(path, f"'{key}' is not in Common", known_hint(key, common, "keys of Common"))
@@ -111,11 +107,12 @@ def component_config(document: Document, name: str, model: type | None) -> dict[
     if model is not None:
 
         def fail(inner: Path, problem: str, hint: str) -> UserError:
-            key = find_key(section, inner[0]) if inner else None
-            shared = find_key(common, inner[0]) if inner and key is None else None
-            if inner and shared is not None:
+            if not inner:
+                return document.error((name,), problem, hint)
+            key, shared = find_key(section, inner[0]), find_key(common, inner[0])
+            if key is None and shared is not None:
                 return document.error((COMMON, shared, *inner[1:]), f"{problem} (used by {name})", hint)
-            return document.error((name, *((key or inner[0], *inner[1:]) if inner else ())), problem, hint)
+            return document.error((name, key or inner[0], *inner[1:]), problem, hint)
 
         validate(model, merged, name, fail)
     return merged
@@ -142,9 +139,8 @@ def _normal_envs(document: Document) -> Document:
             try:
                 envs = check_envs(args["envs"])
             except UserError as error:
-                raise document.error(
-                    (name, SERVICE_ARGS, "envs"), str(error).removeprefix("envs: "), error.hint
-                ) from None
+                path, problem = (name, SERVICE_ARGS, "envs"), str(error).removeprefix("envs: ")
+                raise document.error(path, problem, error.hint) from None
             data[name] = {**section, SERVICE_ARGS: {**args, "envs": envs}}
     return replace(document, data=data)
 

@@ -39,10 +39,8 @@ class Dependency:
         if instance is None:
             return self
         service = type(instance).__name__
-        raise NotLinked(
-            f"{service}.{self.name}: {self.wanted} is not linked in this graph",
-            f"write {service}.link({self.wanted}) in the graph file",
-        )
+        problem = f"{service}.{self.name}: {self.wanted} is not linked in this graph"
+        raise NotLinked(problem, f"write {service}.link({self.wanted}) in the graph file")
 
     def __repr__(self) -> str:
         return f"depends({self.wanted})"
@@ -66,14 +64,8 @@ def depends(on: "Service[Any] | type | str") -> Any:
 
 def dependencies(owner: type) -> dict[str, Dependency]:
     """Dependencies of a class by attribute, base classes first; an override of a subclass replaces or removes one."""
-    found: dict[str, Dependency] = {}
-    for base in reversed(owner.__mro__):
-        for name, value in vars(base).items():
-            if isinstance(value, Dependency):
-                found[name] = value
-            else:
-                found.pop(name, None)
-    return found
+    values = {name: value for base in reversed(owner.__mro__) for name, value in vars(base).items()}
+    return {name: value for name, value in values.items() if isinstance(value, Dependency)}
 
 
 def bind_dependencies(instance: object, clients: Mapping[str, object]) -> None:

@@ -3,11 +3,12 @@
 What holds, weakest first: the decorator, the service's entry in a YAML graph, `ServiceArgs` of its section.
 """
 
+import functools
 import hashlib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dynamod.graph.build import Node, Topology
 from dynamod.graph.config import check_sections, component_config, service_args
@@ -27,9 +28,8 @@ def describe(
     spaces = {spec.namespace: spec.name for spec in specs.values()}
     if len(spaces) > 1:
         listed = ", ".join(f"{name} in '{space}'" for space, name in sorted(spaces.items()))
-        raise UserError(
-            f"all services of a graph must be in one namespace: {listed}", 'use one dynamo={"namespace": ...}'
-        )
+        problem = f"all services of a graph must be in one namespace: {listed}"
+        raise UserError(problem, 'use one dynamo={"namespace": ...}')
     config = {name: part for name, part in document.data.items() if name != "graph" and not name.startswith("x-")}
     return Graph(found.root, specs, next(iter(spaces)), found.edges, target, document.source, config)
 
@@ -42,7 +42,6 @@ def _spec(
     resources = {**service.resources, **node.settings.get("resources", {}), **args.get("resources", {})}
     placement = chosen.get("placement") or (service.placement if resources == service.resources else None)
     path, file, code = _origin(service)
-    lease = service.dynamo.custom_lease
     return ServiceSpec(
         name=node.name,
         path=path,
@@ -51,29 +50,25 @@ def _spec(
         code=code,
         namespace=namespace or service.namespace,
         component=_component(node),
-        component_type=service.dynamo.component_type,
         enabled=service.dynamo.enabled,
-        lease_ttl=lease.ttl if lease else None,
         endpoints={
             name: EndpointInfo(name, info.function, tuple(map(str, info.transports)), info.http_method, info.streams)
             for name, info in service.endpoints.items()
         },
-        depends={
-            attribute: DependsInfo(
-                other.name, namespace or other.service.namespace, _component(other), tuple(other.service.endpoints)
-            )
-            for attribute, other in found.depends[node.name].items()
-        },
+        depends={name: _depends(other, namespace) for name, other in found.depends[node.name].items()},
         workers=chosen.get("workers", service.workers),
         resources=resources,
         envs={**service.envs, **node.settings.get("envs", {}), **args.get("envs", {})},
         placement=placement or default_placement(resources, service.dynamo.component_type),
         nodes=chosen.get("nodes", ()),
-        image=service.image,
         component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
-        service_args=args,
     )
+
+
+def _depends(node: Node, namespace: str | None) -> DependsInfo:
+    service = node.service
+    return DependsInfo(node.name, namespace or service.namespace, _component(node), tuple(service.endpoints))
 
 
 def _component(node: Node) -> str:
@@ -82,18 +77,15 @@ def _component(node: Node) -> str:
 
 def _origin(service: Service[Any]) -> tuple[str, str, str]:
     """`(module:Class, file, hash of the file)`: how another process finds it."""
-    module = sys.modules.get(service.inner.__module__)
+    module, qualname = sys.modules.get(service.inner.__module__), service.inner.__qualname__
     if module is None:
         raise UserError(f"service {service.name}: its module {service.inner.__module__} is not loaded")
-    qualname: str | None = service.inner.__qualname__
-    found: Any = module
-    for part in service.inner.__qualname__.split("."):
-        found = getattr(found, part, None)
+    found = functools.reduce(lambda inside, part: getattr(inside, part, None), qualname.split("."), cast("Any", module))
     if found is not service:  # `Worker = service(...)(_Worker)`: another name leads to it
-        qualname = next((name for name, value in vars(module).items() if value is service), None)
+        qualname = next((name for name, value in vars(module).items() if value is service), qualname)
     file = os.path.abspath(module.__file__) if getattr(module, "__file__", None) and module.__file__ else ""
     try:
         code = hashlib.sha1(Path(file).read_bytes(), usedforsecurity=False).hexdigest()[:12] if file else ""
     except OSError:
         code = ""
-    return f"{module.__name__}:{qualname or service.inner.__qualname__}", file, code
+    return f"{module.__name__}:{qualname}", file, code

@@ -15,7 +15,6 @@ class Changes:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: dict[str, tuple[str, ...]] | None = None
-    unchanged: tuple[str, ...] = ()
 
     @property
     def nothing(self) -> bool:
@@ -31,7 +30,6 @@ def diff(old: Graph, new: Graph) -> Changes:
         added=tuple(name for name in new.services if name not in old.services),
         removed=tuple(name for name in old.services if name not in new.services),
         changed=changed,
-        unchanged=tuple(name for name in both if name not in changed),
     )
 
 
@@ -40,12 +38,10 @@ def lines(old: Graph, new: Graph) -> list[str]:
     changes = diff(old, new)
     found = [f"- {name}" for name in changes.removed] + [f"+ {name}" for name in changes.added]
     for name, what in (changes.changed or {}).items():
-        before, after = old.services[name], new.services[name]
+        pair = old.services[name], new.services[name]
         for field in what:
-            if field == "code":
-                found.append(f"{name}: its code")
-                continue
-            found += _values(f"{name}.{field}", getattr(before, field), getattr(after, field))
+            values = [getattr(spec, field) for spec in pair]
+            found += [f"{name}: its code"] if field == "code" else _values(f"{name}.{field}", *values)
     return found
 
 
@@ -60,15 +56,10 @@ def _values(path: str, old: Any, new: Any) -> list[str]:
         return []
     if path.rpartition(".")[2].replace("-", "_").endswith(_SECRET) or "api_key" in path:
         return [f"{path}: another value"]
-    return [f"{path}: {_text(old)} -> {_text(new)}"]
-
-
-def _text(value: Any) -> str:
-    return "unset" if value is None else str(value)
+    before, after = ("unset" if value is None else value for value in (old, new))
+    return [f"{path}: {before} -> {after}"]
 
 
 def _differing(old: ServiceSpec, new: ServiceSpec) -> tuple[str, ...]:
     names = [field.name for field in fields(ServiceSpec) if getattr(old, field.name) != getattr(new, field.name)]
-    # service_args is the raw form of what the other fields hold
-    names = ["code" if name in _CODE else name for name in names if name != "service_args"]
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys("code" if name in _CODE else name for name in names))

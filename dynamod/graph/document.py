@@ -7,12 +7,12 @@ writes a literal `${`. An unquoted scalar is typed after replacement, so `port: 
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import kind
+from dynamod.message.hints import kind, known_hint
 
 Path = tuple[str, ...]
 _VARIABLE = re.compile(r"\$?\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})?")
@@ -37,18 +37,23 @@ class Document:
         """The one error of a wrong config: file and line, YAML path, problem."""
         return UserError(": ".join(filter(None, [self.where(path), ".".join(path), problem])), hint)
 
+    def only(self, path: Path, keys: Iterable[str], known: Collection[str]) -> None:
+        """Raise UserError for the first of the `keys` at `path` that is not known."""
+        for key in keys:
+            if key not in known:
+                raise self.error((*path, key), "unknown key", known_hint(key, known))
+
 
 def read_document(text: str, source: str, environ: Mapping[str, str]) -> Document:
     """Parse `text`, named `source` in messages. Raises UserError with file and line."""
     import yaml
 
-    loader = _loader_class()(text)
+    loader, origins = _loader_class()(text), dict[Path, str]()
     try:
         root = loader.get_single_node()
-        origins: dict[Path, str] = {}
         if root is not None:
-            _walk(loader, root, (), origins, source, environ, set())
-        data: object = {} if root is None else loader.construct_document(root)
+            _walk(loader, root, (), Document({}, origins, source), environ, set())
+        data: object = None if root is None else loader.construct_document(root)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -56,80 +61,59 @@ def read_document(text: str, source: str, environ: Mapping[str, str]) -> Documen
         raise UserError(f"{source}{line}: not valid YAML: {problem}") from None
     finally:
         loader.dispose()
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
+    if data is not None and not isinstance(data, dict):
         raise UserError(f"{source}: expected a mapping of services, got {kind(data)}")
-    return Document(cast("dict[str, Any]", data), {**origins, (): source}, source)
+    return Document(cast("dict[str, Any]", data or {}), {**origins, (): source}, source)
 
 
-def _walk(
-    loader: Any,
-    node: Any,
-    path: Path,
-    origins: dict[Path, str],
-    source: str,
-    environ: Mapping[str, str],
-    inside: set[int],
-) -> None:
+def _walk(loader: Any, node: Any, path: Path, document: Document, environ: Mapping[str, str], inside: set[int]) -> None:
     """Note lines, refuse doubled keys, fill in variables; an alias is visited once per use."""
     import yaml
 
-    origins.setdefault(path, f"{source}:{node.start_mark.line + 1}")
+    def line(of: Any) -> str:
+        return f"{document.source}:{of.start_mark.line + 1}"
+
+    origins, children = document.origins, list[tuple[str, Any]]()
+    origins.setdefault(path, line(node))
     if id(node) in inside:
-        raise UserError(f"{origins[path]}: {'.'.join(path)}: an alias contains itself")
+        raise document.error(path, "an alias contains itself")
     first_visit = not getattr(node, "visited", False)  # an aliased node is one object with several parents
     node.visited = True
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag == "tag:yaml.org,2002:merge":
-                continue
+        for key in (key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"):
             name = str(key.value)
-            line = f"{source}:{key.start_mark.line + 1}"
             if not isinstance(key, yaml.ScalarNode):
-                raise UserError(f"{line}: {'.'.join(path)}: a key must be text")
+                raise UserError(f"{line(key)}: {'.'.join(path)}: a key must be text")
             if name in seen and first_visit:
-                raise UserError(f"{line}: {'.'.join((*path, name))}: written twice")
+                raise UserError(f"{line(key)}: {'.'.join((*path, name))}: written twice")
             seen.add(name)
             key.tag = "tag:yaml.org,2002:str"  # JSON has only text keys, so `8000:` is "8000"
-            origins[(*path, name)] = line
+            origins[(*path, name)] = line(key)
         loader.flatten_mapping(node)  # `<<: *base`, as the loader itself would do later
-    for name, child in _children(node):
-        _walk(loader, child, (*path, name), origins, source, environ, inside | {id(node)})
-    if isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:str" and "${" in node.value and first_visit:
-        node.value = _fill(node.value, environ, origins[path], path)
+        children = [(str(key.value), value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        children = [(str(index), value) for index, value in enumerate(node.value)]
+    elif node.tag == "tag:yaml.org,2002:str" and "${" in node.value and first_visit:
+        node.value = _fill(node.value, environ, functools.partial(document.error, path))
         if node.style is None:
             node.tag = loader.resolve(yaml.ScalarNode, node.value, (True, False))
+    for name, child in children:
+        _walk(loader, child, (*path, name), document, environ, inside | {id(node)})
 
 
-def _children(node: Any) -> Iterator[tuple[str, Any]]:
-    import yaml
-
-    if isinstance(node, yaml.MappingNode):
-        yield from ((str(key.value), value) for key, value in node.value)
-    elif isinstance(node, yaml.SequenceNode):
-        yield from ((str(index), value) for index, value in enumerate(node.value))
-
-
-def _fill(text: str, environ: Mapping[str, str], origin: str, path: Path) -> str:
+def _fill(text: str, environ: Mapping[str, str], wrong: Callable[[str, str], UserError]) -> str:
     def one(match: re.Match[str]) -> str:
         name, has_default, default = match.groups()
         if match[0].startswith("$$"):
             return match[0][1:]
         if name is None:
-            raise UserError(
-                f"{origin}: {'.'.join(path)}: bad variable in '{text}'", "write ${NAME} or ${NAME:-default}"
-            )
-        value = environ.get(name)
-        if value is None or (value == "" and has_default):  # `:-` also replaces an empty variable, as in a shell
-            if not has_default:
-                raise UserError(
-                    f"{origin}: {'.'.join(path)}: environment variable {name} is not set",
-                    f"set it or write ${{{name}:-default}}",
-                )
-            return default
-        return value
+            raise wrong(f"bad variable in '{text}'", "write ${NAME} or ${NAME:-default}")
+        if has_default:
+            return environ.get(name) or str(default)  # also for an empty variable, as in a shell
+        if name not in environ:
+            raise wrong(f"environment variable {name} is not set", f"set it or write ${{{name}:-default}}")
+        return environ[name]
 
     return _VARIABLE.sub(one, text)
 

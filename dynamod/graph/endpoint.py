@@ -6,7 +6,8 @@ import json
 import re
 import typing
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 from dynamod.message.errors import BadRequest, UserError
@@ -15,6 +16,7 @@ from dynamod.message.hints import kind
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__dynamo_endpoint__"
 _ABSTRACT = "__dynamo_abstract_endpoint__"
+_MODELS = ("model_validate", "__struct_fields__", "__dataclass_fields__")  # of pydantic, msgspec, dataclasses
 
 
 class DynamoTransport(enum.StrEnum):
@@ -39,39 +41,39 @@ class EndpointSpec:
         self.name = name
         self.transports = transports
         self.http_method = http_method
-        self._function = function
-        plain = inspect.unwrap(function)
-        self.streams = inspect.isasyncgenfunction(plain)
-        self.parameter, self._resolved = _request_parameter(plain), False
-        self._type: Any = None
+        self._plain = inspect.unwrap(function)
+        self.streams = inspect.isasyncgenfunction(self._plain)
+        self.parameter = _request_parameter(self._plain)
 
-    @property
+    @cached_property
     def request_type(self) -> Any:
         """Type of the request argument; None when it is not annotated. Resolved late, for forward references."""
-        if not self._resolved and self.parameter is not None:
-            plain = inspect.unwrap(self._function)
-            raw = getattr(plain, "__annotations__", {}).get(self.parameter)
-            try:
-                self._type = typing.get_type_hints(plain).get(self.parameter)
-            except (NameError, TypeError):
-                # another annotation may be broken (a name only imported for type checking) and this one fine
-                self._type = None if isinstance(raw, str) else raw
-        self._resolved = True
-        return self._type
+        try:
+            return typing.get_type_hints(self._plain).get(self.parameter or "")
+        except (NameError, TypeError):
+            # another annotation may be broken (a name only imported for type checking) and this one fine
+            raw = self._plain.__annotations__.get(self.parameter or "")
+            return None if isinstance(raw, str) else raw
 
     def parse(self, payload: Any) -> Any:
-        """The payload as the method wants it: validated into its pydantic model or msgspec struct, if it names one.
+        """The payload as the method wants it: validated into its pydantic model, msgspec struct or dataclass, if any.
 
         Raises BadRequest naming the field. Instances of the type and requests of other types pass unchanged.
         """
         wanted = self.request_type
-        if not isinstance(wanted, type) or isinstance(payload, wanted):
+        if not isinstance(wanted, type) or isinstance(payload, wanted) or not _is_model(wanted):
             return payload
-        if hasattr(wanted, "model_validate"):
-            return _pydantic(wanted, _decoded(payload))
-        if hasattr(wanted, "__struct_fields__") or hasattr(wanted, "__dataclass_fields__"):
-            return _msgspec(wanted, _decoded(payload))
-        return payload
+        from dynamod.graph.typed import Invalid, converted
+
+        try:
+            return converted(wanted, json.loads(payload) if isinstance(payload, str | bytes) else payload)
+        except Invalid as error:
+            field = ".".join(filter(None, (*error.path, error.missing)))
+            raise BadRequest(f"{field or 'request'}: {error}", param=field or None) from None
+        except ValueError as error:
+            raise BadRequest(f"the request is not JSON: {error}") from None
+        except TypeError:
+            raise BadRequest(f"request: expected a mapping, got {kind(cast('object', payload))}") from None
 
     async def stream(self, instance: object, payload: Any = None) -> AsyncGenerator[Any, None]:
         """Call the endpoint and yield its answer, one value for a coroutine function.
@@ -84,11 +86,8 @@ class EndpointSpec:
             answer = await answer
         if not hasattr(answer, "__aiter__"):
             yield answer
-        elif hasattr(answer, "aclose"):
-            async with aclosing(answer) as items:
-                async for item in items:
-                    yield item
-        else:
+            return
+        async with aclosing(answer) if hasattr(answer, "aclose") else nullcontext():
             async for item in answer:
                 yield item
 
@@ -112,9 +111,8 @@ def endpoint(
     def mark(function: F) -> F:
         plain = inspect.unwrap(function)
         if not (inspect.isasyncgenfunction(plain) or inspect.iscoroutinefunction(plain)):
-            raise UserError(
-                f"endpoint {plain.__qualname__} must be async", "write 'async def' and yield (or return) the answer"
-            )
+            hint = "write 'async def' and yield (or return) the answer"
+            raise UserError(f"endpoint {plain.__qualname__} must be async", hint)
         wire = name or function.__name__
         if not re.fullmatch(r"[^\s.]+", wire):
             raise UserError(f"endpoint name '{wire}' may not hold '.' or spaces")
@@ -156,11 +154,12 @@ def endpoints(owner: type) -> dict[str, EndpointSpec]:
 def unmarked_endpoints(owner: type) -> list[str]:
     """Methods that implement an abstract endpoint without being an endpoint: a call would never reach them."""
     wanted = {name for base in owner.__mro__ for name, value in vars(base).items() if hasattr(value, _ABSTRACT)}
-    return sorted(
-        name
-        for name in wanted
-        if not hasattr(getattr(owner, name), _MARK) and not hasattr(getattr(owner, name), _ABSTRACT)
-    )
+    marks = (_MARK, _ABSTRACT)
+    return sorted(name for name in wanted if not any(hasattr(getattr(owner, name), mark) for mark in marks))
+
+
+def _is_model(kind: type) -> bool:
+    return any(hasattr(kind, mark) for mark in _MODELS)
 
 
 def _request_parameter(function: Callable[..., Any]) -> str | None:
@@ -169,39 +168,3 @@ def _request_parameter(function: Callable[..., Any]) -> str | None:
     rest = [p for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
     annotated = [p for p in rest if p.annotation is not inspect.Parameter.empty]
     return (annotated or rest)[0].name if rest else None
-
-
-def _decoded(payload: Any) -> Any:
-    """JSON text for a typed endpoint is the value it stands for."""
-    if not isinstance(payload, str | bytes):
-        return payload
-    try:
-        return json.loads(payload)
-    except ValueError as error:
-        raise BadRequest(f"the request is not JSON: {error}") from None
-
-
-def _pydantic(wanted: Any, payload: Any) -> Any:
-    from pydantic import ValidationError
-
-    try:
-        return wanted.model_validate(payload)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise BadRequest(f"{field or 'request'}: {first['msg']}", param=field or None) from None
-
-
-def _msgspec(wanted: Any, payload: Any) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.convert(payload, wanted)
-    except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$")
-        # a missing field is named in the text, a wrong one in the path
-        missing = re.search(r"missing required field `([^`]+)`", text)
-        field = ".".join(part for part in (path.strip("`").lstrip("."), missing and missing[1]) if part)
-        raise BadRequest(f"{field or 'request'}: {text}", param=field or None) from None
-    except TypeError:
-        raise BadRequest(f"request: expected a mapping, got {kind(cast('object', payload))}") from None

@@ -15,9 +15,6 @@ T = TypeVar("T")
 FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
-FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
-"""Kinds of the components that ship; `runtime.components` knows the actor of each."""
-
 
 @dataclass(frozen=True)
 class EndpointInfo:
@@ -50,10 +47,9 @@ class ServiceSpec:
 
     `path`: `module:Class`; `file`: source file of that module; `sys_path`: entries to put in front of `sys.path` to
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
-    keys merged in, without `ServiceArgs`; `service_args`: that part as written. `component_kind`: the actor that runs
-    the service in place of its class (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty
-    for a class of the user. `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that
-    serves the graph.
+    keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service in place of its class
+    (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty for a class of the user.
+    `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
     """
 
     name: str
@@ -63,9 +59,7 @@ class ServiceSpec:
     file: str = ""
     sys_path: tuple[str, ...] = ()
     code: str = ""
-    component_type: str | None = None
     enabled: bool = True
-    lease_ttl: int | None = None
     endpoints: dict[str, EndpointInfo] = field(default_factory=dict[str, EndpointInfo])
     depends: dict[str, DependsInfo] = field(default_factory=dict[str, DependsInfo])
     workers: int = 1
@@ -73,10 +67,8 @@ class ServiceSpec:
     envs: dict[str, str] = field(default_factory=dict[str, str])
     placement: str = "ingress"
     nodes: tuple[str, ...] = ()
-    image: str | None = None
     component_kind: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
-    service_args: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def gpus(self) -> int:
@@ -139,7 +131,7 @@ class Graph:
             kept += [one for one in needed if self.services[one].component_kind == PROCESSOR]
         edges = tuple((a, b) for a, b in self.edges if a in kept and b in kept)
         services = {one: self.services[one] for one in self.services if one in kept}
-        return Graph(name, services, self.namespace, edges, self.target, self.source, self.config)
+        return replace(self, root=name, services=services, edges=edges)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able form."""

@@ -1,9 +1,9 @@
-"""Importing a user's graph files without a trace in this process, and its services for good in a child.
+"""Finding graph and config files; importing them without a trace in this process, and services for good in a child.
 
 A graph is looked for in the current folder, the config file's folder and the files shipped with dynamod. Two folders
 may both have a package `graphs`, and a user edits files and reloads. So `Importer` removes what it finds loaded from
-its folders, imports it again, and on leaving puts `sys.modules` and `sys.path` back. Packages outside the folders
-(installed ones, dynamod itself) stay cached.
+user files, imports it again, and on leaving puts `sys.modules` and `sys.path` back. Installed packages and dynamod
+itself stay cached.
 """
 
 import importlib
@@ -15,10 +15,12 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 from types import ModuleType, TracebackType
 from typing import Self
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import known_hint, names, near
 
 _OURS = Path(__file__).resolve().parent.parent
 _STDLIB = os.path.dirname(os.__file__) + os.sep
@@ -43,6 +45,53 @@ def module_of_file(file: Path) -> tuple[Path, str] | None:
         parts.insert(0, folder.name)
         folder = folder.parent
     return (folder, ".".join(parts)) if all(part.isidentifier() for part in parts) else None
+
+
+def split_target(target: str) -> tuple[str, str]:
+    """`(module or file, class)` of `graphs.agg:Frontend` or `path/to/file.py:Frontend`."""
+    name, _, qualname = target.rpartition(":")
+    if not name or not qualname.replace(".", "").isidentifier():
+        raise UserError(f"'{target}' does not name a service", "write module.path:Class or path/to/file.py:Class")
+    return name, qualname
+
+
+def module_file(name: str, folders: Iterable[Path]) -> Path | None:
+    """The file meant by a target that is a path, None when it is a module name. Raises UserError when it is missing."""
+    if not (name.endswith(".py") or "/" in name):
+        return None
+    path = Path(name).expanduser()
+    candidates = [path] if path.is_absolute() else [folder / path for folder in folders]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
+    siblings = [str(path.with_name(file.name)) for file in sorted(candidates[0].parent.glob("*.py"))]
+    raise UserError(f"no graph file {candidates[0]}", near(name, siblings).strip())
+
+
+def find_config(name: str, folder: Path) -> Path:
+    """A config file in the current folder or among those shipped. Raises UserError that lists both."""
+    path = Path(name).expanduser()
+    for candidate in (folder / path, shipped_root() / path):
+        if candidate.is_file():
+            return candidate.resolve()
+    there = [f"configs/{file.name}" for file in _beside(folder, "configs/*.yaml")]
+    raise UserError(f"no config file '{name}' in {folder} or among those shipped", known_hint(name, there, "available"))
+
+
+def _beside(folder: Path, pattern: str) -> list[Path]:
+    """Files in the current folder and among those shipped."""
+    return [file for root in (folder, shipped_root()) for file in root.glob(pattern) if file.stem[0] != "_"]
+
+
+def no_module(name: str, folder: Path) -> UserError:
+    """The error of a target that is nowhere, or that was not given."""
+    graphs = [f"graphs.{file.stem}" for file in _beside(folder, "graphs/*.py")]
+    if not name:
+        hint = f"name one like graphs.agg:Frontend, or write graph: in the config; available: {names(graphs)}"
+        return UserError("no graph given", hint)
+    local = [file.stem for file in folder.glob("*.py")]
+    hint = f"{near(name, [*graphs, *local])}available: {names(graphs)}"
+    return UserError(f"no module '{name}' in {folder}, among the shipped graphs or installed", hint)
 
 
 def import_module(name: str, front: Sequence[str], file: str = "") -> ModuleType:
@@ -99,7 +148,7 @@ def _run(spec: importlib.machinery.ModuleSpec | None) -> ModuleType:
 
 
 class Importer:
-    """Context manager: modules of `folders` imported inside live only inside.
+    """Context manager: user modules imported inside live only inside.
 
     Not for two threads at once. `front` is what a child must put in front of `sys.path` to import the same.
     """
@@ -110,18 +159,12 @@ class Importer:
 
     def __enter__(self) -> Self:
         self._path, self._before = list(sys.path), dict(sys.modules)
-        self._roots = list(self.folders)
-        self._files: list[str] = []  # modules that were loaded by the path of their file
         importlib.invalidate_caches()
-        _remove(self._roots, self._before)
+        _forget(self._before)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
-        added = (Path(entry) for entry in sys.path if entry not in self._path)
-        new = {name: module for name, module in sys.modules.items() if self._before.get(name) is not module}
-        _remove([*self._roots, *added], new)
-        for name in self._files:
-            sys.modules.pop(name, None)
+        _forget({name: module for name, module in sys.modules.items() if self._before.get(name) is not module})
         sys.modules.update(self._before)
         sys.path[:] = self._path
 
@@ -138,18 +181,15 @@ class Importer:
             return None
         elif afresh and not own:
             sys.modules.pop(name, None)
-        with self._blame(name):
+        with _blame(name):
             return import_module(name, self.front)
 
     def module_at(self, file: Path) -> ModuleType:
         """Import the file at a path: as part of its package if it is in one."""
-        root, name = module_of_file(file) or (file.parent, "")
+        root, name = module_of_file(file) or (file.parent, re.sub(r"\W", "_", file.stem))
         for folder in (root, *self.folders):  # what it imports may be relative to the current folder
             self._use(folder)
-        if not name:
-            name = re.sub(r"\W", "_", file.stem)
-            self._files.append(name)
-        with self._blame(name):
+        with _blame(name):
             return import_module(name, self.front, str(file))
 
     def sys_path(self) -> tuple[str, ...]:
@@ -161,25 +201,23 @@ class Importer:
     def _use(self, root: Path) -> None:
         """Import from a folder before all others but those that are used already."""
         root = root.resolve()
-        if root not in self._roots:
-            self._roots.append(root)
-            _remove([root], dict(sys.modules))
         if root != shipped_root().resolve() and str(root) not in self.front:
             self.front.append(str(root))
 
-    @contextmanager
-    def _blame(self, name: str) -> Iterator[None]:
-        """Errors of the user's file become one line with file and line."""
-        try:
-            yield
-        except SyntaxError as error:
-            raise UserError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
-        except (Exception, SystemExit) as error:
-            frame = _user_frame(error.__traceback__) or name
-            if isinstance(error, UserError):
-                raise UserError(f"{frame}: {error}" if frame != name else str(error), error.hint) from error
-            text = " ".join(str(error).split())
-            raise UserError(f"{frame}: {type(error).__name__}: {text}") from error
+
+@contextmanager
+def _blame(name: str) -> Iterator[None]:
+    """Errors of the user's file become one line with file and line."""
+    try:
+        yield
+    except SyntaxError as error:
+        raise UserError(f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        frame = _user_frame(error.__traceback__)
+        if isinstance(error, UserError):
+            raise UserError(f"{frame}: {error}" if frame else str(error), error.hint) from error
+        text = " ".join(str(error).split())
+        raise UserError(f"{frame or name}: {type(error).__name__}: {text}") from error
 
 
 def _exists(name: str) -> bool:
@@ -190,33 +228,27 @@ def _exists(name: str) -> bool:
         return False
 
 
-def _remove(roots: Iterable[Path], modules: Mapping[str, ModuleType]) -> None:
-    """Remove those of `modules` from `sys.modules` that were imported from one of the folders."""
-    folders = [str(root) for root in roots]
+def _forget(modules: Mapping[str, ModuleType]) -> None:
+    """Remove those of `modules` from `sys.modules` that come from a user's files."""
     for name, module in modules.items():
-        if name.partition(".")[0] not in ("dynamod", "dynamo", "__main__") and _imported_from(folders, name, module):
+        if name != "__main__" and _of_user(_source(module)):
             sys.modules.pop(name, None)
 
 
-def _imported_from(roots: Sequence[str], name: str, module: ModuleType) -> bool:
-    """Whether its source is where a module of this name would be below one of the folders."""
-    file = getattr(module, "__file__", None)
+def _source(module: ModuleType) -> str:
+    """The file of a module, or the folder of a namespace package; built-in ones have none."""
     try:
-        sources = [os.path.abspath(source) for source in ([file] if file else getattr(module, "__path__", ()))]
+        return str(getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "<none>"))
     except (KeyError, TypeError, AttributeError):  # a namespace package whose parent is gone
-        return False
-    bases = [os.path.join(root, *name.split(".")) for root in roots]
-    candidates = {form for base in bases for form in (base, base + ".py", os.path.join(base, "__init__.py"))}
-    return any(source in candidates and "-packages" not in source for source in sources)
+        return "<none>"
 
 
-def _user_frame(trace: TracebackType | None) -> str | None:
-    """`file:line` of the innermost frame that is not of Python's import machinery, an installed package or dynamod."""
-    found = None
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        outside = file.startswith(("<", _STDLIB, str(_OURS) + os.sep)) or "site-packages" in file
-        if not outside:
-            found = f"{file}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+def _of_user(file: str) -> bool:
+    """Whether a source is none of Python's import machinery, its library, an installed package or dynamod."""
+    return not file.startswith(("<", _STDLIB, str(_OURS) + os.sep)) and "-packages" not in file
+
+
+def _user_frame(trace: TracebackType | None) -> str:
+    """`file:line` of the innermost frame in a user's file, or nothing."""
+    frames = [(frame.f_code.co_filename, line) for frame, line in walk_tb(trace)]
+    return next((f"{file}:{line}" for file, line in reversed(frames) if _of_user(file)), "")

@@ -12,17 +12,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from dynamod.graph import importing
 from dynamod.graph.build import Node, Topology, topology
 from dynamod.graph.config import read_config
 from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
-from dynamod.graph.document import Document
 from dynamod.graph.graph import Graph, ServiceSpec
-from dynamod.graph.importing import Importer, import_module, shipped_root
-from dynamod.graph.link import Links, collecting
-from dynamod.graph.search_path import find_config, module_file, no_module, split_target
-from dynamod.graph.service import Service
-from dynamod.graph.yamlgraph import Plan, plan
+from dynamod.graph.importing import Importer
+from dynamod.graph.service import Links, Service, collecting
+from dynamod.graph.yamlgraph import planned
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
 
@@ -45,20 +43,20 @@ def load_graph(
     folder = Path(working_dir or Path.cwd()).resolve()
     if not folder.is_dir():
         raise UserError(f"working directory {folder} does not exist")
-    file = find_config(config_file, folder) if config_file else None
+    file = importing.find_config(config_file, folder) if config_file else None
     text = file.read_text(encoding="utf-8") if file else ""
-    document = read_config(text, _short(file, folder) if file else "", overrides, environ)
-    folders = [folder, *([file.parent] if file else []), shipped_root()]
+    shown = file.relative_to(folder) if file and file.is_relative_to(folder) else file
+    document = read_config(text, str(shown or ""), overrides, environ)
+    folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
     wanted: object = target or document.data.get("graph")
     if wanted is None:
-        raise no_module("", folder)
+        raise importing.no_module("", folder)
     with Importer(folders) as importer, collecting() as links:
         loader = _Loader(importer, links)
         if isinstance(wanted, str):
             found, namespace = loader.linked(wanted), None
         elif isinstance(wanted, dict):
-            described = plan(document)
-            found, namespace = loader.planned(described, document), described.namespace
+            found, namespace = planned(document, loader.service, loader.resolve)
         else:
             raise document.error(("graph",), "expected 'module:Class' or a mapping with services")
         source = wanted if isinstance(wanted, str) else document.source
@@ -74,7 +72,7 @@ def load_graph(
 def load_service(spec: ServiceSpec) -> Service[Any]:
     """The service of a spec, in the process that hosts it. Puts `spec.sys_path` in front of `sys.path` for good."""
     name, _, qualname = spec.path.partition(":")
-    return _service_in(import_module(name, spec.sys_path, spec.file), qualname)
+    return _service_in(importing.import_module(name, spec.sys_path, spec.file), qualname)
 
 
 class _Loader:
@@ -85,51 +83,39 @@ class _Loader:
 
     def linked(self, target: str) -> Topology:
         """A graph of decorated classes."""
-        name, qualname = split_target(target)
+        name, qualname = importing.split_target(target)
         module = self._module(name, afresh=True)
         root = _service_in(module, qualname)
         nodes = {service: Node(service.name, service) for edge in [(root, root), *self._links] for service in edge}
-        found = topology(nodes[root], [], [(nodes[a], nodes[b]) for a, b in self._links], self._resolve)
+        found = topology(nodes[root], [], [(nodes[a], nodes[b]) for a, b in self._links], self.resolve)
         # what the graph file imports but does not link (a planner, say) may have a section too
         imported = [other.name for other in vars(module).values() if isinstance(other, Service)]
         return replace(found, known=tuple(dict.fromkeys([*found.known, *imported])))
 
-    def planned(self, described: Plan, document: Document) -> Topology:
-        """A graph written in YAML; links made by the class files do not count, the YAML has its own."""
-        nodes: dict[str, Node] = {}
-        for name, target in described.targets.items():
-            try:
-                nodes[name] = Node(name, self._service(target), described.settings[name])
-            except UserError as error:
-                raise document.error(("graph", "services", name), str(error), error.hint) from error
-        edges = [(nodes[a], nodes[b]) for a, b in described.links]
-        return topology(nodes[described.root], list(nodes.values()), edges, self._resolve)
-
-    def _resolve(self, dependency: Dependency) -> "Service[Any] | type | None":
+    def resolve(self, dependency: Dependency) -> "Service[Any] | type | None":
         """What a dependency given by name means: `module:Class`, a linked service, or one of its own module."""
         wanted = dependency.on
         if not isinstance(wanted, str):
             return wanted
         if ":" in wanted:
-            return self._service(wanted)
-        for service in (service for edge in self._links for service in edge):
-            if service.name == wanted:
-                return service
+            return self.service(wanted)
         module = sys.modules.get(dependency.owner.__module__) if dependency.owner else None
-        found = getattr(module, wanted, None)
+        linked = (service for edge in self._links for service in edge if service.name == wanted)
+        found = next(linked, getattr(module, wanted, None))
         return found if isinstance(found, Service) else None
 
-    def _service(self, target: str) -> Service[Any]:
-        name, qualname = split_target(target)
+    def service(self, target: str) -> Service[Any]:
+        """The service at `module:Class` or `file.py:Class`."""
+        name, qualname = importing.split_target(target)
         return _service_in(self._module(name, afresh=False), qualname)
 
     def _module(self, name: str, *, afresh: bool) -> ModuleType:
         """`afresh`: the links of its file are wanted."""
-        if file := module_file(name, self._importer.folders):
+        if file := importing.module_file(name, self._importer.folders):
             return self._importer.module_at(file)
         module = self._importer.module(name, afresh=afresh)
         if module is None:
-            raise no_module(name, self._importer.folders[0])
+            raise importing.no_module(name, self._importer.folders[0])
         return module
 
 
@@ -145,8 +131,3 @@ def _service_in(module: ModuleType, qualname: str) -> Service[Any]:
         raise UserError(f"{file} has no service '{qualname}'", known_hint(qualname, there, "services"))
     hint = f"decorate the class with @service; services: {names(there)}"
     raise UserError(f"'{qualname}' in {file} is no service but a {type(found).__name__}", hint)
-
-
-def _short(file: Path, folder: Path) -> str:
-    """A path as short as it is clear."""
-    return str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)

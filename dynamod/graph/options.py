@@ -15,8 +15,7 @@ from dynamod.message.hints import kind, known_hint
 Placement = Literal["ingress", "own"]
 PLACEMENTS: tuple[Placement, ...] = ("ingress", "own")
 
-RESOURCE_KEYS = ("cpu", "memory", "gpu")
-DYNAMO_KEYS = ("enabled", "name", "namespace", "custom_lease", "component_type")
+DYNAMO_KEYS = {"enabled": bool, "name": str, "namespace": str, "custom_lease": object, "component_type": str}
 ENGINE_TYPES = frozenset({"worker", "prefill", "decode", "planner"})
 """Component types that get a process of their own even when they ask for no GPU."""
 
@@ -60,33 +59,34 @@ def mapping(value: object) -> dict[str, Any]:
 def check_dynamo(value: object) -> DynamoOptions:
     """The `dynamo` mapping of `@service`; unknown keys are errors that list the known ones."""
     given = {key: item for key, item in mapping(value or {}).items() if item is not None}
-    for key in given:
-        if key not in DYNAMO_KEYS:
-            raise UserError(f"unknown key '{key}'", known_hint(key, DYNAMO_KEYS))
-    for key, expected in (("enabled", bool), ("name", str), ("namespace", str), ("component_type", str)):
-        if key in given and not isinstance(given[key], expected):
-            raise UserError(f"{key}: expected {kind(expected())}, got {kind(given[key])}")
-    for key in ("name", "namespace"):
-        if key in given and not re.fullmatch(r"[A-Za-z0-9_-]+", given[key]):
+    for key, item in given.items():
+        _known(key, DYNAMO_KEYS)
+        expected = DYNAMO_KEYS[key]
+        if not isinstance(item, expected):
+            raise UserError(f"{key}: expected {kind(expected())}, got {kind(item)}")
+        if key in ("name", "namespace") and not re.fullmatch(r"[A-Za-z0-9_-]+", str(item)):
             # both become parts of `namespace.component.endpoint`
-            raise UserError(f"{key}: '{given[key]}' may hold only letters, digits, '_' and '-'")
+            raise UserError(f"{key}: '{item}' may hold only letters, digits, '_' and '-'")
     if "custom_lease" in given:
         lease = mapping(given["custom_lease"])
         for key in lease:
-            if key != "ttl":
-                raise UserError(f"custom_lease: unknown key '{key}'", known_hint(key, ("ttl",)))
+            _known(key, ("ttl",), "custom_lease: ")
         if not isinstance(lease.get("ttl", 1), int):
             raise UserError("custom_lease.ttl: expected an integer (seconds)")
         given["custom_lease"] = LeaseConfig(**lease)
     return DynamoOptions(**given)
 
 
+def _known(key: str, known: Iterable[str], where: str = "") -> None:
+    if key not in (known := list(known)):
+        raise UserError(f"{where}unknown key '{key}'", known_hint(key, known))
+
+
 def check_resources(value: object) -> dict[str, str | int]:
     """`{"cpu": "10", "memory": "20Gi", "gpu": 1}`; cpu and memory come back as strings, gpu as a count."""
     checked: dict[str, str | int] = {}
     for key, item in mapping(value or {}).items():
-        if key not in RESOURCE_KEYS:
-            raise UserError(f"resources: unknown key '{key}'", known_hint(key, RESOURCE_KEYS))
+        _known(key, _FORMS, "resources: ")
         if item is None:
             continue
         pattern, form = _FORMS[key]
@@ -107,24 +107,20 @@ def check_workers(value: object) -> int:
 
 def check_envs(value: object) -> dict[str, str]:
     """Environment as `[{name, value}, ...]` or as a mapping. Values become text: the environment knows nothing else."""
-    if not value:
-        return {}
-    if not isinstance(value, list | tuple):
-        try:
-            return {key: env_text(item) for key, item in mapping(value).items()}
-        except UserError as error:
-            raise UserError(f"envs: {error}") from None
-    envs: dict[str, str] = {}
-    for entry in cast("Iterable[object]", value):
-        item = mapping(entry)
-        if set(item) != {"name", "value"} or not isinstance(item["name"], str):
+    try:
+        entries = [mapping(entry) for entry in value] if isinstance(value, list | tuple) else None
+        given = mapping(value or {}) if entries is None else {}
+    except UserError as error:
+        raise UserError(f"envs: {error}") from None
+    for entry in entries or ():
+        if set(entry) != {"name", "value"} or not isinstance(entry["name"], str):
             raise UserError("envs: each entry needs exactly 'name' and 'value'", "known keys: name, value")
-        envs[item["name"]] = env_text(item["value"])
-    return envs
+        given[entry["name"]] = entry["value"]
+    return {name: _env_text(item) for name, item in given.items()}
 
 
-def env_text(value: object) -> str:
-    """Text of one environment value, booleans as YAML writes them."""
+def _env_text(value: object) -> str:
+    """Booleans as YAML writes them."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)
@@ -132,14 +128,10 @@ def env_text(value: object) -> str:
 
 def check_nodes(value: object) -> tuple[str, ...]:
     """Names of the nodes on which a service runs: one, or a list of them."""
-    found = [value] if isinstance(value, str) else list(cast("Iterable[object]", value)) if _is_list(value) else [None]
+    found = list(value) if isinstance(value, list | tuple) else [value]
     if not all(isinstance(name, str) and name for name in found) or not found:
         raise UserError(f"nodes: expected the name of a node or a list of them, got {kind(value)} ({value!r})")
     return tuple(dict.fromkeys(cast("list[str]", found)))
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def check_placement(value: object) -> Placement | None:

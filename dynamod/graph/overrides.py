@@ -59,10 +59,8 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
     """`base` with `over` laid on top: mappings are merged, everything else is replaced. Neither is changed."""
     merged: dict[str, Any] = copy.deepcopy(dict(base))
     for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = (
-            deep_merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else copy.deepcopy(value)
-        )
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = deep_merge(merged[key], value) if both else copy.deepcopy(value)
     return merged
 
 

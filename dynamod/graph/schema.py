@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from dynamod.graph.graph import Graph
 from dynamod.graph.importing import Importer, shipped_root
@@ -14,33 +14,28 @@ from dynamod.graph.yamlgraph import GRAPH_KEYS, SERVICE_KEYS
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _TARGET = {"type": "string", "pattern": r"^\S+:\S+$", "description": "module.path:Class or path/to/file.py:Class"}
 _COUNT = {"type": "integer", "minimum": 0}
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """A mapping with these keys and no others."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False, **needed}
+
+
 _RESOURCES = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        "cpu": {"type": ["string", "integer"], "pattern": r"^\d+m?$"},
-        "memory": {"type": ["string", "integer"], "pattern": r"^\d+([KMGTPE]i?)?$"},
-        "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
-    },
+    "cpu": {"type": ["string", "integer"], "pattern": r"^\d+m?$"},
+    "memory": {"type": ["string", "integer"], "pattern": r"^\d+([KMGTPE]i?)?$"},
+    "gpu": {"type": ["string", "integer"], "pattern": r"^\d+$"},
 }
-_ENVS = {
-    "oneOf": [
-        {"type": "object"},
-        {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"name": {"type": "string"}, "value": {}},
-                "required": ["name", "value"],
-                "additionalProperties": False,
-            },
-        },
-    ]
+_ENV = _object({"name": {"type": "string"}, "value": {}}, "name", "value")
+_SECTION = {
+    "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
+    "common-configs": {"type": "array", "items": {"type": "string"}},
 }
 _PROCESS = {
     "workers": {**_COUNT, "description": "processes of this service"},
-    "resources": _RESOURCES,
-    "envs": _ENVS,
+    "resources": _object(_RESOURCES),
+    "envs": {"oneOf": [{"type": "object"}, {"type": "array", "items": _ENV}]},
     "placement": {"enum": list(PLACEMENTS), "description": "the shared ingress process, or one of its own"},
     "nodes": {
         "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
@@ -51,7 +46,7 @@ _PROCESS = {
 
 def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
     """Schema of a config file, with typed sections for the services of `graphs` that declare a model."""
-    defs: dict[str, Any] = {"ServiceArgs": {"type": "object", "properties": _PROCESS, "additionalProperties": False}}
+    defs: dict[str, Any] = {"ServiceArgs": _object(_PROCESS)}
     properties: dict[str, Any] = {
         "graph": {"oneOf": [_TARGET, _graph()]},
         "Common": {"type": "object", "description": "values that services take by naming them in common-configs"},
@@ -70,21 +65,15 @@ def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
         "type": "object",
         "properties": properties,
         "patternProperties": {"^x-": {}},
-        "additionalProperties": {"type": ["object", "null"], "properties": _section_keys()},
+        "additionalProperties": {"type": ["object", "null"], "properties": _SECTION},
         "$defs": defs,
     }
 
 
 def _graph() -> dict[str, Any]:
-    entry = {
-        "type": "object",
-        "properties": {"class": _TARGET, "component": {"type": "string"}, **_PROCESS},
-        "required": ["class"],
-        "additionalProperties": False,
-    }
-    link = {
-        "oneOf": [{"type": "string", "pattern": "->"}, {"type": "array", "items": {"type": "string"}, "minItems": 2}]
-    }
+    entry = _object({"class": _TARGET, "component": {"type": "string"}, **_PROCESS}, "class")
+    names = {"type": "array", "items": {"type": "string"}, "minItems": 2}
+    link = {"oneOf": [{"type": "string", "pattern": "->"}, names]}
     properties: dict[str, Any] = {
         "services": {"type": "object", "minProperties": 1, "additionalProperties": {"oneOf": [_TARGET, entry]}},
         "links": {"oneOf": [{"type": "string"}, {"type": "array", "items": link}]},
@@ -92,15 +81,8 @@ def _graph() -> dict[str, Any]:
         "namespace": {"type": "string"},
     }
     assert set(properties) == set(GRAPH_KEYS)
-    assert set(cast("dict[str, Any]", entry["properties"])) == set(SERVICE_KEYS)
-    return {"type": "object", "properties": properties, "required": ["services"], "additionalProperties": False}
-
-
-def _section_keys() -> dict[str, Any]:
-    return {
-        "ServiceArgs": {"$ref": "#/$defs/ServiceArgs"},
-        "common-configs": {"type": "array", "items": {"type": "string"}},
-    }
+    assert set(entry["properties"]) == set(SERVICE_KEYS)
+    return _object(properties, "services")
 
 
 def _models(graph: Graph) -> dict[str, Any]:
@@ -112,18 +94,17 @@ def _models(graph: Graph) -> dict[str, Any]:
 
 def _section(name: str, model: Any, defs: dict[str, Any]) -> dict[str, Any]:
     if model is None:
-        return {"type": ["object", "null"], "properties": _section_keys()}
+        return {"type": ["object", "null"], "properties": _SECTION}
     body, inner = model_schema(model, f"#/$defs/{name}.{{name}}")
     defs |= {f"{name}.{one}": definition for one, definition in inner.items()}
     own: dict[str, Any] = {}
     for key, value in body.get("properties", {}).items():
-        own[key] = value
-        own.setdefault(key.replace("_", "-"), value)  # both spellings are read
+        own |= {key: value, key.replace("_", "-"): value}  # both spellings are read
     return {
         "type": ["object", "null"],
-        "title": body.get("title", name),
-        **({"description": body["description"]} if "description" in body else {}),
-        "properties": {**own, **_section_keys()},
+        "title": name,
+        **{key: body[key] for key in ("title", "description") if key in body},
+        "properties": {**own, **_SECTION},
         # nothing is required here: a value may come from Common or the command line
         "additionalProperties": body.get("additionalProperties") is True,
     }

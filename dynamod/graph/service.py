@@ -12,67 +12,34 @@ tests), `Worker.link(Other)` adds an edge to the graph being loaded, and attribu
 
 import abc
 import functools
-import inspect
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast, overload
 
+from dynamod.graph import endpoint as endpoints
+from dynamod.graph import options as checks
 from dynamod.graph.depends import Dependency, NotLinked, bind_dependencies, dependencies, depends
-from dynamod.graph.endpoint import (
-    DynamoTransport,
-    EndpointSpec,
-    abstract_endpoint,
-    api,
-    dynamo_endpoint,
-    endpoint,
-    endpoints,
-    unmarked_endpoints,
-)
-from dynamod.graph.hooks import Hooks, async_on_start, hooks, liveness, on_shutdown, readiness
-from dynamod.graph.link import add_link
-from dynamod.graph.options import (
-    DynamoOptions,
-    LeaseConfig,
-    Placement,
-    check_dynamo,
-    check_envs,
-    check_placement,
-    check_resources,
-    check_workers,
-    default_placement,
-)
+from dynamod.graph.endpoint import DynamoTransport, abstract_endpoint, api, dynamo_endpoint, endpoint
+from dynamod.graph.hooks import async_on_start, hooks, liveness, on_shutdown, readiness
+from dynamod.graph.options import Placement
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
 
-__all__ = [
-    "AbstractService",
-    "Dependency",
-    "DynamoOptions",
-    "DynamoTransport",
-    "EndpointSpec",
-    "Hooks",
-    "LeaseConfig",
-    "NotLinked",
-    "Service",
-    "abstract_endpoint",
-    "api",
-    "async_on_start",
-    "bind_dependencies",
-    "depends",
-    "dynamo_endpoint",
-    "endpoint",
-    "hooks",
-    "liveness",
-    "on_shutdown",
-    "readiness",
-    "service",
-]
+__all__ = ["AbstractService", "Dependency", "DynamoTransport", "NotLinked", "Service", "abstract_endpoint", "api"]
+__all__ += ["async_on_start", "bind_dependencies", "depends", "dynamo_endpoint", "endpoint", "hooks", "liveness"]
+__all__ += ["on_shutdown", "readiness", "service"]
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Service[Any]")
 _KNOWN = ("dynamo", "resources", "workers", "image", "envs", "app", "system_app", "config", "placement", "actor")
+
+
+Links = list[tuple["Service[Any]", "Service[Any]"]]
+"""Edges in the order in which they were made, each once."""
+
+_links: ContextVar[Links | None] = ContextVar("dynamod_links", default=None)
 
 
 class AbstractService(abc.ABC):  # noqa: B024  # the methods are those of its subclasses
@@ -108,15 +75,14 @@ class Service(Generic[T]):
             for key in options:
                 if hint := near(key, _KNOWN):  # other options are kept for whoever reads them, a misspelled one is not
                     raise UserError(f"unknown option '{key}'", hint.strip())
-            self.dynamo = check_dynamo(dynamo)
-            self.resources = check_resources(resources)
-            self.workers = check_workers(workers)
-            self.envs = check_envs(envs)
-            self.placement: Placement = check_placement(placement) or default_placement(
-                self.resources, self.dynamo.component_type
-            )
-            self.endpoints = endpoints(inner)
-            if missing := unmarked_endpoints(inner):
+            self.dynamo = checks.check_dynamo(dynamo)
+            self.resources = checks.check_resources(resources)
+            self.workers = checks.check_workers(workers)
+            self.envs = checks.check_envs(envs)
+            default = checks.default_placement(self.resources, self.dynamo.component_type)
+            self.placement: Placement = checks.check_placement(placement) or default
+            self.endpoints = endpoints.endpoints(inner)
+            if missing := endpoints.unmarked_endpoints(inner):
                 raise UserError(f"{', '.join(missing)} must be an endpoint", "put @endpoint() on it")
             self.config_model = _config_model(inner, config)
         self.dependencies = dependencies(inner)
@@ -137,17 +103,22 @@ class Service(Generic[T]):
     @property
     def abstract(self) -> bool:
         """It has abstract methods left and cannot be served itself."""
-        return inspect.isabstract(self.inner) or bool(getattr(self.inner, "__abstractmethods__", None))
+        return bool(getattr(self.inner, "__abstractmethods__", None))
 
     def dynamo_address(self) -> tuple[str, str]:
         """`(namespace, component)`."""
         return self.namespace, self.component
 
     def link(self, other: S) -> S:
-        """Add the edge self -> other to the graph being loaded; returns `other`, so that chains read left to right."""
+        """Add the edge self -> other to the graph being loaded; returns `other`, so that chains read left to right.
+
+        Outside a load it has no effect: a child process imports the graph file for its classes alone.
+        """
         if not isinstance(other, Service):
             raise UserError(f"{self.name}.link({other!r}): expected a service", "decorate the class with @service")
-        add_link(self, other)
+        links = _links.get()
+        if links is not None and not any(a is self and b is other for a, b in links):
+            links.append((self, other))
         return other
 
     def create(self, clients: Mapping[str, object] | None = None, config: Mapping[str, Any] | None = None) -> T:
@@ -175,9 +146,7 @@ class Service(Generic[T]):
         return self.inner(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or "inner" not in vars(
-            self
-        ):  # copying and inspecting look for names before we are ready
+        if name.startswith("__") or "inner" not in vars(self):  # copying looks for names before we are ready
             raise AttributeError(name)
         return getattr(self.inner, name)
 
@@ -224,6 +193,21 @@ def service(inner: type[Any] | None = None, /, **kwargs: Any) -> Any:
 
 
 @contextmanager
+def collecting() -> Iterator[Links]:
+    """Links made inside the block go to the list that it yields, and nowhere else.
+
+    They belong to the load in progress, not to the classes: the same component classes serve many graphs, and two
+    graphs loaded by one process must not see each other's links.
+    """
+    links: Links = []
+    token = _links.set(links)
+    try:
+        yield links
+    finally:
+        _links.reset(token)
+
+
+@contextmanager
 def _errors_of(name: str) -> Iterator[None]:
     """Put the service's name in front of a UserError of the block."""
     try:
@@ -234,13 +218,9 @@ def _errors_of(name: str) -> Iterator[None]:
 
 def _config_model(inner: type, given: type | None) -> type | None:
     """The model of the section. A nested `Config` that is no pydantic model is the class's own business."""
-    loaded = sys.modules.get  # who has a model has imported its library; this module stays light
-    pydantic, msgspec = loaded("pydantic"), loaded("msgspec")
     nested = getattr(inner, "Config", None)
     if given is None:
-        is_model = pydantic is not None and isinstance(nested, type) and issubclass(nested, pydantic.BaseModel)
-        return nested if is_model else None
-    models = tuple(kind for kind in (pydantic and pydantic.BaseModel, msgspec and msgspec.Struct) if kind)
-    if not isinstance(given, type) or not issubclass(given, models):
+        return nested if isinstance(nested, type) and hasattr(nested, "model_validate") else None
+    if not hasattr(given, "model_validate") and not hasattr(given, "__struct_fields__"):
         raise UserError(f"config: {given!r} is no pydantic model")
     return given

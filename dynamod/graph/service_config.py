@@ -36,12 +36,9 @@ class ServiceConfig(dict[str, Any]):
         """The configuration of this process; empty when there is none."""
         if ServiceConfig._instance is None:
             try:
-                data = json.loads(os.environ.get(ENV) or "{}")
-            except ValueError as error:
-                raise UserError(f"{ENV} is not JSON: {error}") from None
-            if not isinstance(data, dict):
-                raise UserError(f"{ENV} is not a JSON object")
-            ServiceConfig._instance = cls(cast("dict[str, Any]", data))
+                ServiceConfig._instance = cls(json.loads(os.environ.get(ENV) or "{}"))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{ENV} is not JSON, or no object: {error}") from None
         return ServiceConfig._instance
 
     @classmethod

@@ -45,10 +45,9 @@ class BlockRegistry:
     def publish(self, block_size: int) -> None:
         """An engine begins to report its blocks. Raises UserError when blocks have another size."""
         if self._block_size not in (0, block_size):
-            raise UserError(
-                f"component {self.component} publishes blocks of {self._block_size} tokens already, not {block_size}",
-                "give all publishers of a component the same kv_block_size",
-            )
+            problem = f"publishes blocks of {self._block_size} tokens already, not {block_size}"
+            hint = "give all publishers of a component the same kv_block_size"
+            raise UserError(f"component {self.component} {problem}", hint)
         for model, size in self._endpoints.values():
             self._agree(block_size, model, size)
         self._block_size = block_size
@@ -102,7 +101,7 @@ class BlockRegistry:
 
     def _agree(self, published: int, model: str, block_size: int) -> None:
         if published and published != block_size:
+            problem = f"publishes blocks of {published} tokens, model {model!r} has {block_size}"
             raise UserError(
-                f"component {self.component} publishes blocks of {published} tokens, model {model!r} has {block_size}",
-                f"register_llm(..., kv_cache_block_size={published})",
+                f"component {self.component} {problem}", f"register_llm(..., kv_cache_block_size={published})"
             )

@@ -1,7 +1,11 @@
-"""Phrases of error messages: lists of names, near names, what a value is."""
+"""Phrases of error messages: lists of names, near names, what a value is, what msgspec says of one."""
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
 
 def names(known: Iterable[str]) -> str:
@@ -42,3 +46,18 @@ def kind(value: object) -> str:
         if isinstance(value, types):
             return word
     return f"a {type(value).__name__}"
+
+
+def refusal(error: Exception) -> tuple[str, str, str]:
+    """Of a `msgspec.ValidationError`: the value's path (`a.b[0]`, or empty), the sentence, a field that is missing."""
+    text = str(error)
+    place = _PLACE.search(text)
+    missing = _MISSING.match(text)
+    return place[1] if place else "", text[: place.start()] if place else text, missing[1] if missing else ""
+
+
+def in_words(sentence: str, value: object) -> str:
+    """A sentence of msgspec as the end of one of ours: `expected int, got 'x'`. `value`: what it is about."""
+    if value is not None and not isinstance(value, dict | list) and sentence.startswith("Expected"):
+        sentence = f"{sentence.partition(', got')[0]}, got {value!r}"
+    return sentence[:1].lower() + sentence[1:].replace("`", "")

@@ -19,15 +19,8 @@ MOST = 64
 """Files."""
 
 GGUF = "model.gguf"
-FOLDER = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
+_JSON = ("config", "generation_config", "tokenizer", "tokenizer_config", "special_tokens_map", "chat_template")
+FOLDER = (*(f"{name}.json" for name in _JSON), "chat_template.jinja")
 """What `folder_source` reads of a model folder; named chat templates have a key that begins with TEMPLATE."""
 TEMPLATE = "template:"
 _TEMPLATE = re.compile(f"{TEMPLATE}[A-Za-z0-9_-][A-Za-z0-9_.-]{{0,63}}")
@@ -81,10 +74,8 @@ def read_list(data: bytes) -> list[File]:
 
 def pack(files: Mapping[str, bytes]) -> list[bytes]:
     """The items that carry the files: their list, then pieces of at most CHUNK bytes, in order."""
-    items = [write_list(files)]
-    for data in files.values():
-        items += [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
-    return items
+    data = b"".join(files.values())
+    return [write_list(files), *(data[start : start + CHUNK] for start in range(0, len(data), CHUNK))]
 
 
 class ModelBundle:

@@ -51,9 +51,8 @@ def _context(source: Source, wanted: int | None) -> int:
     if wanted < 1:
         raise UserError(f"context length {wanted} is too small", "give at least 1 token")
     if source.context_length and wanted > source.context_length:
-        raise UserError(
-            f"context length {wanted} is larger than the model's {source.context_length}", "give a smaller one"
-        )
+        problem = f"context length {wanted} is larger than the model's {source.context_length}"
+        raise UserError(problem, "give a smaller one")
     return wanted
 
 

@@ -13,9 +13,8 @@ def token_ids(ids: Sequence[int], param: str, vocab_size: int) -> None:
     """Every id is one of the vocabulary."""
     if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
         place, index = next((place, index) for place, index in enumerate(ids) if not 0 <= index < vocab_size)
-        raise BadRequest(
-            f"`{param}[{place}]` is {index}, but token ids of this model are 0 to {vocab_size - 1}", param=param
-        )
+        known = f"token ids of this model are 0 to {vocab_size - 1}"
+        raise BadRequest(f"`{param}[{place}]` is {index}, but {known}", param=param)
 
 
 def logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, float] | None:
@@ -24,10 +23,8 @@ def logit_bias(bias: Mapping[str, float] | None, vocab_size: int) -> dict[int, f
         return None
     found = {int(key): value for key, value in bias.items()}
     if (largest := max(found)) >= vocab_size:
-        raise BadRequest(
-            f"`logit_bias` has the key {largest}, but token ids of this model are 0 to {vocab_size - 1}",
-            param="logit_bias",
-        )
+        known = f"token ids of this model are 0 to {vocab_size - 1}"
+        raise BadRequest(f"`logit_bias` has the key {largest}, but {known}", param="logit_bias")
     return found
 
 
@@ -39,30 +36,28 @@ def context(prompt_tokens: int, context_length: int, param: str, *, at_least: bo
     if prompt_tokens < 1:
         raise BadRequest("The prompt is empty.", param=param)
     if context_length and prompt_tokens >= context_length:
-        raise BadRequest(
-            f"This model's maximum context length is {context_length} tokens, but the prompt has "
-            f"{'at least ' if at_least else ''}{prompt_tokens} tokens and at least one more must fit.",
-            param=param,
-            code="context_length_exceeded",
-        )
+        least = "at least " if at_least else ""
+        limit = f"This model's maximum context length is {context_length} tokens"
+        why = f"{limit}, but the prompt has {least}{prompt_tokens} tokens and at least one more must fit."
+        raise BadRequest(why, param=param, code="context_length_exceeded")
 
 
 def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     """Tools are functions with names, and a tool that must be called is one of them."""
-    names: list[str] = []
+    names = [_function_name(tool) for tool in tools or ()]
     for position, tool in enumerate(tools or ()):
-        function = tool.get("function")
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if tool.get("type") != "function" or not isinstance(name, str) or not name:
+        if tool.get("type") != "function" or not names[position]:
             raise BadRequest(f"`tools[{position}]` must be a function with a name", param=f"tools[{position}]")
-        names.append(name)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
         if choice == "required" and not names:
             raise BadRequest('`tool_choice` "required" needs `tools`', param="tool_choice")
-    elif choice is not None:
-        function = choice.get("function") if isinstance(choice, Mapping) else None
-        name = function.get("name") if isinstance(function, Mapping) else None
-        if not isinstance(name, str) or name not in names:
-            raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+    elif choice is not None and (name := _function_name(choice)) not in names:
+        raise BadRequest(f"`tool_choice` names {name!r}, which is not among the tools", param="tool_choice")
+
+
+def _function_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else ""

@@ -8,10 +8,14 @@ from dynamod.message.worker import Sampling, Stops
 
 from . import checks
 
+_AS_SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "use_beam_search", "length_penalty", "seed")
+
 
 def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
     """Lower everything that ends an answer; `fit` cuts it to the context. Raises BadRequest."""
-    ignore_eos = ignores_eos(request)
+    ignore_eos = request.ignore_eos
+    if ignore_eos is None and request.nvext is not None:
+        ignore_eos = request.nvext.ignore_eos
     extra, stop = request.stop_token_ids or (), request.stop
     checks.token_ids(extra, "stop_token_ids", vocab_size)
     hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
@@ -33,13 +37,6 @@ def fit(stops: Stops, rest: int) -> Stops:
     return msgspec.structs.replace(stops, max_tokens=limit, min_tokens=None if least is None else min(least, limit))
 
 
-def ignores_eos(request: Common) -> bool | None:
-    """Top-level `ignore_eos`, else the one of nvext."""
-    if request.ignore_eos is not None or request.nvext is None:
-        return request.ignore_eos
-    return request.nvext.ignore_eos
-
-
 def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
     """Lower everything that chooses tokens. Raises BadRequest.
 
@@ -54,18 +51,12 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
     if top_k is None and "top_k" in card.sampling_defaults:
         top_k = int(card.sampling_defaults["top_k"])
     return Sampling(
-        n=request.n,
-        best_of=request.best_of,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
+        **{name: getattr(request, name) for name in _AS_SENT},
         repetition_penalty=default("repetition_penalty") if repetition is None else repetition,
         temperature=default("temperature") if temperature is None else temperature,
         top_p=default("top_p") if request.top_p is None else request.top_p,
         top_k=-1 if top_k == 0 else top_k,
         min_p=default("min_p") if request.min_p is None else request.min_p,
-        use_beam_search=request.use_beam_search,
-        length_penalty=request.length_penalty,
-        seed=request.seed,
         logit_bias=checks.logit_bias(request.logit_bias, vocab_size),
         logprobs=request.alternatives,
     )

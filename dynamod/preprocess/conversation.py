@@ -35,12 +35,8 @@ def _check_part(part: Part, where: str) -> None:
         raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")
 
 
-def messages_of(request: ChatRequest) -> list[dict[str, Any]]:
-    """One dict per message, content as text."""
-    return [_message(message) for message in request.messages]
-
-
-def _message(message: Message) -> dict[str, Any]:
+def as_dict(message: Message) -> dict[str, Any]:
+    """A message with its content as text."""
     found: dict[str, Any] = {"role": message.role, "content": text_of(message.content)}
     if message.tool_calls:
         found["tool_calls"] = [_call(call) for call in message.tool_calls]

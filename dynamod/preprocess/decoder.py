@@ -1,40 +1,14 @@
 """Incremental detokenisation: ids in as they come, text out, never half a character.
 
 `make_decoder` picks by what the tokenizer is; all three kinds have `push`, `token` and `flush`. One decoder serves one
-answer.
+answer. Ids that the vocabulary lacks decode to nothing.
 """
 
 from codecs import utf_8_decode
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from .table import Table
-
-
-class Decoder(Protocol):
-    """One answer's detokeniser. Ids that the vocabulary lacks decode to nothing."""
-
-    def push(self, ids: Sequence[int]) -> str:
-        """Return the characters that `ids` complete."""
-        ...
-
-    def token(self, index: int) -> str:
-        """`push` of one id."""
-        ...
-
-    def flush(self) -> str:
-        """Return what an unfinished character leaves: U+FFFD, or nothing. The answer has ended."""
-        ...
-
-
-def make_decoder(table: Table | None, reference: Any, *, skip_special: bool, continuing: bool) -> Decoder:
-    """Return a new decoder. `continuing`: the ids follow other text, so a space at the start belongs to the answer."""
-    if table is None:
-        return StreamDecoder(reference, skip_special)
-    pieces, texts = (table.plain, table.plain_texts) if skip_special else (table.full, table.full_texts)
-    if table.lead == "keep" or continuing:
-        return TableDecoder(pieces, texts, table.errors)
-    return LeadDecoder(pieces, texts, table)
 
 
 class TableDecoder:
@@ -148,10 +122,9 @@ class StreamDecoder:
         """Return the characters that `ids` complete."""
         texts: list[str] = []
         for index in ids:
+            self._pending.append(index)
             text = self._stream.step(self._reference, index)
-            if text is None:
-                self._pending.append(index)
-            else:
+            if text is not None:
                 self._pending.clear()
                 texts.append(text)
         return "".join(texts)
@@ -164,3 +137,16 @@ class StreamDecoder:
         """Return what the last tokens show when nothing follows them."""
         pending, self._pending = self._pending, []
         return self._reference.decode(pending, skip_special_tokens=self._skip) if pending else ""
+
+
+Decoder = TableDecoder | StreamDecoder
+
+
+def make_decoder(table: Table | None, reference: Any, *, skip_special: bool, continuing: bool) -> Decoder:
+    """Return a new decoder. `continuing`: the ids follow other text, so a space at the start belongs to the answer."""
+    if table is None:
+        return StreamDecoder(reference, skip_special)
+    pieces, texts = (table.plain, table.plain_texts) if skip_special else (table.full, table.full_texts)
+    if table.lead == "keep" or continuing:
+        return TableDecoder(pieces, texts, table.errors)
+    return LeadDecoder(pieces, texts, table)

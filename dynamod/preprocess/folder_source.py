@@ -94,10 +94,9 @@ def _id_list(value: Any) -> list[int]:
 
 
 def _context_length(configs: list[Json], tokenizing: Json) -> int:
-    for part in configs:
-        for key in _CONTEXT_KEYS:
-            if isinstance(part.get(key), int):
-                return int(part[key])
+    given = [part[key] for part in configs for key in _CONTEXT_KEYS if isinstance(part.get(key), int)]
+    if given:
+        return int(given[0])
     length = tokenizing.get("model_max_length")
     return int(length) if isinstance(length, int | float) and 0 < length < _UNSET_LENGTH else 0
 
@@ -105,14 +104,9 @@ def _context_length(configs: list[Json], tokenizing: Json) -> int:
 def _special_tokens(folder: Path, tokenizing: Json) -> dict[str, str]:
     """By role; a token is given as its text or as an AddedToken object."""
     source = {**_read(folder, "special_tokens_map.json"), **tokenizing}
-    found: dict[str, str] = {}
-    for key in _TOKEN_KEYS:
-        value = source.get(key)
-        if isinstance(value, dict):
-            value = cast(Json, value).get("content")
-        if isinstance(value, str):
-            found[key] = value
-    return found
+    given = {key: source.get(key) for key in _TOKEN_KEYS}
+    texts = {key: value.get("content") if isinstance(value, dict) else value for key, value in given.items()}
+    return {key: text for key, text in texts.items() if isinstance(text, str)}
 
 
 def _ids(tokenizer_file: Path, tokenizing: Json) -> dict[str, int]:
@@ -123,33 +117,25 @@ def _ids(tokenizer_file: Path, tokenizing: Json) -> dict[str, int]:
         raise UserError(f"{tokenizer_file} is not a tokenizer file: {error}") from None
     found = {token.content: token.id for token in added}
     more = tokenizing.get("added_tokens_decoder")
-    if isinstance(more, dict):
-        for key, value in cast(dict[str, Any], more).items():
-            if isinstance(value, dict) and key.isdecimal() and isinstance(value.get("content"), str):
-                found.setdefault(cast(str, value["content"]), int(key))
+    for key, value in cast(Json, more).items() if isinstance(more, dict) else ():
+        if isinstance(value, dict) and key.isdecimal() and isinstance(value.get("content"), str):
+            found.setdefault(cast(str, value["content"]), int(key))
     return found
 
 
 def _templates(folder: Path, tokenizing: Json) -> dict[str, str]:
     """Chat templates by name. A chat_template.jinja file wins over tokenizer_config.json, as in transformers."""
-    found: dict[str, str] = {}
     given = tokenizing.get("chat_template")
-    if isinstance(given, str):
-        found["default"] = given
-    elif isinstance(given, list):
-        for item in given:
-            if isinstance(item, dict) and isinstance(item.get("template"), str):
-                found[str(cast(Json, item).get("name", "default"))] = item["template"]
+    items = given if isinstance(given, list) else [{"template": given}]
+    found = {str(item.get("name", "default")): item.get("template") for item in items if isinstance(item, dict)}
     single = folder / "chat_template.jinja"
     if single.is_file():
         found["default"] = single.read_text("utf-8")
-    elif "default" not in found:
-        legacy = _read(folder, "chat_template.json").get("chat_template")  # multimodal processors
-        if isinstance(legacy, str):
-            found["default"] = legacy
+    elif not isinstance(found.get("default"), str):
+        found["default"] = _read(folder, "chat_template.json").get("chat_template")  # multimodal processors
     for extra in sorted(folder.glob("additional_chat_templates/*.jinja")):
         found[extra.stem] = extra.read_text("utf-8")
-    return found
+    return {name: text for name, text in found.items() if isinstance(text, str)}
 
 
 def _sampling(generation: Json) -> dict[str, float]:

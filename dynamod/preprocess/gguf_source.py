@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from .gguf_file import Metadata, read_metadata
 from .gguf_tokenizer import build_tokenizer
@@ -22,22 +21,16 @@ _CONTROL = 3
 
 def gguf_source(path: Path) -> Source:
     """Read the file's metadata once. Raises UserError when it cannot be read."""
-    return source_of(read_metadata(path), path)
-
-
-def source_of(metadata: Metadata, path: Path) -> Source:
-    """The `Source` of metadata that has been read."""
+    metadata = read_metadata(path)
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     templates = {
         key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": value
         for key, value in metadata.items()
         if key.startswith("tokenizer.chat_template") and isinstance(value, str)
     }
-    special: dict[str, str] = {}
-    for role, key in {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}.items():
-        index = metadata.get(f"tokenizer.ggml.{key}_token_id")
-        if index is not None and index < len(tokens):
-            special[f"{role}_token"] = tokens[index]
+    roles = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+    ids = {role: metadata.get(f"tokenizer.ggml.{key}_token_id") for role, key in roles.items()}
+    special = {role: tokens[index] for role, index in ids.items() if index is not None and index < len(tokens)}
     return Source(
         path=path,
         context_length=int(metadata.get(f"{metadata.get('general.architecture', '')}.context_length", 0)),
@@ -54,19 +47,13 @@ def source_of(metadata: Metadata, path: Path) -> Source:
 def _eos_ids(metadata: Metadata, tokens: list[str]) -> tuple[int, ...]:
     named = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
     types = metadata.get("tokenizer.ggml.token_type", [])
-    ends = [
-        index
-        for index, kind in enumerate(types)
-        if kind == _CONTROL and index < len(tokens) and tokens[index] in _TURN_ENDS
-    ]
+    pairs = zip(tokens, types, strict=False)
+    ends = [index for index, (token, kind) in enumerate(pairs) if kind == _CONTROL and token in _TURN_ENDS]
     return tuple(dict.fromkeys(index for index in (*named, *ends) if index is not None))
 
 
 def _content(metadata: Metadata) -> list[bytes]:
     """Every tokenizer key but the templates, which the card adds for both forms."""
-    found: list[bytes] = []
-    for key in sorted(metadata):
-        if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
-            value: Any = metadata[key]
-            found.append(json.dumps([key, value], ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    return found
+    keys = [key for key in sorted(metadata) if key.startswith("tokenizer.") and "chat_template" not in key]
+    texts = [json.dumps([key, metadata[key]], ensure_ascii=False) for key in keys]
+    return [text.encode("utf-8", "surrogatepass") for text in texts]

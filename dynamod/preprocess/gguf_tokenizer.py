@@ -23,10 +23,8 @@ def build_tokenizer(metadata: Metadata) -> Any:
     """Return the tokenizer that the file describes. Raises UserError for a kind that is not known."""
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in _KINDS:
-        raise UserError(
-            f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}",
-            "give the original model folder with --model-config",
-        )
+        problem = f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}"
+        raise UserError(problem, "give the original model folder with --model-config")
     try:
         tokenizer = _KINDS[kind](metadata)
     except (KeyError, IndexError) as error:
@@ -35,31 +33,20 @@ def build_tokenizer(metadata: Metadata) -> Any:
     return tokenizer
 
 
-def _split_of(metadata: Metadata) -> Split:
-    """The pre-tokenizer's description; GPT-2's, with a warning, for a name that is not known."""
-    name = metadata.get("tokenizer.ggml.pre", "default")
-    if name not in PRE_TOKENIZERS:
-        log.warning("GGUF pre-tokenizer %r is not known, using gpt-2: token ids may differ from training", name)
-    return PRE_TOKENIZERS.get(name, Split())
-
-
 def _vocabulary(metadata: Metadata) -> dict[str, int]:
     """Token to id; of equal texts the first keeps it."""
-    found: dict[str, int] = {}
-    for index, token in enumerate(metadata["tokenizer.ggml.tokens"]):
-        found.setdefault(token, index)
-    return found
+    return {token: index for index, token in reversed(list(enumerate(metadata["tokenizer.ggml.tokens"])))}
 
 
 def _byte_level(metadata: Metadata) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    vocabulary, split = _vocabulary(metadata), _split_of(metadata)
-    merges: list[tuple[str, str]] = []
-    for line in metadata["tokenizer.ggml.merges"]:
-        left, _, right = line.partition(" ")
-        if left in vocabulary and right in vocabulary and left + right in vocabulary:
-            merges.append((left, right))
+    vocabulary, name = _vocabulary(metadata), metadata.get("tokenizer.ggml.pre", "default")
+    if name not in PRE_TOKENIZERS:
+        log.warning("GGUF pre-tokenizer %r is not known, using gpt-2: token ids may differ from training", name)
+    split = PRE_TOKENIZERS.get(name, Split())
+    cuts = (line.partition(" ") for line in metadata["tokenizer.ggml.merges"])
+    merges = [(a, b) for a, _, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split.whole))
     if split.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -115,11 +102,7 @@ def _unigram(metadata: Metadata) -> Any:
     return tokenizer
 
 
-_KINDS: dict[str, Callable[[Metadata], Any]] = {
-    "gpt2": _byte_level,
-    "llama": _sentencepiece_bpe,
-    "t5": _unigram,
-}
+_KINDS: dict[str, Callable[[Metadata], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece_bpe, "t5": _unigram}
 
 
 def _unknown(metadata: Metadata) -> str | None:
@@ -145,27 +128,23 @@ def _begin_and_end(tokenizer: Any, metadata: Metadata, *, bos: bool) -> None:
     """What `add_special` adds around a text: BOS and EOS as the file wants them."""
     from tokenizers import processors
 
-    tokens = metadata["tokenizer.ggml.tokens"]
-    wanted: list[str] = []
-    ids: list[tuple[str, int]] = []
+    tokens, ids = metadata["tokenizer.ggml.tokens"], dict[str, int]()
+    around: dict[str, list[str]] = {"bos": [], "eos": []}
     for key, default in (("bos", bos), ("eos", False)):
         index = metadata.get(f"tokenizer.ggml.{key}_token_id")
         if index is not None and index < len(tokens) and metadata.get(f"tokenizer.ggml.add_{key}_token", default):
-            wanted.append(key)
-            ids.append((tokens[index], index))
+            around[key].append(tokens[index])
+            ids[tokens[index]] = index
     if ids:
-        parts = [text if key == "bos" else "" for key, (text, _) in zip(wanted, ids, strict=True)]
-        tail = [text if key == "eos" else "" for key, (text, _) in zip(wanted, ids, strict=True)]
-        single = [part for part in (*parts, "$A", *tail) if part]
-        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=list(dict.fromkeys(ids)))
+        single = [*around["bos"], "$A", *around["eos"]]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=list(ids.items()))
 
 
 def _add_tokens(tokenizer: Any, metadata: Metadata) -> None:
     """Tokens that are found in text as they stand: control tokens (hidden in answers) and user-defined ones."""
     from tokenizers import AddedToken
 
-    tokens = metadata["tokenizer.ggml.tokens"]
-    types = metadata.get("tokenizer.ggml.token_type") or []
+    tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type") or []
     control = [text for text, kind in zip(tokens, types, strict=False) if kind in (_CONTROL, _UNKNOWN) and text]
     defined = [text for text, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED and text]
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])

@@ -33,13 +33,12 @@ def locate(name: str, *, download: bool = True) -> Path:
             return path
     if not may_be_repository(name):
         raise UserError(f"model {name!r} is neither a path on this machine nor org/name on Hugging Face", _hint(name))
-    repository, _, file = _split(name.removeprefix(_PREFIX))
-    return _fetch(repository, file, download=download)
+    return _fetch(*_split(name), download=download)
 
 
 def may_be_repository(name: str) -> bool:
     """Whether a name that is no path here may name a repository on Hugging Face, or a file of one."""
-    repository, _, file = _split(name.removeprefix(_PREFIX))
+    repository, file = _split(name)
     looks_local = name.startswith((".", "/", "~")) or (name.endswith(".gguf") and not file)
     return not looks_local and _REPOSITORY.fullmatch(repository) is not None
 
@@ -53,7 +52,7 @@ def model_name(name: str, path: Path) -> str:
     if name in _SHIPPED:
         return "sample"
     local = not name.startswith(_PREFIX) and Path(name).expanduser().exists()
-    repository, _, file = _split(name.removeprefix(_PREFIX))
+    repository, file = _split(name)
     if not local and not file and _REPOSITORY.fullmatch(repository):
         return repository
     path = Path(path).expanduser().absolute()
@@ -63,10 +62,10 @@ def model_name(name: str, path: Path) -> str:
     return f"{cached[1]}/{cached[2]}" if cached else path.name
 
 
-def _split(name: str) -> tuple[str, str, str]:
-    """`org/name/file` as (org/name, "/", file); without file the last two are empty."""
-    parts = name.split("/", 2)
-    return ("/".join(parts[:2]), "/", parts[2]) if len(parts) == 3 and parts[2] else (name.rstrip("/"), "", "")
+def _split(name: str) -> tuple[str, str]:
+    """`org/name/file`, perhaps behind hf://, as (org/name, file); the file may be empty."""
+    organisation, repository, file = [*name.removeprefix(_PREFIX).split("/", 2), "", ""][:3]
+    return f"{organisation}/{repository}".rstrip("/"), file
 
 
 def _hint(name: str) -> str:
@@ -109,7 +108,7 @@ def _fetch(repository: str, file: str, *, download: bool) -> Path:
 def _unwanted(hub: Any, repository: str) -> list[str]:
     """Patterns not to download: other frameworks always, pickles where the repository has safetensors."""
     try:
-        files = hub.HfApi().list_repo_files(repository)
+        safe = any(item.endswith(".safetensors") for item in hub.HfApi().list_repo_files(repository))
     except Exception:  # whatever it is, snapshot_download meets it too, after a look into the cache
-        return [*_NEVER, *_PICKLES]
-    return [*_NEVER, *_PICKLES] if any(item.endswith(".safetensors") for item in files) else [*_NEVER]
+        safe = True
+    return [*_NEVER, *_PICKLES] if safe else [*_NEVER]

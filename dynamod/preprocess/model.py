@@ -16,7 +16,7 @@ from dynamod.message.worker import Generate, Sampling, Stops
 
 from . import checks
 from .conditions import fit, sampling_of, stops_of
-from .conversation import kwargs_of, last_user_text, messages_of, tools_of
+from .conversation import as_dict, kwargs_of, last_user_text, tools_of
 from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
@@ -55,11 +55,8 @@ class Model:
         source = open_card(card)
         tokens = dict(source.tokens)
         bos, eos = tokens.pop("bos_token", ""), tokens.pop("eos_token", "")
-        templates = {
-            name: ChatTemplate(text, bos, eos, tokens=tokens)
-            for name, text in source.templates.items()
-            if name in ("default", "tool_use")
-        }
+        kept = source.templates.keys() & {"default", "tool_use"}
+        templates = {name: ChatTemplate(source.templates[name], bos, eos, tokens=tokens) for name in kept}
         return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend), templates)
 
     def prepare_chat(self, request: ChatRequest) -> Prepared:
@@ -109,20 +106,17 @@ class Model:
 
     def render(self, request: ChatRequest) -> str:
         """Return the formatted prompt of a chat request. Raises BadRequest."""
-        messages, tools, kwargs = messages_of(request), tools_of(request), kwargs_of(request)
+        messages, tools, kwargs = [*map(as_dict, request.messages)], tools_of(request), kwargs_of(request)
         template = self.templates.get("tool_use") if tools else None
         template = template or self.templates.get("default") or self.templates.get("tool_use")
         if template is None:
-            raise BadRequest(
-                f"The model {self.card.name!r} has no chat template; use /v1/completions.", param="messages"
-            )
+            why = f"The model {self.card.name!r} has no chat template; use /v1/completions."
+            raise BadRequest(why, param="messages")
         proceed = request.continue_final_message or False
         generate = not proceed if request.add_generation_prompt is None else request.add_generation_prompt
         if proceed and generate:
-            raise BadRequest(
-                "`continue_final_message` and `add_generation_prompt` exclude each other",
-                param="continue_final_message",
-            )
+            why = "`continue_final_message` and `add_generation_prompt` exclude each other"
+            raise BadRequest(why, param="continue_final_message")
         text = template.render(messages, tools, generate, **kwargs)
         return _without_end(text, messages[-1].get("content") or "") if proceed else text
 

@@ -65,8 +65,7 @@ def collect(card: ModelCard) -> dict[str, bytes]:
     if path.is_dir():
         return _collect_folder(path)
 
-    from .gguf_cut import needed, to_bytes
-    from .gguf_file import read_metadata
+    from .gguf_file import needed, read_metadata, to_bytes
 
     data = to_bytes(needed(read_metadata(path)))
     _fits(path, len(data))
@@ -86,10 +85,8 @@ def _collect_folder(folder: Path) -> dict[str, bytes]:
 
 def _fits(path: Path, size: int) -> None:
     if size > LIMIT:
-        raise UserError(
-            f"the tokenizer of {path} has {size >> 20} MB, at most {LIMIT >> 20} MB are sent to other machines",
-            "copy the model's files to the frontend's machine, to the same path",
-        )
+        problem = f"the tokenizer of {path} has {size >> 20} MB, at most {LIMIT >> 20} MB are sent to other machines"
+        raise UserError(problem, "copy the model's files to the frontend's machine, to the same path")
 
 
 # The ingress's side.

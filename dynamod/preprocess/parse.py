@@ -9,20 +9,19 @@ import msgspec
 from msgspec import inspect
 
 from dynamod.message.errors import BadRequest
+from dynamod.message.hints import in_words, refusal
 
 T = TypeVar("T", bound=msgspec.Struct)
 Number = inspect.IntType | inspect.FloatType
 
-_PATH = re.compile(r" - at (?:`key` in )?`\$([^`]*)`$")
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-_FIELD = re.compile(r"^Object missing required field `([^`]*)`")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
 _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
+_WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _type_info = cache(inspect.type_info)
-_BROKEN = (UnicodeDecodeError, RecursionError)
 
 
 class Parser(Generic[T]):
@@ -38,28 +37,20 @@ class Parser(Generic[T]):
         """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame."""
         try:
             return self._decoder.decode(body), 0
-        except msgspec.ValidationError as error:
+        except _WRONG as error:
             if not str(error).startswith(_UNKNOWN):
-                raise _explain(error, self._kind, body) from error
-        except (msgspec.DecodeError, *_BROKEN) as error:
-            raise _not_json(body, error) from error
-        return self._without_unknown(body, reject_unknown)
-
-    def _without_unknown(self, body: bytes, reject: bool) -> tuple[T, int]:
+                raise _refused(error, self._kind, body) from error
+        check_json(body)
+        fields = self._raw.decode(body)
+        unknown = [name for name in fields if name not in self._known]
+        if reject_unknown:
+            raise BadRequest(f"unknown field: {', '.join(unknown[:8])}", param=unknown[0], code="unknown_parameter")
+        for name in unknown:
+            del fields[name]
         try:
-            check_json(body)
-            fields = self._raw.decode(body)
-            unknown = [name for name in fields if name not in self._known]
-            if reject:
-                names = ", ".join(unknown[:8])
-                raise BadRequest(f"unknown field: {names}", param=unknown[0], code="unknown_parameter")
-            for name in unknown:
-                del fields[name]
             return self._decoder.decode(msgspec.json.encode(fields)), len(unknown)
-        except msgspec.ValidationError as error:
-            raise _explain(error, self._kind, body) from error
-        except (msgspec.DecodeError, *_BROKEN) as error:
-            raise _not_json(body, error) from error
+        except _WRONG as error:
+            raise _refused(error, self._kind, body) from error
 
 
 def check_json(body: bytes) -> Any:
@@ -69,48 +60,44 @@ def check_json(body: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(body)
-    except msgspec.ValidationError as error:
-        raise _explain(error, dict, body) from error
-    except (msgspec.DecodeError, *_BROKEN) as error:
-        raise _not_json(body, error) from error
+    except _WRONG as error:
+        raise _refused(error, dict, body) from error
 
 
-def _explain(error: msgspec.ValidationError, kind: Any, body: bytes) -> BadRequest:
-    message = str(error)
-    found = _PATH.search(message)
-    path = found[1].lstrip(".") if found else ""
-    text = message[: found.start()] if found else message
-    if missing := _FIELD.match(text):
-        path = f"{path}.{missing[1]}" if path else missing[1]
+def _refused(error: Exception, kind: Any, body: bytes) -> BadRequest:
+    if not isinstance(error, msgspec.ValidationError):
+        return _not_json(body, error)
+    path, text, missing = refusal(error)
+    if missing:
+        path = f"{path}.{missing}" if path else missing
         return BadRequest(f"`{path}` is required", param=path, code="missing_required_parameter")
-    if _RANGE.match(text) and (refusal := _out_of_range(kind, body, path)):
-        return refusal
+    if _RANGE.match(text) and (found := _out_of_range(kind, body, path)):
+        return found
     if length := _LENGTH.match(text):
-        return _wrong_length(path, *length.groups())
+        kind, sign, bound = length.groups()
+        unit = "characters" if kind == "str" else "entries"
+        problem = "must not be empty" if sign == ">" else f"has more than {bound} {unit}"
+        return BadRequest(f"`{path}` {problem}", param=path)
     if _PATTERN.match(text):
         return BadRequest(f"`{path}` has a key that is no token id", param=path)
-    text = text[:1].lower() + text[1:].replace("`", "")
+    text = in_words(text, None)
     if not path:
         return BadRequest(f"the body must be a JSON object with the request's fields: {text}")
-    param = path.split("[...]", 1)[0]
-    return BadRequest(f"`{path}`: {text}", param=param, code="invalid_type")
+    return BadRequest(f"`{path}`: {text}", param=path.split("[...]", 1)[0], code="invalid_type")
 
 
 def _out_of_range(kind: Any, body: bytes, path: str) -> BadRequest | None:
     """None: the value is not to be found, because its key is in the body twice."""
     steps = [name or place for name, place in _STEP.findall(path)]
     for allowed, value in _numbers(_type_info(kind), check_json(body), steps):
-        if _outside(allowed, value):
-            shown = _shown(value) if abs(value) < 1e18 else "out of range"
-            text = f"`{path}` is {shown}; it must be {_bounds(allowed)}"
-            return BadRequest(text, param=_IN_LIST.sub("", path))  # ids of a list are one value to the client
+        low, high = allowed.gt if allowed.ge is None else allowed.ge, allowed.le
+        if low is None or high is None or (low <= value <= high and value != allowed.gt):
+            continue  # all ranges have two bounds
+        shown = _shown(value) if abs(value) < 1e18 else "out of range"
+        inside = "between {} and {}" if allowed.gt is None else "above {} and at most {}"
+        text = f"`{path}` is {shown}; it must be {inside.format(_shown(low), _shown(high))}"
+        return BadRequest(text, param=_IN_LIST.sub("", path))  # ids of a list are one value to the client
     return None
-
-
-def _outside(allowed: Number, value: float) -> bool:
-    """All ranges have two bounds."""
-    low = allowed.gt if allowed.ge is None else allowed.ge
-    return low is not None and allowed.le is not None and (not low <= value <= allowed.le or value == allowed.gt)
 
 
 def _numbers(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[tuple[Number, float]]:
@@ -133,27 +120,16 @@ def _numbers(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[t
                 yield from _numbers(node.value_type, one, steps[1:])
 
 
-def _bounds(allowed: Number) -> str:
-    if allowed.ge is None:
-        return f"above {_shown(allowed.gt)} and at most {_shown(allowed.le)}"
-    return f"between {_shown(allowed.ge)} and {_shown(allowed.le)}"
-
-
 def _shown(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _wrong_length(path: str, kind: str, sign: str, bound: str) -> BadRequest:
-    if sign == ">":
-        return BadRequest(f"`{path}` must not be empty", param=path)
-    return BadRequest(f"`{path}` has more than {bound} {'characters' if kind == 'str' else 'entries'}", param=path)
-
-
 def _not_json(body: bytes, error: Exception) -> BadRequest:
+    problem = f"the body is not valid JSON: {error}"
     if not body.strip():
-        return BadRequest("the body is empty; send a JSON object", code="invalid_json")
-    if isinstance(error, RecursionError):
-        return BadRequest("the JSON is nested too deeply", code="invalid_json")
-    if isinstance(error, UnicodeDecodeError):
-        return BadRequest("the body is not valid UTF-8", code="invalid_json")
-    return BadRequest(f"the body is not valid JSON: {error}", code="invalid_json")
+        problem = "the body is empty; send a JSON object"
+    elif isinstance(error, RecursionError):
+        problem = "the JSON is nested too deeply"
+    elif isinstance(error, UnicodeDecodeError):
+        problem = "the body is not valid UTF-8"
+    return BadRequest(problem, code="invalid_json")

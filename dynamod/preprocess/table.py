@@ -78,11 +78,8 @@ def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:
     for index, token in tokenizer.get_added_tokens_decoder().items():
         if token.special and index < len(plain):
             plain[index] = b""
-    spaces: dict[int, bytes] = {}
-    if rule.lead == "remove":
-        spaces = {
-            index: rule.convert(token.replace(rule.mark, "")) for token, index in vocabulary.items() if " " in token
-        }
+    real = {index: token for token, index in vocabulary.items() if " " in token} if rule.lead == "remove" else {}
+    spaces = {index: rule.convert(token.replace(rule.mark, "")) for index, token in real.items()}
     return Table(full, plain, rule.lead, rule.strip, rule.errors, spaces)
 
 
@@ -128,17 +125,10 @@ def _spaced(mark: str, *, byte_fallback: bool) -> Callable[[str], bytes]:
     return convert
 
 
-def _alphabet() -> dict[int, str]:
-    """Byte-level BPE's letters to bytes as code points: printable bytes stand for themselves, others from U+0100 up."""
-    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    rest = [byte for byte in range(256) if byte not in plain]
-    # A letter outside the alphabet must not pass for a byte: it becomes one that Latin-1 cannot encode.
-    table = dict.fromkeys(rest, "\uffff")
-    table.update({0x100 + position: chr(byte) for position, byte in enumerate(rest)})
-    return table
-
-
-_ALPHABET = _alphabet()
+# Byte-level BPE's letters to bytes as code points: printable bytes stand for themselves, others from U+0100 up. A
+# letter outside the alphabet must not pass for a byte: it becomes one that Latin-1 cannot encode.
+_OTHERS = [byte for byte in range(256) if byte not in {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}]
+_ALPHABET = dict.fromkeys(_OTHERS, "\uffff") | {0x100 + place: chr(byte) for place, byte in enumerate(_OTHERS)}
 
 
 def _byte_level(token: str) -> bytes:

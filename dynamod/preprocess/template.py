@@ -9,7 +9,7 @@ import logging
 import re
 from collections.abc import Callable
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from dynamod.message.errors import BadRequest, UserError
@@ -53,9 +53,8 @@ class ChatTemplate:
         try:
             self._render = _minijinja(self._source, self._helpers)
         except Exception as error:
-            if self._other is None:
+            if not self._use_other(error):
                 raise UserError(f"the model's chat template is not valid: {_reason(error)}") from None
-            self._use_other(error)
 
     def render(
         self,
@@ -65,22 +64,25 @@ class ChatTemplate:
         **kwargs: Any,
     ) -> str:
         """Return the prompt. Raises BadRequest (param "messages") with the template's own message when it refuses."""
-        context = {
-            **self._context,
-            **kwargs,
-            "messages": messages,
-            "tools": tools,
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-        }
+        given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        context = {**self._context, **kwargs, **given, "documents": None}
         try:
             return self._render(**context)
         except Refused as error:
-            raise _refusal(str(error)) from None
+            raise _refusal(error) from None
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            return self._second_try(context, error)
+            failure = error
+        # It may be a gap in minijinja: if jinja2 can render this, it does so from here on.
+        if self.engine == "jinja2" or self._other is None:
+            raise _refusal(failure)
+        try:
+            text = self._other(**context)
+        except Exception as error:
+            raise _refusal(error) from None
+        self._use_other(failure)
+        return text
 
     @cached_property
     def _other(self) -> Render | None:
@@ -91,25 +93,16 @@ class ChatTemplate:
             log.debug("no jinja2 for the chat template: %s", error)
             return None
 
-    def _use_other(self, error: BaseException) -> None:
-        assert self._other is not None
+    def _use_other(self, error: BaseException) -> bool:
+        if self._other is None:
+            return False
         log.warning("minijinja cannot render the chat template (%s), jinja2 does from here on", _reason(error))
         self.engine, self._render = "jinja2", self._other
-
-    def _second_try(self, context: dict[str, Any], error: BaseException) -> str:
-        """A failure may be a gap in minijinja: if jinja2 can render this, it does so from here on."""
-        if self.engine == "jinja2" or self._other is None:
-            raise _refusal(_reason(error)) from None
-        try:
-            text = self._other(**context)
-        except Exception as second:
-            raise _refusal(_reason(second)) from None
-        self._use_other(error)
-        return text
+        return True
 
 
-def _refusal(reason: str) -> BadRequest:
-    return BadRequest(f"The model's chat template refused the messages: {reason}", param="messages")
+def _refusal(error: BaseException) -> BadRequest:
+    return BadRequest(f"The model's chat template refused the messages: {_reason(error)}", param="messages")
 
 
 def _reason(error: BaseException) -> str:
@@ -141,23 +134,10 @@ def to_json(
 def _minijinja(source: str, helpers: dict[str, Any]) -> Render:
     from minijinja import Environment
 
-    environment = Environment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        filters={"tojson": to_json},
-        globals=helpers,
-        auto_escape_callback=_no_escape,
-    )
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, filters={"tojson": to_json}, globals=helpers)
+    environment.auto_escape_callback = lambda _name: False
     environment.add_template("chat", source)
-
-    def render(**context: Any) -> str:
-        return environment.render_template("chat", **context)
-
-    return render
-
-
-def _no_escape(name: str) -> bool:
-    return False
+    return partial(environment.render_template, "chat")
 
 
 def _jinja2(source: str, helpers: dict[str, Any]) -> Render:

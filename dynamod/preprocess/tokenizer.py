@@ -60,9 +60,7 @@ class Tokenizer:
         served before; the ids are the same. May run in a thread while others encode.
         """
         reference = self._reference
-        if reference is None or self._fast is not None:
-            return
-        fast = _fastokens(reference, self._source)
+        fast = None if self._fast is not None else _fastokens(reference, self._source)
         if fast is None:
             return
         self._literal = not _agree(fast, reference, _LITERAL)
@@ -85,25 +83,20 @@ class Tokenizer:
         `add_special` puts before and behind what the model wants there (BOS), but a BOS that the text itself starts
         with is not doubled. Raises BadRequest for text that is no Unicode (lone surrogates).
         """
-        reference = self._reference  # read before `_fast`, which is set before the reference is dropped
-        try:
-            if reference is None or self.backend_for(text) == "fastokens":
-                ids: list[int] = self._fast.encode(text, add_special).ids
-            else:
-                ids = reference.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
-        except (UnicodeEncodeError, TypeError):
-            raise _not_unicode() from None
-        return ids[1:] if add_special and self._doubled(ids) else ids
+        return list(unpack(self.encode_packed(text, add_special)))
 
     def encode_packed(self, text: str, add_special: bool = False) -> bytes:
         """Return `message.tokens.pack(encode(...))`, without a Python int per token where the backend allows."""
-        if self.backend_for(text) == "tokenizers":
-            return pack(self.encode(text, add_special))  # which may find `fastokens` by now: the same ids
+        reference = self._reference  # read before `_fast`, which is set before the reference is dropped
         try:
-            data: bytes = self._fast.encode_batch_flat([text], add_special)[0]
-        except UnicodeEncodeError:
-            raise _not_unicode() from None
-        return data[4:] if add_special and self._doubled(unpack(data[:8])) else data
+            if reference is None or self.backend_for(text) == "fastokens":
+                data: bytes = self._fast.encode_batch_flat([text], add_special)[0]
+            else:
+                data = pack(reference.encode_batch_fast([text], add_special_tokens=add_special)[0].ids)
+        except (UnicodeEncodeError, TypeError):
+            raise BadRequest("The text contains lone surrogates and is not valid Unicode.") from None
+        first = unpack(data[:8]) if add_special else ()
+        return data[4:] if len(first) == 2 and first[0] == first[1] == self.bos_id else data
 
     def backend_for(self, text: str) -> Backend:
         """Return who encodes `text`: `backend`, but for the few texts that it is known to encode wrongly."""
@@ -133,13 +126,6 @@ class Tokenizer:
         """Return how the vocabulary writes the token of an id, e.g. "Ġhello"; "" for an id without a token."""
         found: str | None = (self._reference or self._fast).id_to_token(index)
         return found or ""
-
-    def _doubled(self, ids: Any) -> bool:
-        return self.bos_id is not None and len(ids) > 1 and ids[0] == ids[1] == self.bos_id
-
-
-def _not_unicode() -> BadRequest:
-    return BadRequest("The text contains lone surrogates and is not valid Unicode.")
 
 
 def probe_text(reference: Any) -> str:

@@ -17,7 +17,6 @@ class EventPublisher:
     def __init__(self) -> None:
         self._subscribers: list[Reply] = []
         self._pending: list[tuple[object, WorkerEvent]] = []
-        self._scheduled = False
 
     def __len__(self) -> int:
         return len(self._subscribers)
@@ -34,24 +33,18 @@ class EventPublisher:
         """Send to all subscribers, but those of the process `origin` (`Reply.origin`): it knows."""
         if not self._subscribers:
             return
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._send)
         self._pending.append((origin, event))
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
 
     def close(self, why: str) -> None:
         """The worker ends: its subscribers may subscribe again, to whoever is there then."""
         for reply in list(self._subscribers):
             reply.failed("EngineFailed", why, retry=True)
 
-    def _turn(self) -> None:
-        self._scheduled = False
-        self._send()
-
     def _send(self) -> None:
+        """Once per turn; nothing is left to do where `subscribe` has come before it."""
         pending, self._pending = self._pending, []
-        if not pending:
-            return
         for reply in list(self._subscribers):
             events = tuple([event for origin, event in pending if origin is not reply.origin])
             if events and reply.backlog >= BACKLOG:

@@ -20,10 +20,12 @@ POLL_INTERVAL = 0.01
 
 async def send_files(card: ModelCard, request: Files, reply: Reply) -> None:
     """Answer `request` with the items of `preprocess.model_files`. Whatever goes wrong ends this stream alone."""
+    from dynamod.preprocess.model_files import pack  # not needed by engines without a model
+
     reply.accepted()
     try:
         async with asyncio.timeout(request.seconds_left):
-            await _send(await asyncio.to_thread(_pack, card), reply)
+            await _send(await asyncio.to_thread(pack, card), reply)
     except UserError as error:
         log.warning("cannot send the files of model %s: %s", card.name, error.line())
         reply.failed("EngineFailed", error.line())
@@ -34,12 +36,6 @@ async def send_files(card: ModelCard, request: Files, reply: Reply) -> None:
         reply.failed("EngineFailed", f"{type(error).__name__}: {error}")
     finally:
         reply.failed("EngineFailed", "the worker ended", retry=True)  # cancelled; no effect on a reply that has ended
-
-
-def _pack(card: ModelCard) -> list[bytes]:
-    from dynamod.preprocess.model_files import pack  # not needed by engines without a model
-
-    return pack(card)
 
 
 async def _send(items: list[bytes], reply: Reply) -> None:

@@ -1,6 +1,5 @@
 """What a worker can be told: the keys of its section in a config file, and the engine's options made of them."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -10,6 +9,13 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical
 from dynamod.message.errors import UserError
 
+
+def _about(description: str) -> Meta:
+    return Meta(description=description)
+
+
+_SAME = ("context_length", "kv_cache_block_size", "migration_limit")
+"""Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -17,29 +23,23 @@ Seconds = Annotated[float, Meta(gt=0)]
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An engine with one model."""
 
-    engine: Annotated[str, Meta(description=f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE")] = DEFAULT
-    model: Annotated[str, Meta(description="folder, GGUF file, Hugging Face repository, or `sample`")] = ""
-    model_config: Annotated[str, Meta(description="tokenizer and template from here")] = ""
-    served_model_name: Annotated[str, Meta(description="name that clients use; default: from the model's path")] = ""
+    engine: Annotated[str, _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE")] = DEFAULT
+    model: Annotated[str, _about("folder, GGUF file, Hugging Face repository, or `sample`")] = ""
+    model_config: Annotated[str, _about("tokenizer and template from here")] = ""
+    served_model_name: Annotated[str, _about("name that clients use; default: from the model's path")] = ""
     endpoint: str = "generate"
-    context_length: Annotated[Positive | None, Meta(description="reduce the model's context to this")] = None
-    kv_cache_block_size: Annotated[
-        Positive | None, Meta(description="tokens per block; the engine's own (mocker 64)")
-    ] = None
+    context_length: Annotated[Positive | None, _about("reduce the model's context to this")] = None
+    kv_cache_block_size: Annotated[Positive | None, _about("tokens per block; the engine's own (mocker 64)")] = None
     migration_limit: Annotated[int, Meta(ge=0, le=1023)] = 3
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=255)] = 1
     base_gpu_id: Annotated[int, Meta(ge=0)] = 0
-    static: Annotated[
-        bool, Meta(description="serve at a fixed address that needs no discovery, and publish no model")
-    ] = False
+    static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
-        Seconds | None, Meta(description="seconds without a heartbeat: the process is unresponsive (2)")
+        Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")
     ] = None
-    stall_timeout: Annotated[Seconds | None, Meta(description="seconds that a step of the engine may take (10)")] = None
-    stall_per_token: Annotated[Seconds | None, Meta(description="seconds more for each token of the step (0.01)")] = (
-        None
-    )
-    engine_args: Annotated[dict[str, Any], Meta(description="handed to the engine as they are")] = {}
+    stall_timeout: Annotated[Seconds | None, _about("seconds that a step of the engine may take (10)")] = None
+    stall_per_token: Annotated[Seconds | None, _about("seconds more for each token of the step (0.01)")] = None
+    engine_args: Annotated[dict[str, Any], _about("handed to the engine as they are")] = {}
 
     @property
     def name(self) -> str:
@@ -48,30 +48,17 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def options(self) -> EngineOptions:
         """The engine's options, with the model found. Raises UserError."""
+        from dynamod.preprocess.locate import locate, model_name  # not needed to check settings
+
         name, path = self.name, None
-        if self.model and ENGINES[name].model:
-            path = _located(self.model)
-        if path is None and ENGINES[name].model:
-            raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
-        served = self.served_model_name
-        if not served and path is not None:
-            from dynamod.preprocess.locate import model_name
-
-            served = model_name(self.model, path)
+        if ENGINES[name].model:
+            if not self.model:
+                raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
+            path = locate(self.model)
         return EngineOptions(
-            name=served,
+            name=self.served_model_name or (model_name(self.model, path) if path is not None else ""),
             path=path,
-            config_path=_located(self.model_config) if self.model_config else None,
-            context_length=self.context_length,
-            kv_cache_block_size=self.kv_cache_block_size,
-            migration_limit=self.migration_limit,
-            tensor_parallel_size=self.tensor_parallel_size,
-            base_gpu_id=self.base_gpu_id,
+            config_path=locate(self.model_config) if self.model_config else None,
             arguments=arguments_with(self.engine, self.engine_args),
+            **{key: getattr(self, key) for key in _SAME},
         )
-
-
-def _located(model: str) -> Path:
-    from dynamod.preprocess.locate import locate  # engines without a model do not need it
-
-    return locate(model)

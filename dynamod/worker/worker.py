@@ -12,6 +12,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import RequestError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import Describe, Files, Subscribe
 from dynamod.transport.base import Reply
@@ -127,6 +128,8 @@ class Worker(Actor):
             blocks, uncached = engine.footprint(request) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             engine.submit(request, reply)
+        except RequestError as error:
+            reply.raised(error)
         except Exception as error:  # an engine's bug ends this request, not its neighbours
             log.exception("engine %s could not take request %s", engine.name, request.request_id)
             reply.failed("EngineFailed", f"{engine.name}: {type(error).__name__}: {error}")

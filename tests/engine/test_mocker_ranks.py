@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from dynamod.actor import System
 from dynamod.actor.testing import run, virtual
 from dynamod.engine.base import EngineOptions
-from dynamod.engine.mocker.engine import Mocker
-from dynamod.engine.mocker.rank import Rank
+from dynamod.engine.mocker.engine import Mocker, Rank
 from dynamod.message.kv_events import Cleared, Removed, Snapshot, Stored
 from dynamod.router.index import BlockIndex
 

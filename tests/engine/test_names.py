@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
-from dynamod.engine.names import ALIASES, DEFAULT, ENGINES, arguments_with, canonical, engine_class, typed_names
+from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, engine_class
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Chat, Generate
 
@@ -34,13 +34,6 @@ def test_files() -> None:
     for name in ("pytok", "pytok:", "echo:x.py"):
         with pytest.raises(UserError, match="file"):
             canonical(name)
-
-
-def test_the_names_for_help_texts() -> None:
-    assert DEFAULT in typed_names()
-    assert "echo_core" in typed_names()
-    assert "pystr:FILE" in typed_names()
-    assert len(typed_names()) == len(ENGINES)
 
 
 def test_the_echo_engines() -> None:

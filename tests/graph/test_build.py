@@ -5,8 +5,7 @@ from dynamod.graph.build import Node, topology
 from dynamod.graph.describe import describe
 from dynamod.graph.document import Document
 from dynamod.graph.graph import Graph
-from dynamod.graph.link import Links, collecting
-from dynamod.graph.service import Service, depends, endpoint, service
+from dynamod.graph.service import Links, Service, collecting, depends, endpoint, service
 
 N = 5
 

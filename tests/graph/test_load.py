@@ -121,8 +121,6 @@ def test_edited_files_are_read_again(project, write):
 def test_shipped_graphs_and_a_users_folder_of_the_same_name(tmp_path, write, monkeypatch):
     shipped = tmp_path / "shipped"
     monkeypatch.setattr(importing, "shipped_root", lambda: shipped)
-    for name in ("load", "search_path"):
-        monkeypatch.setattr(f"dynamod.graph.{name}.shipped_root", lambda: shipped)
     write("shipped/graphs/agg.py", HELLO)
     write("shipped/configs/agg.yaml", "Frontend: {port: 1}")
     write("user/graphs/__init__.py", "")
@@ -148,7 +146,6 @@ def test_config_names_the_graph(project):
     worker = graph.services["Worker"]
     assert worker.config == {"model": "tiny", "block-size": 64}
     assert (worker.workers, worker.envs) == (2, {"A": "one"})
-    assert worker.service_args == {"workers": 2, "envs": {"A": "one"}}
     assert graph.source == "configs/small.yaml"
     assert graph.config["Worker"]["ServiceArgs"]["workers"] == 2
     assert "graph" not in graph.config

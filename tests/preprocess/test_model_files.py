@@ -19,8 +19,7 @@ from dynamod.preprocess import bundle as bundle
 from dynamod.preprocess import model_files as ship
 from dynamod.preprocess.bundle import CHUNK, GGUF, BundleError, ModelBundle, read_list
 from dynamod.preprocess.card import read_card
-from dynamod.preprocess.gguf_cut import needed, to_bytes
-from dynamod.preprocess.gguf_file import read_metadata
+from dynamod.preprocess.gguf_file import needed, read_metadata, to_bytes
 from dynamod.preprocess.model import Model
 from dynamod.preprocess.source import open_source
 

@@ -1,7 +1,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dynamod.preprocess.stops import StopMatcher
+from dynamod.preprocess.output import StopMatcher
 
 WORDS = st.text(st.sampled_from("ab\nc"), min_size=1, max_size=5)
 

@@ -95,7 +95,7 @@ async def test_what_cannot_be_read_is_told_and_the_worker_lives(
 
 
 async def test_a_worker_that_ends_says_so(words: Any, system: System, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "_pack", lambda _card: [b"x"] * 100_000)
+    monkeypatch.setattr(ship, "pack", lambda _card: [b"x"] * 100_000)
     house = await house_of(words, system)
     answer = house.ask(Files("r"))
     await words.until(lambda: len(answer.deltas) > 3)

@@ -4,9 +4,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.message import tokens
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
@@ -41,6 +44,16 @@ class BatchingEngine(Engine[Generate]):
         self.clocks: Sequence[StepClock] = ()
         self.tokens = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
+
+    def described(self, card: ModelCard) -> ModelCard:
+        """A model's card as that of this engine: with its blocks, and whether it publishes them."""
+        return msgspec.structs.replace(
+            card,
+            engine=self.name,
+            kv_cache_block_size=self.block_size,
+            capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
+            migration_limit=self.options.migration_limit,
+        )
 
     @abstractmethod
     def uncached(self, blocks: Sequence[int], length: int) -> int:
@@ -79,20 +92,15 @@ class BatchingEngine(Engine[Generate]):
 
     def statistics(self) -> BatchingStatistics:
         """Sums over the schedulers; of the steps that run now the one that has lasted longest."""
-        load = self.load()
         steps = [step for clock in self.clocks if (step := clock.current) is not None]
         since, step_tokens = max(steps, default=(None, 0))
         return BatchingStatistics(
-            running=load.running,
-            waiting=load.waiting,
+            **msgspec.structs.asdict(self.load()),
             tokens=self.tokens,
             steps=sum(clock.steps for clock in self.clocks),
             in_step_for=since,
             step_tokens=step_tokens,
-            total_blocks=load.total_blocks,
-            active_blocks=load.active_blocks,
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
-            hit_rate=load.hit_rate,
             preemptions=sum(one.preemptions for one in self.schedulers),
         )
 

@@ -10,23 +10,22 @@ from pathlib import Path
 
 import msgspec
 
+from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
+from dynamod.preprocess.gguf_file import shards
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from .arguments import LlamaCppArguments, arguments_of
-from .files import gguf_file
-from .kv_cells import Cells, Operation
+from .kv_cells import Cells, Operation, Sequence
 from .model import Model, StepFailed, Work
-from .request import parse
-from .sampling import Picked, Sampler
+from .request import Stream
+from .sampling import Picked
 from .scheduler import Row, Scheduler
-from .sequence import Sequence
-from .step_budget import StepBudget
-from .stream import Stream
+from .sizing import StepBudget
 
 log = logging.getLogger("dynamod.engine")
 
@@ -62,7 +61,7 @@ class LlamaCpp(BatchingEngine):
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
         arguments, path = self.arguments, gguf_file(self.options.path)
-        card = await self._model_card(path, kv_cache_block_size=self.block_size)
+        card = await self._model_card(path)
         log.info("llama.cpp loads %s", path)
         rate = await asyncio.wrap_future(self._thread.submit(self._load, path))
         model = self._model
@@ -70,12 +69,8 @@ class LlamaCpp(BatchingEngine):
         self.caching = arguments.enable_prefix_caching and model.shares
         if not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
-            card = await self._model_card(
-                path, kv_cache_block_size=self.block_size, context_length=model.context_length
-            )
-        self._card = msgspec.structs.replace(
-            card, capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching)
-        )
+            card = await self._model_card(path, context_length=model.context_length)
+        self._card = self.described(card)
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -84,11 +79,7 @@ class LlamaCpp(BatchingEngine):
             caching=self.caching,
             publish=self.publish,
         )
-        self._scheduler = Scheduler(
-            self._cells,
-            max_num_seqs=arguments.max_num_seqs,
-            max_num_batched_tokens=arguments.max_num_batched_tokens,
-        )
+        self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
@@ -104,27 +95,12 @@ class LlamaCpp(BatchingEngine):
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the cells or context do."""
         assert self._model is not None
-        vocabulary = self._model.vocabulary
-        try:
-            parsed = parse(request, vocabulary, self._room)
-        except BadRequest as error:
-            reply.raised(error)
-            return
-        prompt, prior = parsed.prompt, parsed.prior
-        if len(prior) >= parsed.limit:
+        stream = Stream(request, reply, self._model.vocabulary, self._room)
+        if stream.done >= stream.limit:
             reply.tokens(b"", 0, "length")
             return
-        sampler = Sampler(
-            request.sampling,
-            vocabulary,
-            seed=parsed.seed,
-            prompt=prompt,
-            output=prior,
-            forbidden=parsed.ends,
-            min_tokens=request.stops.min_tokens or 0,
-        )
-        sequence = Sequence(None, [*prompt, *prior], self.block_size, self.hashes(request))
-        sequence.owner = Stream(request, reply, sampler, sequence, parsed)
+        ids = tokens.unpack(request.token_ids + request.prior_output)
+        sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
         self._scheduler.add(sequence)
         self._work.set()
         reply.on_cancel(functools.partial(self._scheduler.remove, sequence))
@@ -199,7 +175,8 @@ class LlamaCpp(BatchingEngine):
                 stream.reply.failed("EngineFailed", f"llamacpp: {one}")
                 continue
             self.tokens += 1
-            first, finish = stream.take(one)
+            sequence.ids.append(one.index)
+            first, finish = stream.take(one.index)
             if first:
                 self.prefill_completed(stream.reply)
             if finish is not None:
@@ -220,3 +197,27 @@ def _work(row: Row) -> Work:
     sequence, start = row.sequence, row.start
     sampler = sequence.owner.sampler if row.last else None
     return Work(sequence.slot, start, sequence.ids[start : start + row.count], sampler)
+
+
+def gguf_file(path: Path) -> Path:
+    """The file, or the only model in a folder; of a model in several files the first. Raises UserError."""
+    if path.is_dir():
+        path = _only_model(path)
+    files = shards(path)
+    missing = [file.name for file in files if not file.is_file()]
+    if len(files) > 1 and missing:
+        raise UserError(f"model {path} lacks {len(missing)} of its {len(files)} files", f"put {missing[0]} beside it")
+    return files[0]
+
+
+def _only_model(folder: Path) -> Path:
+    models = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
+    models = [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]
+    if not models:
+        only = " (only safetensors)" if any(folder.glob("*.safetensors")) else ""
+        hint = "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs"
+        raise UserError(f"llamacpp needs a GGUF file, and the folder {folder} has none{only}", hint)
+    if len(models) > 1:
+        named = ", ".join(file.name for file in models)
+        raise UserError(f"the folder {folder} has {len(models)} GGUF files", f"name one: {named}")
+    return models[0]

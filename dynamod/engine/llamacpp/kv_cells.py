@@ -6,14 +6,16 @@ blocks that this slot owns; one that takes cached blocks has their cells copied 
 them from then on, so that slots of old turns of a conversation empty themselves.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
+from typing import Any
 
+from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
+from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
-
-from .sequence import Sequence
 
 Operation = tuple[int, int, int, int]
 """On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
@@ -21,6 +23,44 @@ Operation = tuple[int, int, int, int]
 The cells of the source belong to the target too, or those of the target belong to it no more.
 """
 _REMOVE = -1
+
+
+class Sequence:
+    """`ids`: prompt and answer so far. `computed`: how many of them are in the KV cache, in the cells of `slot`.
+
+    `held`: its blocks, in order: a full and computed one by its sequence hash. `slot`: llama.cpp's number of the
+    sequence, -1 while it has none. `gone`: it has ended, or its reader has left.
+    """
+
+    __slots__ = ("_size", "cached", "computed", "gone", "hashes", "held", "ids", "owner", "slot")
+
+    def __init__(self, owner: Any, ids: Seq[int], size: int, hashes: PrefixHashes | None = None) -> None:
+        self.owner = owner
+        self.ids = array("i", ids)
+        self.computed = 0
+        self.cached = 0  # tokens found in the cache at the last admission
+        self.held: list[Block] = []
+        self.slot = -1
+        self.gone = False
+        self._size = size
+        self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
+
+    @property
+    def missing(self) -> int:
+        """Tokens to compute before the next one can be chosen."""
+        return len(self.ids) - self.computed
+
+    def names(self, count: int) -> list[int]:
+        """Sequence hashes of the first `count` blocks, which must be full."""
+        names, size = self.hashes.blocks, self._size
+        if len(names) < count:
+            self.hashes.extend(tokens.pack(self.ids[len(names) * size : count * size]))
+        return names if len(names) == count else names[:count]
+
+    def name(self, index: int) -> int:
+        """Sequence hash of a full block."""
+        names = self.hashes.blocks
+        return names[index] if index < len(names) else self.names(index + 1)[index]
 
 
 class Cells:
@@ -58,10 +98,11 @@ class Cells:
         pool, size, length = self.pool, self.size, len(sequence.ids)
         names = sequence.names((length - 1) // size) if self.caching else []
         count = -(-length // size)
-        if self._needed(names, length, count) + spare > pool.free:
+        known = self.prefix(names, length)
+        if pool.needed(names[:known]) + count - known + spare > pool.free:
             return False
         sequence.slot = slot = self._slot()
-        known = self.prefix(names, length)  # only now: taking a slot may have dropped some
+        known = self.prefix(names, length)  # again: taking a slot may have dropped some
         held: list[Block] = [*names[:known], *[PartialBlock() for _ in range(count - known)]]
         taken = pool.take(held, 0)
         assert taken
@@ -70,10 +111,6 @@ class Cells:
         self._open[slot] = sequence
         self._adopt(sequence, 0, known)
         return True
-
-    def _needed(self, names: list[int], length: int, count: int) -> int:
-        known = self.prefix(names, length)
-        return self.pool.needed(names[:known]) + count - known
 
     def extend(self, sequence: Sequence) -> int:
         """Take blocks that another sequence has computed since this one was admitted; returns their tokens."""
@@ -126,9 +163,10 @@ class Cells:
         slot, size = sequence.slot, self.size
         del self._open[slot]
         self.pool.give_back(sequence.held)
-        owned = {index: name for index, name in enumerate(sequence.held) if self._at(name) == (slot, index)}
+        named = {index: name for index, name in enumerate(sequence.held) if isinstance(name, int)}
+        owned = {index: name for index, name in named.items() if self._owner.get(name) == (slot, index)}
         if owned:
-            self._kept[slot] = {name for name in owned.values() if isinstance(name, int)}
+            self._kept[slot] = set(owned.values())
             for first, end in _runs(index for index in range(max(owned)) if index not in owned):
                 self._operate((_REMOVE, slot, first * size, end * size))
             self._operate((_REMOVE, slot, (max(owned) + 1) * size, -1))
@@ -136,9 +174,6 @@ class Cells:
             self._operate((_REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
-
-    def _at(self, block: Block) -> tuple[int, int] | None:
-        return self._owner.get(block) if isinstance(block, int) else None
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:
         self.pool.fill(sequence.held[index], name, None)
@@ -208,7 +243,7 @@ class Cells:
         if indices:
             parent = sequence.name(indices[0] - 1) if indices[0] else None
             names = tuple([sequence.name(index) for index in indices])
-            self._publish(Stored(parent, names, tuple([sequence.local(index) for index in indices])))
+            self._publish(Stored(parent, names, tuple([sequence.hashes.local[index] for index in indices])))
 
 
 def _runs(indices: Iterable[int]) -> Iterator[tuple[int, int]]:

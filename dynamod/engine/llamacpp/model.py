@@ -17,9 +17,12 @@ from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
-from .sizing import ModelSize, cells_for, threads
+from .sizing import cells_for, threads
 
 log = logging.getLogger("dynamod.engine")
+
+REPORT_INTERVAL = 3.0
+"""Seconds between two lines about the progress of loading."""
 
 _FLASH = {"auto": -1, False: 0, True: 1}
 _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
@@ -74,8 +77,7 @@ class Model:
             params.load_mode = (1 if arguments.use_mmap else 0) | (2 if arguments.use_mlock else 0)
         else:
             params.use_mmap, params.use_mlock = arguments.use_mmap, arguments.use_mlock
-        progress = _Progress(path, goes_on)
-        params.progress_callback = callback = api.llama_progress_callback(progress)
+        params.progress_callback = callback = api.llama_progress_callback(_progress(path, goes_on))
         self._model = api.llama_model_load_from_file(os.fsencode(path), params)
         del callback
         if not self._model:
@@ -104,7 +106,7 @@ class Model:
         layers, heads = int(api.llama_model_n_layer(model)), int(api.llama_model_n_head(model)) or 1
         width = int(api.llama_model_n_embd(model)) // heads * int(api.llama_model_n_head_kv(model))
         trained = int(api.llama_model_n_ctx_train(model))
-        cells = cells_for(arguments, ModelSize(trained, 4 * width * layers), context_length)
+        cells = cells_for(arguments, trained, 4 * width * layers, context_length)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
@@ -222,19 +224,16 @@ def _pointer(values: Any, kind: Any) -> Any:
     return ctypes.cast(values.ctypes.data, ctypes.POINTER(kind))
 
 
-class _Progress:
-    """Says how far loading is, every few seconds."""
+def _progress(path: Path, goes_on: Callable[[], bool]) -> Callable[[float, object], bool]:
+    """What llama.cpp calls while it loads: reports how far that is; False ends it."""
+    reported = time.monotonic()
 
-    EVERY = 3.0
-
-    def __init__(self, path: Path, goes_on: Callable[[], bool]) -> None:
-        self._path, self._goes_on = path, goes_on
-        self._told = time.monotonic()
-
-    def __call__(self, share: float, _data: object) -> bool:
-        """Called by llama.cpp; False ends the loading."""
+    def progress(share: float, _data: object) -> bool:
+        nonlocal reported
         now = time.monotonic()
-        if now - self._told >= self.EVERY:
-            self._told = now
-            log.info("llama.cpp has loaded %.0f %% of %s", 100 * share, self._path.name)
-        return self._goes_on()
+        if now - reported >= REPORT_INTERVAL:
+            reported = now
+            log.info("llama.cpp has loaded %.0f %% of %s", 100 * share, path.name)
+        return goes_on()
+
+    return progress

@@ -1,53 +1,56 @@
-"""What a request asks for, checked: the frontend checks too, but other senders may not."""
-
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+"""One request of the engine: what it asks for, where its answer goes, and when it ends."""
 
 from xxhash import xxh3_64_intdigest
 
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate
+from dynamod.preprocess import checks
+from dynamod.transport.base import Reply
 
 from ..batching.engine import answer_limit
+from .sampling import Picked, Sampler
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedRequest:
-    """`prompt`, `prior` (made elsewhere for the same answer): ids. `limit`: tokens that the answer may have in all.
+class Stream:
+    """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have.
 
-    `ends`: ids that end it: what the request names, and the model's own unless they are to be ignored. `seed`: where
-    the frontend sends none, the request's id stands for it, which another instance gets too.
+    `vocabulary`: ids there are; `room`: tokens that prompt and answer may have together. Raises BadRequest: the
+    frontend checks too, but other senders may not.
     """
 
-    prompt: Sequence[int]
-    prior: Sequence[int]
-    limit: int
-    ends: frozenset[int]
-    seed: int
+    __slots__ = ("_ends", "_fresh", "_min", "done", "limit", "reply", "request", "sampler")
 
+    def __init__(self, request: Generate, reply: Reply, vocabulary: int, room: int) -> None:
+        try:
+            prompt, prior = tokens.unpack(request.token_ids), tokens.unpack(request.prior_output)
+        except ValueError:
+            raise BadRequest("the token ids cannot be read") from None
+        stops, seed = request.stops, request.sampling.seed
+        self.request, self.reply = request, reply
+        self.done, self.limit = len(prior), answer_limit(len(prompt), room, stops.max_tokens)
+        bias = list(request.sampling.logit_bias or ())
+        for name, ids in (("token_ids", prompt), ("prior_output", prior), ("logit_bias", bias)):
+            checks.token_ids(ids, name, vocabulary)
+        ends = () if stops.ignore_eos else request.eos_token_ids
+        self._ends = frozenset((*stops.stop_token_ids_hidden, *ends))
+        self._min = stops.min_tokens or 0
+        self._fresh = True
+        if seed is None:  # the request's id stands for it, which another instance gets too
+            seed = xxh3_64_intdigest(request.request_id.encode())
+        self.sampler = Sampler(request.sampling, vocabulary, seed, prompt, prior, self._ends, self._min)
 
-def parse(request: Generate, vocabulary: int, room: int) -> ParsedRequest:
-    """Check a request. `room`: tokens that prompt and answer may have together. Raises BadRequest."""
-    try:
-        prompt, prior = tokens.unpack(request.token_ids), tokens.unpack(request.prior_output)
-    except ValueError:
-        raise BadRequest("the token ids cannot be read") from None
-    limit = answer_limit(len(prompt), room, request.stops.max_tokens)
-    for ids in (prompt, prior, request.sampling.logit_bias or {}):
-        if wrong := _outside(ids, vocabulary):
-            raise BadRequest(f"the vocabulary has ids from 0 to {vocabulary - 1}, not {wrong[0]}")
-    stops, seed = request.stops, request.sampling.seed
-    return ParsedRequest(
-        prompt,
-        prior,
-        limit,
-        frozenset((*stops.stop_token_ids_hidden, *(() if stops.ignore_eos else request.eos_token_ids))),
-        xxh3_64_intdigest(request.request_id.encode()) if seed is None else seed,
-    )
+    def take(self, index: int) -> tuple[bool, str | None]:
+        """A new token: whether it is the first here, and why the answer ends with it if it does."""
+        first, self._fresh = self._fresh, False
+        self.done += 1
+        self.sampler.take(index)
+        if index in self._ends and self.done >= self._min:
+            return first, "stop"
+        return first, "length" if self.done >= self.limit else None
 
-
-def _outside(ids: Collection[int], vocabulary: int) -> list[int]:
-    if not ids or 0 <= min(ids) <= max(ids) < vocabulary:
-        return []
-    return [index for index in ids if not 0 <= index < vocabulary]
+    def send(self, picked: Picked, finish: str | None) -> None:
+        """Send it to the reader."""
+        if picked.logprob is not None:
+            self.reply.logprobs((picked.logprob,), (picked.top,) if picked.top else ())
+        self.reply.tokens(tokens.pack((picked.index,)), 1, finish)

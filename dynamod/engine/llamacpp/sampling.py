@@ -46,7 +46,6 @@ class Sampler:
         self,
         sampling: Sampling,
         vocabulary: int,
-        *,
         seed: int,
         prompt: Sequence[int] = (),
         output: Sequence[int] = (),

@@ -8,8 +8,7 @@ run out the newest sequence gives way and is computed again later. The caller co
 from dataclasses import dataclass
 
 from ..batching.scheduler import BatchScheduler
-from .kv_cells import Cells
-from .sequence import Sequence
+from .kv_cells import Cells, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Row:
 class Scheduler(BatchScheduler[Sequence]):
     """Waiting and running sequences over the cells of one context."""
 
-    def __init__(self, cells: Cells, *, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def __init__(self, cells: Cells, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         super().__init__(cells.pool)
         self.cells = cells
         self._most, self._budget = max_num_seqs, max_num_batched_tokens
@@ -33,16 +32,14 @@ class Scheduler(BatchScheduler[Sequence]):
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or its reader has left. Does nothing the second time."""
-        if sequence.gone:
-            return
         sequence.gone = True
-        if sequence.slot >= 0:
-            self.running.remove(sequence)
-            self.cells.release(sequence)
-        else:
-            self.waiting.remove(sequence)
+        super().remove(sequence)
         if sequence in self._suspects:
             self._suspects.remove(sequence)
+
+    def free(self, sequence: Sequence) -> None:
+        """Its full blocks stay cached as long as there is room."""
+        self.cells.release(sequence)
 
     @property
     def decoding(self) -> bool:
@@ -87,7 +84,7 @@ class Scheduler(BatchScheduler[Sequence]):
                 self.remove(sequence)
             return sequences
         while self.running:
-            self._preempt(self.running[-1])
+            self.preempt(self.running[-1])
         self._suspects = sequences
         return []
 
@@ -115,27 +112,17 @@ class Scheduler(BatchScheduler[Sequence]):
         sequence = self.waiting[0]
         if not self.cells.admit(sequence, spare):
             return False
-        self.waiting.popleft()
-        self.running.append(sequence)
-        self.prompt_tokens += len(sequence.ids)
-        self.cached_tokens += sequence.cached
+        self.admitted(len(sequence.ids), sequence.cached)
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
         """Make room for its next token; False when the sequence itself had to give way."""
         while not self.cells.grow(sequence):
-            victim = self.running[-1]
-            self._preempt(victim)
+            victim = self.running[-1]  # always the last of those that run, so the order of the queue stays
+            self.preempt(victim)
             if victim is sequence:
                 return False
         return True
-
-    def _preempt(self, sequence: Sequence) -> None:
-        """Back to the head of the queue: always the last of those that run, so the order of the queue stays."""
-        self.running.remove(sequence)
-        self.cells.release(sequence)
-        self.waiting.appendleft(sequence)
-        self.preemptions += 1
 
     def _alone(self, chunk: int) -> list[Row]:
         """A step of the oldest suspect."""
@@ -145,7 +132,7 @@ class Scheduler(BatchScheduler[Sequence]):
                 self.waiting.remove(suspect)
                 self.waiting.appendleft(suspect)
             if not self._admit(0):
-                self._preempt(self.running[-1])
+                self.preempt(self.running[-1])
         if not self._grow(suspect):
             return self.plan(chunk)
         rows: list[Row] = []

@@ -1,7 +1,6 @@
-"""How large the KV cache is and how many threads compute, where the user gives no number."""
+"""How large the KV cache is, how many threads compute and how long steps are, where the user gives no number."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from dynamod.message.errors import UserError
@@ -16,18 +15,11 @@ _CONTEXTS = 4
 _CORES = Path("/sys/devices/system/cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSize:
-    """`context`: tokens the model was made for, 0 when unknown. `cell`: bytes of one KV cell in 16 bits."""
-
-    context: int
-    cell: int
-
-
 def cells_for(
-    arguments: LlamaCppArguments, model: ModelSize, context_length: int | None, free: int | None = None
+    arguments: LlamaCppArguments, trained: int, cell: int, context_length: int | None, free: int | None = None
 ) -> int:
-    """KV cells, whole blocks. `context_length`: what a user wants for one sequence; `free`: bytes of memory.
+    """KV cells, whole blocks. `trained`: tokens the model was made for, 0 when unknown; `cell`: bytes of one KV cell
+    in 16 bits; `context_length`: what a user wants for one sequence; `free`: bytes of memory.
 
     Raises UserError when what the user wants does not fit what the user allows.
     """
@@ -36,13 +28,11 @@ def cells_for(
     if wanted is not None:
         cells = wanted // size * size
         if context_length is not None and cells < context_length:
-            raise UserError(
-                f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens",
-                "raise n_ctx (or num_blocks), or lower the context length",
-            )
+            problem = f"llamacpp: {cells} KV cells are fewer than one context of {context_length} tokens"
+            raise UserError(problem, "raise n_ctx (or num_blocks), or lower the context length")
         return cells
-    context = context_length or model.context or 4096
-    room = (_free_memory() if free is None else free) // _SHARE // max(1, model.cell)
+    context = context_length or trained or 4096
+    room = (_free_memory() if free is None else free) // _SHARE // max(1, cell)
     least = context_length or min(context, _LEAST)
     return -(-max(least, min(_CONTEXTS * context, room)) // size) * size
 
@@ -72,3 +62,30 @@ def _free_memory() -> int:
     except OSError:
         pass
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
+
+
+class StepBudget:
+    """How much of a prompt a step may compute, from what earlier steps took.
+
+    Keeps steps near `seconds` while answers run beside the prompt, and a few times that when none do.
+    """
+
+    ALONE = 4.0
+    """Longer steps are cheaper, but a cancel waits for the end of one."""
+
+    def __init__(self, seconds: float, least: int, most: int) -> None:
+        self._seconds, self._least, self._most = seconds, least, most
+        self.rate = 0.0  # prompt tokens per second, 0 while not known
+
+    def chunk(self, decoding: bool) -> int:
+        """Prompt tokens of the next step."""
+        if not self.rate:
+            return min(self._most, 4 * self._least)
+        wanted = int(self.rate * self._seconds * (1 if decoding else self.ALONE))
+        return max(self._least, min(self._most, wanted))
+
+    def took(self, tokens: int, seconds: float) -> None:
+        """A step has computed so many tokens of prompts. Small ones are not representative."""
+        if tokens >= self._least and seconds > 0:
+            rate = tokens / seconds
+            self.rate = rate if not self.rate else (self.rate + rate) / 2

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,19 +31,18 @@ CLOSE = 3.0
 """Seconds that `close` waits for the threads; one that hangs inside the engine is left behind."""
 
 _PROBE = "The probe: 1, 2, 3."
+_BROKEN = ("canceled", "cancelled", "error")
 
 
+@dataclass(slots=True, eq=False)
 class _Stream:
     """One request. All but `cancelled` belongs to the event loop."""
 
-    __slots__ = ("cancelled", "future", "pending", "reply", "running")
-
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
-        self.cancelled = False  # set by the loop, read by the thread
-        self.future: Future[None] | None = None
-        self.running = False
-        self.pending = 0  # tokens the engine's next step has to do for this stream
+    reply: Reply
+    cancelled: bool = False  # set by the loop, read by the thread
+    future: Future[None] | None = None
+    running: bool = False
+    pending: int = 0  # tokens the engine's next step has to do for this stream
 
 
 class MistralRs(Engine[Chat]):
@@ -58,7 +58,6 @@ class MistralRs(Engine[Chat]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._sending = threading.Lock()
-        self._closed = False
         self._tokens = 0
         self._moved = 0.0
 
@@ -67,7 +66,7 @@ class MistralRs(Engine[Chat]):
         options = self.options
         threads = max_seqs(options.arguments)
         self._loop = asyncio.get_running_loop()
-        card = await self._model_card(kind="text", kv_cache_block_size=options.kv_cache_block_size or 16)
+        card = await self._model_card(kind="text")
         self._model = await asyncio.to_thread(Model.load, card)
         self._runner = await asyncio.to_thread(load, options)
         limit = self._runner.max_sequence_length() or 0
@@ -79,11 +78,7 @@ class MistralRs(Engine[Chat]):
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""
-        try:
-            prepared = prepare(self._model, request)
-        except RequestError as error:
-            reply.raised(error)
-            return
+        prepared = prepare(self._model, request)
         stream = _Stream(reply)
         self._streams.add(stream)
         self._idle.clear()
@@ -103,7 +98,6 @@ class MistralRs(Engine[Chat]):
 
     async def close(self) -> None:
         """End every thread, and give the model back."""
-        self._closed = True
         for stream in list(self._streams):
             self._cancel(stream)
         try:
@@ -176,7 +170,7 @@ class MistralRs(Engine[Chat]):
             if stream.cancelled:
                 return
             choice = chunk.choices[0]
-            text, finish, count = plain.of(choice), _FINISH.get(choice.finish_reason, "stop"), 1
+            text, finish, count = plain.of(choice), "length" if choice.finish_reason == "length" else "stop", 1
             if choice.finish_reason is None:
                 visible = output.push_text(text, count)
             elif choice.finish_reason in _BROKEN:
@@ -200,13 +194,6 @@ class MistralRs(Engine[Chat]):
             return self._runner.send_chat_completion_request(request)
 
     def _compare_tokenizers(self) -> None:
-        expected = self._model.tokenizer.encode(_PROBE, add_special=True)
-        found = self._runner.tokenize_text(_PROBE, True, None)
-        if list(found) != expected:
-            log.warning(
-                "mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", self._card.name
-            )
-
-
-_FINISH = {"length": "length"}
-_BROKEN = ("canceled", "cancelled", "error")
+        expected, name = self._model.tokenizer.encode(_PROBE, add_special=True), self._card.name
+        if list(self._runner.tokenize_text(_PROBE, True, None)) != expected:
+            log.warning("mistralrs tokenises %s otherwise than its files say: prompt_tokens may differ", name)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import known_hint
+from dynamod.message.hints import known_hint, names
 from dynamod.preprocess.gguf_file import shards
 
 from ..base import EngineOptions
@@ -22,24 +22,10 @@ VERBATIM = Path(__file__).with_name("verbatim.jinja")
 """mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
 
 # Set by us, or no value that a file or command line can hold.
-_HIDDEN = frozenset(
-    (
-        "which",
-        "model_id",
-        "quantized_model_id",
-        "quantized_filename",
-        "chat_template",
-        "jinja_explicit",
-        "anymoe_config",
-        "search_callback",
-        "tool_callbacks",
-        "mcp_client_config",
-        "code_execution_config",
-        "shell_config",
-        "adapters",
-        "mmproj_filename",
-    )
-)
+_HIDDEN = {"which", "model_id", "quantized_model_id", "quantized_filename", "chat_template", "jinja_explicit"} | {
+    *("anymoe_config", "search_callback", "tool_callbacks", "mcp_client_config", "code_execution_config"),
+    *("shell_config", "adapters", "mmproj_filename"),
+}
 _ENUMS = {
     "arch": "Architecture",
     "dtype": "ModelDType",
@@ -98,54 +84,40 @@ def load(options: EngineOptions) -> Any:
 
 def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The arguments for `Runner` and for `Which`, keys as Python writes them. Raises UserError for an unknown one."""
-    known_runner = {name for name in inspect.signature(runner).parameters if name not in _HIDDEN}
-    known_which = {name for name in inspect.signature(which).parameters if name not in _HIDDEN}
-    known = sorted(known_runner | known_which)
-    for_runner: dict[str, Any] = {}
-    for_which: dict[str, Any] = {}
-    for key, value in arguments.items():
-        name = key.replace("-", "_")
-        if name in known_runner:
-            for_runner[name] = value
-        elif name in known_which:
-            for_which[name] = value
-        else:
-            raise UserError(f"mistralrs takes no argument '{key}'", known_hint(name, known, "known"))
-    return for_runner, for_which
+    known_runner, known_which = (inspect.signature(one).parameters.keys() - _HIDDEN for one in (runner, which))
+    known, values = known_runner | known_which, {key.replace("-", "_"): value for key, value in arguments.items()}
+    for key in arguments:
+        if key.replace("-", "_") not in known:
+            raise UserError(f"mistralrs takes no argument '{key}'", known_hint(key, known, "known"))
+    for_runner = {name: value for name, value in values.items() if name in known_runner}
+    return for_runner, {name: value for name, value in values.items() if name not in known_runner}
 
 
 def _files(path: Path, config: Path | None) -> dict[str, Any]:
     """Where weights and tokenizer are. A folder as `config` lends its tokenizer; all shards of a GGUF are named."""
     folder = config.parent if config is not None and config.is_file() else config
+    tokenizer = folder / "tokenizer.json" if folder is not None else None
+    lent = tokenizer is not None and tokenizer.is_file()
     if path.suffix.lower() != ".gguf":
-        found: dict[str, Any] = {"model_id": str(path)}
-        if folder is not None and (folder / "tokenizer.json").is_file():
-            found["tokenizer_json"] = str(folder / "tokenizer.json")
-        return found
-    names = [file.name for file in shards(path)]
+        return {"model_id": str(path), **({"tokenizer_json": str(tokenizer)} if lent else {})}
+    parts = [file.name for file in shards(path)]
     found = {
         "quantized_model_id": str(path.absolute().parent),
-        "quantized_filename": names if len(names) > 1 else path.name,
+        "quantized_filename": parts if len(parts) > 1 else path.name,
     }
-    if folder is not None and (folder / "tokenizer.json").is_file():
-        found["tok_model_id"] = str(folder)
-    return found
+    return {**found, **({"tok_model_id": str(folder)} if lent else {})}
 
 
 def _values(module: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Names of enum members become the members. Raises UserError."""
-    return {name: _member(module, name, value) for name, value in arguments.items()}
-
-
-def _member(module: Any, name: str, value: Any) -> Any:
-    if name not in _ENUMS or value is None:
-        return value
-    kind = getattr(module, _ENUMS[name])
-    members = {member.lower(): member for member in dir(kind) if not member.startswith("_")}
-    found = members.get(str(value).lower())
-    if found is None:
-        raise UserError(f"mistralrs knows no {name} '{value}'", f"known: {', '.join(sorted(members.values()))}")
-    return getattr(kind, found)
+    values = dict(arguments)
+    for name in values.keys() & _ENUMS.keys():
+        kind, value = getattr(module, _ENUMS[name]), values[name]
+        members = {member.lower(): member for member in dir(kind) if not member.startswith("_")}
+        if value is not None and str(value).lower() not in members:
+            raise UserError(f"mistralrs knows no {name} '{value}'", f"known: {names(members.values())}")
+        values[name] = None if value is None else getattr(kind, members[str(value).lower()])
+    return values
 
 
 def _explained(path: Path, error: BaseException) -> UserError:

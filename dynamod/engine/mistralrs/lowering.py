@@ -13,6 +13,8 @@ from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.parse import Parser
 
 _CHAT, _COMPLETION = Parser(ChatRequest), Parser(CompletionRequest)
+_SAME = ("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
+"""Sampling options that mistralrs calls as we do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
         raise BadRequest("mistralrs cannot stop at token ids; use `stop`", param="stop_token_ids")
     generate = model.encode(prepared, request_id)
     sampling, stops = generate.sampling, generate.stops
+    # mistralrs has no min_tokens; the usual benchmark (as many as there may be) can be had all the same.
+    no_end = stops.max_tokens is not None and 0 < stops.max_tokens <= (stops.min_tokens or 0)
     # What is None mistralrs takes from generation_config.json or its own default. Our values have the model's already
     # in them, so "off" is a number; without a temperature it is 1, as in other engines.
     temperature = 1.0 if sampling.temperature is None else sampling.temperature
@@ -55,25 +59,15 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
         "model": "default",
         "stream": True,
         "temperature": temperature,
-        "top_p": sampling.top_p,
         "top_k": top_k if temperature else None,
-        "min_p": sampling.min_p,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "repetition_penalty": sampling.repetition_penalty,
-        "logit_bias": sampling.logit_bias,
+        **{name: getattr(sampling, name) for name in _SAME},
         "max_tokens": stops.max_tokens,
-        # mistralrs has no min_tokens; the usual benchmark (as many as there may be) can be had all the same.
-        "ignore_eos": bool(stops.ignore_eos) or _no_end_before_limit(stops),
+        "ignore_eos": bool(stops.ignore_eos) or no_end,
         # With logprobs there is a delta for each token, and the bytes of each: what `PlainText` needs to be exact. They
         # cost time in large vocabularies, so they are requested only where it shows.
         "logprobs": bool(stops.stop or stops.min_tokens) or prepared.param == "prompt",
     }
     return LoweredRequest(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
-
-
-def _no_end_before_limit(stops: Stops) -> bool:
-    return bool(stops.min_tokens) and stops.max_tokens is not None and (stops.min_tokens or 0) >= stops.max_tokens
 
 
 class PlainText:

@@ -68,7 +68,6 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Moc
         given = {**given, "timing": "2025"}
     made = _ARGUMENTS.read(given, block_size)
     if not made.room:
-        raise _ARGUMENTS.wrong(
-            "watermark", f"{made.watermark:g} of num_gpu_blocks {made.num_gpu_blocks} leaves no block to use"
-        )
+        why = f"{made.watermark:g} of num_gpu_blocks {made.num_gpu_blocks} leaves no block to use"
+        raise _ARGUMENTS.wrong("watermark", why)
     return made

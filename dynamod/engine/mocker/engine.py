@@ -1,28 +1,105 @@
-"""The engine `mocker`: the scheduler's iterations in real time, its blocks published as they come and go."""
+"""The engine `mocker`: schedulers' iterations in real time, their blocks published as they come and go."""
 
 import asyncio
 import functools
-from collections.abc import Sequence
-
-import msgspec
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.kv_events import Removed, Stored
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from ..base import EngineOptions, Spawn
+from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, answer_limit
 from . import output
 from .arguments import MockerArguments, arguments_of
-from .rank import Rank, RankUnion
+from .output import Stream
+from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
-from .stream import Stream
+from .timing import TIMINGS
+
+CATCH_UP = 0.1
+"""Seconds that the steps may catch up when the process was held up; a real engine would have lost them."""
+
+Publish = Callable[[Stored | Removed], None]
 
 
-def _unnamed(_index: int) -> None:
-    """Without prefix caching no block can be found again."""
+class Rank:
+    """`publish` gets the events of its blocks; `hand_out` gets the sequences that have a new token."""
+
+    def __init__(
+        self, arguments: MockerArguments, publish: Publish, hand_out: Callable[[list[Scheduled]], None]
+    ) -> None:
+        self._arguments, self._publish, self._hand_out = arguments, publish, hand_out
+        self.scheduler = Scheduler(arguments, TIMINGS[arguments.timing], stored=self._stored, removed=self._removed)
+        self.clock = StepClock()
+        self._work = asyncio.Event()
+
+    def add(self, sequence: Scheduled) -> None:
+        """Queue a request."""
+        self.scheduler.add(sequence)
+        self._work.set()
+
+    def uncached(self, blocks: Sequence[int], length: int) -> int:
+        """Tokens of a prompt of `length` tokens that are not in this rank's cache. `blocks`: its full blocks."""
+        return length - self.scheduler.pool.cached_prefix(blocks) * self._arguments.block_size
+
+    @property
+    def queued(self) -> int:
+        """Tokens of the requests that wait for admission."""
+        return sum(sequence.total for sequence in self.scheduler.waiting)
+
+    async def run(self) -> None:
+        """Step for ever."""
+        ratio, scheduler, clock = self._arguments.speedup_ratio, self.scheduler, self.clock
+        now = asyncio.get_running_loop().time
+        due = now()
+        while True:
+            if scheduler.idle:
+                self._work.clear()
+                await self._work.wait()
+                due = now()
+            step = scheduler.step()
+            clock.begin(step.prefilled + len(step.tokens))
+            if ratio:
+                due = max(due, now() - CATCH_UP) + step.ms / 1000 / ratio
+                await asyncio.sleep(max(0.0, due - now()))
+            else:
+                await asyncio.sleep(0)
+            clock.end()
+            self._hand_out(step.tokens)
+
+    def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
+        acting = self.scheduler.acting
+        assert acting is not None
+        stream: Stream = acting.owner
+        self._publish(Stored(parent, tuple(blocks), stream.locals_of(blocks)))
+
+    def _removed(self, blocks: Sequence[int]) -> None:
+        self._publish(Removed(tuple(blocks)))
+
+
+class RankUnion:
+    """Events of several ranks as those of one worker: it has a block as long as one of its ranks has it."""
+
+    def __init__(self, publish: Publish) -> None:
+        self._publish = publish
+        self._ranks: Counter[int] = Counter()  # that have a block
+
+    def publish(self, event: Stored | Removed) -> None:
+        """Take the event of one rank."""
+        if isinstance(event, Stored):
+            self._ranks.update(event.blocks)
+            self._publish(event)
+            return
+        self._ranks.subtract(event.blocks)
+        gone = tuple(block for block in event.blocks if not self._ranks[block])
+        for block in gone:
+            del self._ranks[block]
+        if gone:
+            self._publish(Removed(gone))
 
 
 class Mocker(BatchingEngine):
@@ -41,13 +118,7 @@ class Mocker(BatchingEngine):
         arguments = self.arguments
         card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching
-        self._card = msgspec.structs.replace(
-            card,
-            engine=self.name,
-            kv_cache_block_size=self.block_size,
-            capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
-            migration_limit=self.options.migration_limit,
-        )
+        self._card = self.described(card)
         self._table = output.table(vocabulary, [*card.eos_token_ids, card.bos_token_id or 0])
         self._room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
@@ -69,11 +140,7 @@ class Mocker(BatchingEngine):
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where the blocks would."""
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
-        try:
-            limit = answer_limit(prompt, self._room, request.stops.max_tokens)
-        except BadRequest as error:
-            reply.raised(error)
-            return
+        limit = answer_limit(prompt, self._room, request.stops.max_tokens)
         if done >= limit:
             reply.tokens(b"", 0, "length")
             return
@@ -81,7 +148,7 @@ class Mocker(BatchingEngine):
         ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         hashes = self.hashes(request)
         stream = Stream(reply, request, ids, self.block_size, hashes)
-        name = stream.name if self.caching else _unnamed
+        name = stream.name if self.caching else lambda _index: None  # no block can be found again
         sequence = Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
         rank = self._rank(hashes.blocks, prompt + done)
         rank.add(sequence)

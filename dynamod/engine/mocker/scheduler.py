@@ -74,14 +74,6 @@ class Scheduler(BatchScheduler[Sequence]):
         """Whether a prompt of that length can ever run."""
         return -(-(length + 1) // self._settings.block_size) <= self._settings.usable_blocks
 
-    def remove(self, sequence: Sequence) -> None:
-        """Its reader has left."""
-        if sequence in self.running:
-            self.running.remove(sequence)
-            self._free(sequence)
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
-
     def step(self) -> Step:
         """One iteration."""
         size = self._settings.block_size
@@ -108,7 +100,7 @@ class Scheduler(BatchScheduler[Sequence]):
             done = set(map(id, finished))
             self.running = [sequence for sequence in self.running if id(sequence) not in done]
             for sequence in finished:
-                self._free(sequence)
+                self.free(sequence)
         return Step(ms, tokens, finished, prefilled)
 
     def _prefill(self) -> int:
@@ -131,8 +123,6 @@ class Scheduler(BatchScheduler[Sequence]):
                 break
             if not self._admit(sequence):
                 break
-            self.waiting.popleft()
-            self.running.append(sequence)
             chunk = min(missing, budget) if settings.enable_chunked_prefill else missing
             sequence.computed = sequence.total - missing + chunk
             budget -= chunk
@@ -163,8 +153,7 @@ class Scheduler(BatchScheduler[Sequence]):
         if not self.pool.take(blocks, full):
             return False
         sequence.held = blocks
-        self.prompt_tokens += sequence.total
-        self.cached_tokens += sequence.cached
+        self.admitted(sequence.total, sequence.cached)
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
@@ -174,7 +163,7 @@ class Scheduler(BatchScheduler[Sequence]):
         block = PartialBlock()
         while not self.pool.take([block], 0):
             victim = self._victim(sequence)
-            self._preempt(victim)
+            self.preempt(victim)
             if victim is sequence:
                 return False
         sequence.held.append(block)
@@ -199,13 +188,7 @@ class Scheduler(BatchScheduler[Sequence]):
             self.pool.fill(sequence.held[index], name, before if isinstance(before, int) else None)
             sequence.held[index] = name
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
-        self._free(sequence)
-        sequence.computed = 0
-        self.waiting.appendleft(sequence)
-        self.preemptions += 1
-
-    def _free(self, sequence: Sequence) -> None:
-        held, sequence.held = sequence.held, []
-        self.pool.give_back(held)
+    def free(self, sequence: Sequence) -> None:
+        """Its tokens are no longer computed."""
+        self.pool.give_back(sequence.held)
+        sequence.held, sequence.computed = [], 0

@@ -1,14 +1,26 @@
-"""A user's handler as an engine of the worker actor, like those that ship."""
+"""A user's handler as an engine of the worker actor, like those that ship; `pystr:FILE` and `pytok:FILE` load it."""
 
-import msgspec
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from dynamod.message.errors import UserError
 from dynamod.message.worker import Chat, Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, RequestT, Spawn
-from .handler import Calls, Handler, Take
+from .handler import Calls, Handler
 from .requests import openai, preprocessed, room
 from .writers import ChunkWriter, TokenWriter
+
+log = logging.getLogger("dynamod.engine")
+
+EXAMPLE = "it needs `async def generate(request):` that yields dicts"
 
 
 class PythonEngine(Engine[RequestT]):
@@ -33,19 +45,19 @@ class PythonEngine(Engine[RequestT]):
         if self.calls is not None:
             self.calls.stop()
 
-    def _counted(self, reply: Reply, writer: TokenWriter | ChunkWriter) -> Take:
-        """`writer.take`, with the first token reported and all of them counted."""
+    def _begin(self, request: Generate | Chat, given: Any, reply: Reply, writer: TokenWriter | ChunkWriter) -> None:
+        """Call the handler with what is `given` to it; the first token is reported and all of them are counted."""
+        assert self.calls is not None
 
         def take(item: object) -> float | None:
             before = writer.count
             left = writer.take(item)
-            if writer.count != before:
-                if not before:
-                    self.prefill_completed(reply)
-                self._tokens += writer.count - before
+            if writer.count and not before:
+                self.prefill_completed(reply)
+            self._tokens += writer.count - before
             return left
 
-        return take
+        self.calls.begin(request.request_id, given, reply, take, writer.end)
 
 
 class TokenEngine(PythonEngine[Generate]):
@@ -55,12 +67,11 @@ class TokenEngine(PythonEngine[Generate]):
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Call the handler with the request in the original's form."""
-        assert self.calls is not None
         writer = TokenWriter(reply, self.handler.name, room(request))
         if room(request) == 0:
             writer.end()
-            return
-        self.calls.begin(request.request_id, preprocessed(request), reply, self._counted(reply, writer), writer.end)
+        else:
+            self._begin(request, preprocessed(request), reply, writer)
 
 
 class TextEngine(PythonEngine[Chat]):
@@ -70,11 +81,83 @@ class TextEngine(PythonEngine[Chat]):
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Call the handler with the client's JSON."""
-        assert self.calls is not None
-        try:
-            body = openai(request)
-        except msgspec.MsgspecError as error:
-            reply.failed("BadRequest", f"the request cannot be read: {error}")
-            return
-        writer = ChunkWriter(reply, self.handler.name)
-        self.calls.begin(request.request_id, body, reply, self._counted(reply, writer), writer.end)
+        self._begin(request, openai(request), reply, ChunkWriter(reply, self.handler.name))
+
+
+def check(arguments: Mapping[str, Any], _block_size: int | None) -> None:
+    """Raise UserError for unknown arguments, a file that is not there, and one that Python cannot read."""
+    wrong = sorted(arguments.keys() - {"file", "argv"})
+    if wrong:
+        raise UserError(f"pystr and pytok have no argument {wrong[0]}", "known: argv, a list of words for sys.argv")
+    argv = arguments.get("argv", ())
+    if not isinstance(argv, list | tuple) or not all(isinstance(word, str) for word in argv):
+        raise UserError(f"argv is {argv!r}", 'give a list of words, like ["--size", "7"]')
+    _source(Path(str(arguments.get("file", ""))))
+
+
+def _source(file: Path) -> Any:
+    try:
+        return compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+    except OSError as error:
+        hint = "give the path of a Python file, like pystr:my_engine.py"
+        raise UserError(f"{file}: {error.strerror}", hint) from None
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise UserError(f"{file}{line}: {getattr(error, 'msg', error)}", "mend the file") from None
+
+
+def load(file: Path, argv: list[str]) -> Handler:
+    """Run the file once, as `python FILE argv...` would, and take its `generate`. Raises UserError."""
+    code = _source(file)
+    module = ModuleType("__main__")
+    module.__file__ = str(file)
+    sys.argv = [str(file), *argv]
+    sys.path.insert(0, str(file.parent))
+    sys.modules["__main__"] = module  # what the file pickles, or starts as processes, must find it
+    try:
+        exec(code, module.__dict__)
+    except SystemExit as end:
+        if end.code:
+            raise UserError(f"{file} ended with {end.code}", "see the lines before") from None
+    except Exception as error:
+        log.exception("%s could not be loaded", file)
+        raise UserError(f"{file}: {type(error).__name__}: {error}", "the log has the traceback") from None
+    generate = getattr(module, "generate", None)
+    if generate is None:
+        raise UserError(f"{file} has no generate", EXAMPLE)
+    return Handler(generate)
+
+
+class _FileEngine(PythonEngine[RequestT]):
+    """What both share. The file is loaded in a thread, for it may load a model too."""
+
+    async def start(self) -> None:
+        """Check and load the file. Raises UserError for what is wrong with it."""
+        arguments = self.options.arguments
+        check(arguments, None)
+        file = Path(arguments["file"])
+        began = time.monotonic()
+        self.use(await asyncio.to_thread(load, file, [str(word) for word in arguments.get("argv", ())]))
+        log.info("%s has loaded %s in %.1f s", self.name, file, time.monotonic() - began)
+
+
+class PyStr(_FileEngine[Chat], TextEngine):
+    """The file gets the client's chat request, and yields chat.completion.chunk dicts."""
+
+    name = "pystr"
+
+    async def start(self) -> None:
+        """Load the file; its own name is the model's."""
+        await super().start()
+        self._card = self._card_without_files(Path(self.options.arguments["file"]).stem, kind="text", types=("chat",))
+
+
+class PyTok(_FileEngine[Generate], TokenEngine):
+    """The file gets token ids with limits and sampling options, and yields dicts with the new token_ids."""
+
+    name = "pytok"
+
+    async def start(self) -> None:
+        """Read the model's card, then the file."""
+        self._card = await self._model_card()
+        await super().start()

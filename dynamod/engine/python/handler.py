@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 from dynamod.message.errors import RequestError, UserError
@@ -20,7 +20,10 @@ context cannot know, and is cancelled at once."""
 
 
 class Handler:
-    """A user's function behind an endpoint. Raises UserError for what cannot be one."""
+    """A user's function behind an endpoint. `place`: how it takes a context, "keyword" or "position", None: not at all.
+
+    Raises UserError for what cannot be one.
+    """
 
     def __init__(self, function: Callable[..., Any], name: str = "") -> None:
         name = name or getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -30,32 +33,23 @@ class Handler:
             raise UserError(f"{name} is a generator that blocks its process", "write `async def`")
         self.name = str(name)
         self._function = function
-        self._place = _place_of_context(function)
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether it is called with a context."""
-        return self._place is not None
+        self.place = _place_of_context(function)
 
     async def answers(self, request: Any, context: Context) -> AsyncGenerator[Any, None]:
         """What it yields, or the one value that it returns."""
-        if self._place == "keyword":
+        if self.place == "keyword":
             made = self._function(request, context=context)
         else:
-            made = self._function(request, context) if self._place else self._function(request)
+            made = self._function(request, context) if self.place else self._function(request)
         if inspect.isawaitable(made):
             made = await made
         if not hasattr(made, "__aiter__"):
             yield made
             return
         iterator = made.__aiter__()
-        try:
+        async with aclosing(iterator) if hasattr(iterator, "aclose") else nullcontext():
             async for item in iterator:
                 yield item
-        finally:
-            close = getattr(iterator, "aclose", None)
-            if close is not None:
-                await close()
 
 
 def _place_of_context(function: Callable[..., Any]) -> str | None:
@@ -65,11 +59,8 @@ def _place_of_context(function: Callable[..., Any]) -> str | None:
         return None
     if any(one.name == "context" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:]):
         return "keyword"
-    needed = [
-        one
-        for one in parameters
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
-    ]
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [one for one in parameters if one.kind in places and one.default is one.empty]
     return "position" if len(needed) > 1 else None
 
 
@@ -107,7 +98,7 @@ class Calls:
 
     def _left(self, task: asyncio.Task[Any], context: Context) -> None:
         context.kill()
-        if not self._handler.takes_context:
+        if self._handler.place is None:
             task.cancel()
             return
         timer = asyncio.get_running_loop().call_later(GRACE, task.cancel)

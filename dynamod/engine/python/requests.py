@@ -5,7 +5,11 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
+from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Chat, Generate
+
+_NO_OUTPUT_OPTIONS = ("prompt_logprobs", "skip_special_tokens", "formatted_prompt")
+_FOR_ROUTERS = ("estimated_prefix_hit_num_blocks", "backend_instance_id", "router_config_override")
 
 
 def preprocessed(request: Generate) -> dict[str, Any]:
@@ -29,23 +33,12 @@ def preprocessed(request: Generate) -> dict[str, Any]:
             "min_tokens": None if stops.min_tokens is None else max(0, stops.min_tokens - prior),
             "ignore_eos": stops.ignore_eos,
         },
-        "sampling_options": {
-            **sampling,
-            **({"logit_bias": bias} if bias else {}),
-            "include_stop_str_in_output": None,
-        },
-        "output_options": {
-            "logprobs": logprobs,
-            "prompt_logprobs": None,
-            "skip_special_tokens": None,
-            "formatted_prompt": None,
-        },
+        "sampling_options": {**sampling, **({"logit_bias": bias} if bias else {}), "include_stop_str_in_output": None},
+        "output_options": {"logprobs": logprobs} | dict.fromkeys(_NO_OUTPUT_OPTIONS),
         "eos_token_ids": list(request.eos_token_ids),
         "mdc_sum": request.mdc_sum or None,
         "annotations": list(request.annotations),
-        "estimated_prefix_hit_num_blocks": None,
-        "backend_instance_id": None,
-        "router_config_override": None,
+        **dict.fromkeys(_FOR_ROUTERS),
     }
 
 
@@ -58,9 +51,12 @@ def room(request: Generate) -> int | None:
 def openai(request: Chat) -> dict[str, Any]:
     """The client's own request. `n` is 1: the ingress sends a request for each choice.
 
-    Raises msgspec.DecodeError.
+    Raises BadRequest.
     """
-    body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+    try:
+        body: dict[str, Any] = msgspec.json.decode(request.body, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise BadRequest(f"the request cannot be read: {error}") from None
     if body.get("n") is not None:
         body["n"] = 1
     return body

@@ -72,9 +72,8 @@ class TokenWriter:
             wrong = next(one for one in values if not 0 <= int(one) < 2**31)
             raise EngineFailed(f"{self._name} yielded the token id {wrong}, which is no 32-bit number") from None
         except TypeError:
-            raise EngineFailed(
-                f"{self._name} yielded the token_ids {quoted(ids)}: a list of whole numbers is needed"
-            ) from None
+            why = f"{self._name} yielded the token_ids {quoted(ids)}: a list of whole numbers is needed"
+            raise EngineFailed(why) from None
         if min(tokens.unpack(packed), default=0) < 0:
             raise EngineFailed(f"{self._name} yielded the token id {min(values)}: none is negative")
         return packed
@@ -127,14 +126,9 @@ class ChunkWriter:
 
     def end(self) -> None:
         """The handler is done; counts come last."""
-        usage = self._usage or {}
-        count, prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
-        self._reply.text(
-            "",
-            count if isinstance(count, int) else self.count,
-            self._finish or "stop",
-            prompt if isinstance(prompt, int) else None,
-        )
+        given = {key: count for key, count in (self._usage or {}).items() if isinstance(count, int)}
+        count = given.get("completion_tokens", self.count)
+        self._reply.text("", count, self._finish or "stop", given.get("prompt_tokens"))
 
 
 def _delta(choice: Mapping[str, Any]) -> dict[str, Any]:

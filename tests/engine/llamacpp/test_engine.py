@@ -242,8 +242,8 @@ async def test_bad_input_is_refused_and_harms_nobody(words: Any, system: System)
     served = await serve(words, system, context=200)
     for ids, words_of_it, code in (
         ([], "empty", None),
-        ([5, 1024], "0 to 1023, not 1024", None),
-        ([-1, 5], "not -1", None),
+        ([5, 1024], "`token_ids[1]` is 1024, but token ids of this model are 0 to 1023", None),
+        ([-1, 5], "`token_ids[0]` is -1", None),
         ([5] * 200, "room for 200", "context_length_exceeded"),
     ):
         answer = await served.ask(ids)

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
-from dynamod.engine.llamacpp.files import gguf_file
-from dynamod.engine.llamacpp.sizing import ModelSize, cells_for, threads
-from dynamod.engine.llamacpp.step_budget import StepBudget
+from dynamod.engine.llamacpp.engine import gguf_file
+from dynamod.engine.llamacpp.sizing import StepBudget, cells_for, threads
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
 
@@ -65,7 +64,7 @@ def test_the_file_of_a_folder(tmp_path: Path) -> None:
 
 def test_cells() -> None:
     def cells(context: int | None = None, free: int = 2**40, **given: Any) -> int:
-        return cells_for(LlamaCppArguments(**given), ModelSize(2048, 1000), context, free)
+        return cells_for(LlamaCppArguments(**given), 2048, 1000, context, free)
 
     assert cells() == 4 * 2048
     assert cells(1000) == 4000

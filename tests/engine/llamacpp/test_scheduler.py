@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.engine.llamacpp.kv_cells import Cells, Operation
+from dynamod.engine.llamacpp.kv_cells import Cells, Operation, Sequence
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
-from dynamod.engine.llamacpp.sequence import Sequence
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
