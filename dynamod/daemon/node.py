@@ -162,20 +162,7 @@ class Node(Actor):
         check_name(name)
         if name in self.names():
             raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
-        runner = GraphRunner(
-            name,
-            graph,
-            self.system,
-            folder=self.folder.path,
-            gpus=self.gpus,
-            adopt=self.link.adopt,
-            output=self._output,
-            changed=self.changed,
-            node=self.name,
-            origin=origin,
-            session=session,
-            kept=kept,
-        )
+        runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept)
         self.graphs[name] = runner
         try:
             await runner.start()
@@ -232,7 +219,7 @@ class Node(Actor):
 
     def _greeted(self, connection: Connection) -> None:
         assert connection.hello is not None
-        connection.output = lambda line: self._output(connection.name, line.stream, line.line)
+        connection.output = lambda line: self.output(connection.name, line.stream, line.line)
         if connection.hello.kind == "session":
             self.sessions.add(Session(self, connection))
         elif connection.hello.kind == "file":
@@ -332,7 +319,8 @@ class Node(Actor):
 
         self._services.start_child(Spec("etcd", bridge, backoff=Backoff()))
 
-    def _output(self, process: str, stream: str, line: bytes) -> None:
+    def output(self, process: str, stream: str, line: bytes) -> None:
+        """A line of a component process, `stream` "out" or "err": for its log, and the session of its graph."""
         reader = self._readers.get(process)
         if reader is None:
             reader = self._readers[process] = LineReader(process)
