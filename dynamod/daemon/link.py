@@ -32,7 +32,7 @@ from dynamod.message.node import (
 )
 from dynamod.runtime.liveness import Clocks
 from dynamod.transport.channel import Channel
-from dynamod.transport.unix import remove_stale
+from dynamod.transport.unix import listen
 
 from .heartbeat import HeartbeatMonitor, Heartbeats
 
@@ -52,12 +52,12 @@ class Connection:
         self._server, self._opened = server, opened
         self._unwatch: list[Callable[[], None]] = []
         self._closed: list[Callable[[], None]] = []
-        self._stated: list[Callable[[], None]] = []
         self._clocks = clocks
         self.channel = Channel(
             self._take, daemon=True, closed=self._lost, handler=self._answer, spawn=server.context.task
         )
         self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
+        self.on_state: Callable[[], None] = lambda: None  # a component has another state
         self.output: Callable[[Output], None] = lambda _line: None
         self.hello: Hello | None = None
         self.heartbeats: Heartbeats | None = None
@@ -85,10 +85,6 @@ class Connection:
         else:
             self._closed.append(callback)
 
-    def on_state(self, callback: Callable[[], None]) -> None:
-        """Call back whenever a component has another state."""
-        self._stated.append(callback)
-
     def _take(self, message: ToNode) -> None:
         if self.heartbeats is not None:
             self.heartbeats.sign()
@@ -108,8 +104,7 @@ class Connection:
             case State(component, state, detail):
                 self.detail = detail
                 self._state(component, state)
-                for callback in self._stated:
-                    callback()
+                self.on_state()
                 server.changed()
             case Heartbeat(step, tokens):
                 assert self.heartbeats is not None
@@ -199,13 +194,7 @@ class LinkServer(Actor):
 
     async def started(self) -> None:
         """Begin to listen. Raises OSError."""
-        remove_stale(str(self._path))
-        old = os.umask(0o177)
-        try:
-            loop = asyncio.get_running_loop()
-            self._listener = await loop.create_unix_server(self._accept, str(self._path))
-        finally:
-            os.umask(old)
+        self._listener = await listen(str(self._path), lambda: self._connection(self._clocks, self._greeted).channel)
         self.context.task(self.monitor.run(), "heartbeats")
 
     async def stopping(self, reason: Reason) -> None:
@@ -253,9 +242,6 @@ class LinkServer(Actor):
             "registry": msgspec.to_builtins(self.registry.statistics()),
             "connections": sorted(f"{one.name} pid {one.pid}" for one in self.connections if one.hello is not None),
         }
-
-    def _accept(self) -> Channel:
-        return self._connection(self._clocks, self._greeted).channel
 
     def _connection(self, clocks: Clocks, greeted: Callable[[Connection], None]) -> Connection:
         connection = Connection(self, clocks, greeted)

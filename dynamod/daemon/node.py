@@ -84,6 +84,7 @@ class Node(Actor):
         self._lock = NodeLock(path)
         self._etcd: EtcdBridge | None = None
         self._lease = self.registry.grant()  # of what the node itself puts
+        self._handlers: list[logging.Handler] = []
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
         self._namesakes: set[str] = set()  # other machines of our name
@@ -101,8 +102,8 @@ class Node(Actor):
         except OSError as error:
             raise UserError(f"the run folder cannot be used: {error}", "choose another --socket") from None
         self.recent = Recent(self.log_store)
-        self._session_logs = SessionLogs(self._to_sessions)
-        for handler in (self.recent, self._session_logs):
+        self._handlers = [self.recent, SessionLogs(self._to_sessions)]
+        for handler in self._handlers:
             logging.getLogger().addHandler(handler)
         self.cluster = await asyncio.to_thread(cluster_of)
         if self.cluster.etcd is not None:
@@ -137,9 +138,8 @@ class Node(Actor):
         await asyncio.gather(*stops, return_exceptions=True)
         await self.system.root.stop_child("services")
         self._lock.leave()
-        for handler in (getattr(self, "recent", None), getattr(self, "_session_logs", None)):
-            if handler is not None:
-                logging.getLogger().removeHandler(handler)
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
             self.log_store.close()
             self.folder.remove()

@@ -1,6 +1,7 @@
 """An OS process as an actor: it crashes when the process ends, so supervisors restart it like any other child."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -134,7 +135,7 @@ class Process(Actor):
             self.context.task(self._read(err, "err"), "stderr"),
         ]
         record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
-        connection.on_state(self._stated)
+        connection.on_state = self._stated
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
         record.ready = True
@@ -199,15 +200,11 @@ class Process(Actor):
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def _kill_group(pid: int) -> None:
     """Kill what is left of the child's process group (it is its own session, so the group has its pid)."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
