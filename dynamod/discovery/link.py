@@ -35,7 +35,7 @@ class LinkRegistry(Actor):
     """Keeps the connection to the daemon. `hello` is what the process says of itself.
 
     `take` gets messages that are not the registry's business, `welcomed` each greeting, `lost` the end of a connection.
-    `absent`: what to do while there is no daemon, before the next attempt; None: the first end is the last.
+    `keeps`: look for the next daemon when one has gone; else the first end is the last.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LinkRegistry(Actor):
         handler: Handler | None = None,
         welcomed: Callable[[Welcome], None] = lambda _welcome: None,
         lost: Callable[[str], None] = lambda _why: None,
-        absent: Callable[[], Awaitable[None]] | None = None,
+        keeps: bool = False,
     ) -> None:
         self._hello, self._connect = hello, connect
         self._other, self._handler = take, handler
-        self._welcomed, self._lost, self._absent = welcomed, lost, absent
+        self.welcomed, self._lost, self._keeps = [welcomed], lost, keeps
         self._own: dict[str, bytes] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
         self._view: dict[int, dict[str, bytes]] = {}
@@ -149,10 +149,9 @@ class LinkRegistry(Actor):
                 self._greeted = False
                 log.debug("lost the daemon: %s", why)
             self._lost(why)
-            if self._absent is None:
+            if not self._keeps:
                 return
             await asyncio.sleep(RETRY)
-            await self._absent()
 
     def _make(self) -> Channel:
         self._channel = Channel(
@@ -173,7 +172,8 @@ class LinkRegistry(Actor):
             case Welcome(lease, node):
                 self._lease, self.node = lease, node
                 self._greeted = True
-                self._welcomed(message)
+                for welcomed in self.welcomed:
+                    welcomed(message)
                 for key, value in self._own.items():
                     self.send(Put(key, value))
                 for number, (prefix, _) in self._watchers.items():

@@ -20,14 +20,13 @@ from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import Heartbeat, Hello, State, Welcome
+from dynamod.message.node import Heartbeat, Hello, State
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
 from .lifeline import die_with_parent, receive_plan
 from .liveness import HEARTBEAT
 from .plan import EXIT_USER_ERROR, HostPlan, decode
-from .process_context import close_process_context, open_process_context
 
 log = logging.getLogger("dynamod.host")
 
@@ -48,16 +47,13 @@ class Host(Actor):
         """Connect to the daemon and begin to start the components."""
         system = self.context.system
 
-        def registry(welcomed: Callable[[Welcome], None]) -> LinkRegistry:
-            return LinkRegistry(
-                Hello(self._plan.name, os.getpid(), version=__version__),
-                lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
-                handler=self._answer,
-                welcomed=welcomed,
-                lost=lambda _why: self.over.set(),
-            )
-
-        self._context = context = await open_process_context(self._plan, system, self.context.task, registry, self._fds)
+        registry = LinkRegistry(
+            Hello(self._plan.name, os.getpid(), version=__version__),
+            lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
+            handler=self._answer,
+            lost=lambda _why: self.over.set(),
+        )
+        self._context = context = await ProcessContext.open(self._plan, system, self.context.task, registry, self._fds)
         self.context.task(self._beat(context), "heartbeat")
         self.context.task(self._start_all(context), "start components")
 
@@ -67,7 +63,7 @@ class Host(Actor):
         if self._context is not None:
             for service in reversed(self._plan.services):
                 await self.context.system.root.stop_child(service.name)
-            await close_process_context(self._context)
+            await self._context.close()
 
     async def _start_all(self, context: ProcessContext) -> None:
         system = context.system

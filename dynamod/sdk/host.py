@@ -1,11 +1,10 @@
 """The actors behind endpoints: one for each `serve_endpoint`, in the registry while it is Ready."""
 
-import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from dynamod.actor import Actor, Reason, Ref, handle
-from dynamod.discovery.keys import static_key
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
@@ -17,36 +16,30 @@ from dynamod.worker.worker import Worker
 
 from .engine import ServedText, ServedTokens
 
-log = logging.getLogger("dynamod.python")
 
-
+@dataclass(frozen=True, slots=True)
 class Place:
-    """An endpoint's place: what leads requests to its actor, and its entry in the registry."""
+    """Where an endpoint is announced. `published` is called when others can find it."""
 
-    def __init__(self, ctx: ComponentContext, endpoint: str, card: ModelCard | None, *, static: bool) -> None:
-        self._ctx, self._endpoint, self._card, self._static = ctx, endpoint, card, static
-        self._static_key = ""
-        self.path = ctx.path(endpoint)
-        self.published: Callable[[], None] = lambda: None  # called when others can find it
+    ctx: ComponentContext
+    endpoint: str
+    card: ModelCard | None
+    static: bool
+    published: Callable[[], None]
+
+    @property
+    def path(self) -> str:
+        """The endpoint's address."""
+        return str(self.ctx.address(self.endpoint))
 
     async def publish(self, ref: Ref) -> None:
         """Let others find it. Raises UserError when the model's name, or a static address, is taken."""
-        ctx = self._ctx
-        ctx.serve(self._endpoint, ref)
-        if self._static:
-            self._static_key = static_key(await ctx.publish_static(self._endpoint))
-        else:
-            if self._card is not None:
-                await ctx.require_agreement(self._card)
-            await ctx.reachable(self._endpoint)
-            ctx.publish(self._endpoint, self._card)
+        await self.ctx.announce(self.endpoint, ref, self.card, static=self.static)
         self.published()
 
     def withdraw(self) -> None:
         """Nobody finds it any more; what is open goes on."""
-        self._ctx.withdraw(self._endpoint)
-        if self._static_key:
-            self._ctx.process_context.registry.delete(self._static_key)
+        self.ctx.withdraw(self.endpoint)
 
 
 class EndpointHost(Actor):
@@ -56,20 +49,16 @@ class EndpointHost(Actor):
 
     def __init__(self, place: Place, handler: Handler) -> None:
         self._place, self._handler = place, handler
+        self._calls = OpenCalls(place.path, handler, lambda work, name: self.context.task(work, name))
 
     async def started(self) -> None:
         """Publish the instance. Raises UserError when a static address is taken."""
-        self._calls = OpenCalls(self._handler, self.context.task)
         await self._place.publish(self.context.ref)
 
     @handle
     async def job(self, message: Job) -> None:
         """Start a call of the handler."""
-        if isinstance(message.request, Call):
-            self._calls.take(message.request, message.reply)
-        else:
-            what = type(message.request).__name__
-            message.reply.failed("BadRequest", f"{self._place.path} takes calls, not {what}")
+        self._calls.take(message)
 
     def cut(self) -> None:
         """Drain no longer."""
@@ -83,8 +72,7 @@ class EndpointHost(Actor):
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry; callers of what is open get an error."""
         self._place.withdraw()
-        if hasattr(self, "_calls"):
-            self._calls.fail(f"{self._place.path} ended ({reason})")
+        self._calls.fail(reason)
 
     def inspection(self) -> dict[str, Any]:
         """Calls so far and now."""
@@ -95,7 +83,8 @@ class ModelHost(Worker):
     """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
 
     def __init__(self, place: Place, handler: Handler, card: ModelCard, block_registry: BlockRegistry) -> None:
-        self._place, self._handler = place, handler
+        self._place = place
+        self._calls = OpenCalls(place.path, handler, lambda work, name: self.context.task(work, name))
         engine = ServedTokens if card.kind == "tokens" else ServedText
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
@@ -106,14 +95,13 @@ class ModelHost(Worker):
     async def started(self) -> None:
         """Publish the instance and its card. Raises UserError when the model's name is taken."""
         await super().started()
-        self._calls = OpenCalls(self._handler, self.context.task)
         await self._place.publish(self.context.ref)
 
     @handle
     async def job(self, message: Job) -> None:
         """Start what is asked for."""
         if isinstance(message.request, Call):
-            self._calls.take(message.request, message.reply)
+            self._calls.take(message)
         else:
             await super().job(message)
 
@@ -123,12 +111,11 @@ class ModelHost(Worker):
         self._idle.set()
 
     async def drained(self) -> None:
-        """See Worker."""
+        """Leave the registry, and wait for requests and calls that are open."""
         await super().drained()
         await self._calls.idle()
 
     async def stopping(self, reason: Reason) -> None:
-        """See Worker."""
+        """Leave the registry; what is open gets an error, or goes elsewhere."""
         await super().stopping(reason)
-        if hasattr(self, "_calls"):
-            self._calls.fail(f"{self._place.path} ended ({reason})")
+        self._calls.fail(reason)

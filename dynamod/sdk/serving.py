@@ -36,32 +36,19 @@ async def serve(
     *,
     graceful: bool,
 ) -> None:
-    """See runtime.Endpoint.serve_endpoint."""
+    """Serve until the runtime ends; see runtime.Endpoint.serve_endpoint."""
     if runtime.ended:
         return
     handler = Handler(function)
     where, process_context = str(address), connection.process_context
-    if where in connection.served:
+    if address in connection.states:
         raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")
-    connection.served[where] = None
-    wake, grace = asyncio.Event(), 0.0
+    wake, ready, grace = asyncio.Event(), False, 0.0
 
     def end(seconds: float) -> None:
         nonlocal grace
         grace = seconds
         wake.set()
-
-    ctx = ComponentContext(
-        process_context,
-        ServicePlan(address.component, {"namespace": address.namespace, "component": address.component}),
-    )
-    place = Place(ctx, address.endpoint, card, static=runtime.is_static)
-    host: EndpointHost | ModelHost = (
-        EndpointHost(place, handler)
-        if card is None
-        else ModelHost(place, handler, card, connection.block_registry(address.namespace, address.component))
-    )
-    ready = False
 
     def published() -> None:
         nonlocal ready
@@ -69,7 +56,19 @@ async def serve(
         log.info("serving dyn://%s%s", where, f" with model {card.name}" if card is not None else "")
         connection.show(address, "Ready")
 
-    place.published = published
+    service = ServicePlan(address.component, {"namespace": address.namespace, "component": address.component})
+    place = Place(
+        ComponentContext(process_context, service),
+        address.endpoint,
+        card,
+        static=runtime.is_static,
+        published=published,
+    )
+    host: EndpointHost | ModelHost = (
+        EndpointHost(place, handler)
+        if card is None
+        else ModelHost(place, handler, card, connection.block_registry(address.namespace, address.component))
+    )
     name = f"{address.namespace}.{address.endpoint}".replace("/", "%2F")  # a slash is for the children of an actor
     forget = runtime.on_end(end)
     connection.cuts[host.cut] = None
@@ -97,7 +96,6 @@ async def serve(
             await supervisor.stop_child(name)
         process_context.endpoints.remove(where)
         connection.cuts.pop(host.cut, None)
-        del connection.served[where]
         forget()
         connection.show(address, "")
 

@@ -35,9 +35,13 @@ def context(system: System, *servers: Metrics) -> Any:
         system=system,
         http=list(servers),
         metric_rows=[lambda: [("dynamod_router", {"model": "m"}, Routing(3))]],
-        unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
         server=SimpleNamespace(statistics=list),
-        remote=SimpleNamespace(connection=None, transport=None, workers={}),
+        transport=SimpleNamespace(
+            unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
+            connection=None,
+            nats=None,
+            servers={},
+        ),
     )
 
 
