@@ -6,15 +6,13 @@ import os
 import stat
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request
 
 from .base import Outbound, Receive, Sink
-from .framing import MAGIC, FrameError, Unframer, pack
+from .framing import FramedProtocol
 from .inbox import Inbox, InboxStatistics, InboxStream
 from .outbox import Outbox, OutboxStatistics
 
@@ -23,29 +21,17 @@ log = logging.getLogger("dynamod.transport")
 CONNECT_TIMEOUT = 2.0
 
 
-class _WorkerEnd(asyncio.Protocol):
-    """A worker's end of a connection to one ingress process."""
+class _WorkerEnd(FramedProtocol):
+    """A worker's end of a connection to one ingress process: its requests, cancels and credits."""
 
     def __init__(self, receive: Receive, connections: "set[_WorkerEnd]") -> None:
-        self._receive = receive
+        super().__init__(lambda payload: self.outbox.take(payload, receive), self._over)
         self._connections = connections
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self.outbox = Outbox(self._send)
+        self.outbox = Outbox(self.write)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
         self._connections.add(self)
-        self._transport.write(MAGIC)
-
-    def data_received(self, data: bytes) -> None:
-        """Take requests, cancels and credits; anything else closes the connection."""
-        try:
-            for payload in self._unframer.feed(data):
-                self.outbox.take(payload, self._receive)
-        except (FrameError, msgspec.MsgspecError) as error:
-            log.warning("closed a connection: %s", error)
-            self.close()
+        super().connection_made(transport)
 
     def pause_writing(self) -> None:
         self.outbox.block(True)
@@ -53,19 +39,11 @@ class _WorkerEnd(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.outbox.block(False)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
+    def _over(self, why: str) -> None:
+        if self.fault:
+            log.warning("closed a connection: %s", self.fault)
         self._connections.discard(self)
-        self._transport = None
         self.outbox.close()
-
-    def close(self) -> None:
-        """Close the connection after what is written has left."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def _send(self, payload: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(payload))
 
 
 class UnixServer:
@@ -118,48 +96,20 @@ def remove_stale(path: str) -> None:
         pass
 
 
-class _IngressEnd(asyncio.Protocol):
-    """An ingress's end of a connection to one worker process. Streams opened before it is up wait in order."""
+class _IngressEnd(FramedProtocol):
+    """An ingress's end of a connection to one worker process. Its end is told to all open sinks."""
 
     def __init__(self, ended: Callable[[], object]) -> None:
-        self.inbox = Inbox(self._send)
-        self._ended = ended
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
-        self.dead = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        self._transport.write(b"".join([MAGIC, *self._early]))
-        self._early.clear()
-
-    def data_received(self, data: bytes) -> None:
-        """Hand deltas to their sinks. A corrupt frame ends the connection, and so every stream on it."""
-        try:
-            for payload in self._unframer.feed(data):
-                self.inbox.frame(payload)
-        except (FrameError, msgspec.MsgspecError) as error:
-            self.fail(f"corrupt frame: {error}")
+        self.inbox = Inbox(self.write)
+        super().__init__(self.inbox.frame, self._over)
+        self._forget = ended
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self.fail("connection to the worker lost")
 
-    def fail(self, why: str) -> None:
-        """End the connection and tell every sink once."""
-        if not self.dead:
-            self.dead = True
-            self._ended()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
+    def _over(self, why: str) -> None:
+        self._forget()
         self.inbox.lost(why)
-
-    def _send(self, payload: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(payload))
-        elif not self.dead:
-            self._early.append(pack(payload))
 
 
 class UnixTransport:
