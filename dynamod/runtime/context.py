@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from dynamod.actor import Ref, System
-from dynamod.discovery.base import Watcher
+from dynamod.discovery.base import Watcher, keep
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
@@ -238,7 +238,7 @@ class ComponentContext:
         process_context, cards = self.process_context, dict[str, ModelCard]()
         graph, here = f"{process_context.plan.graph}/", process_context.registry.node
         view = process_context.view  # watches from here on
-        await process_context.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
+        await process_context.caught_up(CARDS, keep(cards, ModelCard))
         instances = {card_key(instance): instance for instance in view.all_instances()}
         for key, other in cards.items():
             if not disagree(card, other):
@@ -282,11 +282,6 @@ def _difference(card: ModelCard, other: ModelCard) -> str:
         lengths = f"{other.context_length} tokens, here {card.context_length}"
         return f"with another tokenizer or template, or another context length ({lengths})"
     return "with another tokenizer or template"
-
-
-def _keep(cards: dict[str, ModelCard], key: str, value: bytes | None) -> None:
-    if value is not None:
-        cards[key] = msgspec.json.decode(value, type=ModelCard)
 
 
 Component = Callable[[ComponentContext], Any]

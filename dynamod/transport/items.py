@@ -36,6 +36,10 @@ class ItemStream(Sink):
         elif isinstance(delta, Failed):
             self._stream.fail(delta.exception())
 
+    def end(self) -> None:
+        """Nothing more is wanted; what has come can be read."""
+        self._stream.end()
+
     def lost(self, why: str) -> None:
         """Nothing more comes, and there should have been more."""
         self._stream.fail(EngineFailed(why))
