@@ -5,10 +5,10 @@ goes on without it, what is known of others stays, and everything is said again 
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from contextlib import aclosing
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason
@@ -168,7 +168,7 @@ class EtcdBridge(Actor):
     async def _follow(self, client: EtcdClient, start: int) -> None:
         while True:
             try:
-                async with aclosing(client.watch(SHARED, start)) as watch:
+                async with contextlib.aclosing(client.watch(SHARED, start)) as watch:
                     async for changes in watch:
                         self._mirror.apply(changes)
             except Compacted as error:
@@ -179,11 +179,11 @@ class EtcdBridge(Actor):
     async def _renew(self, client: EtcdClient) -> None:
         interval = self._settings.ttl / 3
         patience = max(1.0, min(interval, 2.0))
-        async with client.renewals() as renewals:
+        async with client.renewals() as renew:
             while True:
                 self._mirror.heartbeat.clear()
                 leases = self._mirror.held()
-                for lease in await renewals.renew(leases, patience):
+                for lease in await renew(leases, patience):
                     log.warning("etcd: lease %x has expired; granting it again", lease)
                     self._mirror.lost(lease)
                 if not leases or client.logged_in:
@@ -281,10 +281,8 @@ async def _until(over: asyncio.Future[EtcdError], part: Callable[[], Awaitable[N
 
 async def _revoke(client: EtcdClient, lease: int) -> None:
     """End a lease, if it has not ended already."""
-    try:
+    with contextlib.suppress(LeaseMissing):
         await client.revoke(lease)
-    except LeaseMissing:
-        pass
 
 
 async def _each(call: Callable[[Any], Coroutine[Any, Any, Any]], items: Collection[Any]) -> None:
