@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,16 +41,16 @@ class Row(msgspec.Struct, frozen=True):
     replica: int
     state: str
     pid: int
-    restarts: int
-    uptime: float | None
-    last_error: str
-    gpus: list[str]
+    restarts: int = 0
+    uptime: float | None = None
+    last_error: str = ""
+    gpus: list[str] = []
     session: str = ""
 
 
 def down(graph: str, component: str, why: str) -> Row:
     """The row of a component whose graph could not start."""
-    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, 0, None, why, [])
+    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, last_error=why)
 
 
 class GraphRunner:
@@ -101,33 +101,28 @@ class GraphRunner:
             self._release()
             self.node.changed()
 
-    def rows(self) -> list[Row]:
-        """One row per component and replica, and for each process that is about to take its place or to leave it."""
-        return [row for row, _ in self._rows()]
-
-    def _rows(self) -> Iterator[tuple[Row, bool]]:
-        """With each row, whether it is a replica's: else of a process on its way in or out."""
+    def rows(self, *, leaving: bool = True) -> list[Row]:
+        """One row per component and replica; with `leaving` also for processes about to take its place or to leave."""
         if (supervisor := self._supervisor) is None:
-            return
-        children = {child.name: child for child in supervisor.children()}
+            return []
+        children, rows = {child.name: child for child in supervisor.children()}, list[Row]()
         for running in self._groups.values():
-            for index, devices in sorted(running.replicas.items()):
-                current, name = running.child(index), running.name(index)
-                others = [other for other, replica in running.others.items() if replica == index]
+            for index in sorted(running.replicas):
+                current = running.child(index)
+                others = [other for other, replica in running.others.items() if replica == index and leaving]
                 for child in (current, *others):
-                    known = children.get(child), self._record(child)
                     for spec in running.group.services:
-                        row = self._row(spec.name, name, index, devices, *known)
+                        row = self._row(spec.name, running, index, children.get(child), self._record(child))
                         if child != current and row.state == "Ready":
                             row = msgspec.structs.replace(row, state="Draining")  # it will hear of it at once
-                        yield row, child == current
+                        rows.append(row)
+        return rows
 
     def _row(
         self,
         component: str,
-        name: str,
+        running: Running,
         index: int,
-        devices: Sequence[str],
         child: ChildStatistics | None,
         record: ProcessRecord | None,
     ) -> Row:
@@ -140,14 +135,14 @@ class GraphRunner:
         return Row(
             graph=self.name,
             component=component,
-            process=f"{self.name}/{name}",
+            process=running.full_name(index),
             replica=index,
             state=state,
             pid=facts.pid if facts is not None else 0,
             restarts=child.restarts if child is not None else 0,
             uptime=facts.uptime if facts is not None else None,
             last_error=(facts.silent if facts is not None else "") or trouble,
-            gpus=list(devices),
+            gpus=list(running.replicas[index]),
             session=self.session,
         )
 
@@ -162,11 +157,11 @@ class GraphRunner:
 
     def fatal(self) -> list[Row]:
         """Components that are given up."""
-        return [row for row, current in self._rows() if current and row.state == "Fatal"]
+        return [row for row in self.rows(leaving=False) if row.state == "Fatal"]
 
     def ready(self) -> bool:
         """Whether all components are Ready."""
-        rows = [row for row, current in self._rows() if current]
+        rows = self.rows(leaving=False)
         return bool(rows) and all(row.state == "Ready" for row in rows)
 
     def processes(self) -> list[ProcessRecord]:
@@ -190,8 +185,7 @@ class GraphRunner:
                     try:
                         await self._restart(running, index, drain, timeout)
                     except (KeyError, ActorUnreachable, TimeoutError) as error:
-                        why = str(error).replace("ProcessEnded: ", "")
-                        message = f"{running.full_name(index)} did not restart: {why}"
+                        message = f"{running.full_name(index)} did not restart: {_plain(error)}"
                         raise UserError(message, "see dynamo ps and dynamo logs") from None
         self.node.changed()
 
@@ -292,15 +286,12 @@ class GraphRunner:
         changes = diff(self.graph, graph).changed or {}
         fresh = {name for name, group in wanted.items() if name not in before or _differs(before[name], group, changes)}
         stale = [running for name, running in before.items() if name not in wanted or name in fresh]
-        sockets = self._sockets({name: wanted[name] for name in fresh}, stale)
-        unused = {running.sock for running in stale} - {None, *sockets.values()}
-        held = self.node.gpus.table()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.node.gpus.restore, self.node.gpus.table())
+            sockets = self._sockets({name: wanted[name] for name in fresh}, stale, undo)
             replicas = self._replicas(wanted)
-        except UserError:
-            self.node.gpus.restore(held)
-            _close({*sockets.values()} - {running.sock for running in stale})
-            raise
+            undo.pop_all()
+        unused = {running.sock for running in stale} - {*sockets.values()}
         self.graph = graph
         ends = [  # what goes for good, and what leaves devices to others
             (running, index)
@@ -347,9 +338,9 @@ class GraphRunner:
                 if count < len(indexes):
                     await self.node.system.ready(ref, timeout=READY)
             except (ActorUnreachable, TimeoutError) as error:
-                name, why = running.full_name(index), str(error).replace("ProcessEnded: ", "")
                 who = "it keeps" if self._state(running, index) == "Ready" else "the others keep"
-                log.error("%s fails with its new settings, %s the old: %s", name, who, why)
+                name = running.full_name(index)
+                log.error("%s fails with its new settings, %s the old: %s", name, who, _plain(error))
                 return
 
     def _state(self, running: Running, index: int) -> str:
@@ -362,18 +353,20 @@ class GraphRunner:
             names = [running.child(index) for running, index in ends]
             await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
 
-    def _sockets(self, fresh: Mapping[str, Group], stale: Sequence[Running]) -> dict[str, socket.socket]:
+    def _sockets(
+        self, fresh: Mapping[str, Group], stale: Sequence[Running], undo: contextlib.ExitStack
+    ) -> dict[str, socket.socket]:
         """Sockets of the groups that will start: those of groups that end where the place is the same, or new ones."""
         free = {running.group.place(): running.sock for running in stale}
         sockets: dict[str, socket.socket] = {}
-        try:
-            for name, group in fresh.items():
-                if (listener := group.listener()) is not None:
-                    spec, host, port = listener
-                    sockets[name] = free.pop((host, port), None) or listen(host, port, spec.name)
-        except UserError:
-            _close({*sockets.values()} - {running.sock for running in stale})
-            raise
+        for name, group in fresh.items():
+            if (listener := group.listener()) is not None:
+                spec, host, port = listener
+                sock = free.pop((host, port), None)
+                if sock is None:
+                    sock = listen(host, port, spec.name)
+                    undo.callback(sock.close)
+                sockets[name] = sock
         return sockets
 
     def _replicas(self, wanted: Mapping[str, Group]) -> dict[str, dict[int, list[str]]]:
@@ -436,6 +429,10 @@ def _differs(running: Running, new: Group, changes: Mapping[str, Sequence[str]])
     return names != [spec.name for spec in running.group.services] or any(
         set(changes.get(name, ())) - {"workers"} for name in names
     )
+
+
+def _plain(error: BaseException) -> str:
+    return str(error).replace("ProcessEnded: ", "")
 
 
 def _close(sockets: Collection[socket.socket | None]) -> None:

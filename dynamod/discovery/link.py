@@ -60,7 +60,7 @@ class LinkRegistry(Actor):
         self._granted = asyncio.Event()
         self._channel: Channel | None = None
         self._closed = asyncio.Event()
-        self._greeted = False  # by the daemon of this connection
+        self.connected = False  # greeted by the daemon of this connection
         self.node = ""
 
     async def started(self) -> None:
@@ -78,11 +78,6 @@ class LinkRegistry(Actor):
     def lease(self) -> int:
         """Id of the process's lease; 0 until it is granted."""
         return self._lease if self._granted.is_set() else 0
-
-    @property
-    def connected(self) -> bool:
-        """Whether the daemon is there now."""
-        return self._greeted
 
     async def leased(self, timeout: float) -> int:
         """Wait for the lease. Raises TimeoutError."""
@@ -109,7 +104,7 @@ class LinkRegistry(Actor):
 
     def send(self, message: ToNode) -> None:
         """Send a message if the daemon is there; the registry's own are repeated when it comes back."""
-        if self._greeted and self._channel is not None:
+        if self.connected and self._channel is not None:
             self._channel.send(message)
 
     async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
@@ -145,8 +140,8 @@ class LinkRegistry(Actor):
                 if self._channel is not None and self._channel.fault:
                     why = f"what listens there is no daemon of this version: {self._channel.fault}"
                     self._other(Refused(why, "stop it, or choose another --socket"))
-            if self._greeted:
-                self._greeted = False
+            if self.connected:
+                self.connected = False
                 log.debug("lost the daemon: %s", why)
             self._lost(why)
             if not self._keeps:
@@ -171,7 +166,7 @@ class LinkRegistry(Actor):
         match message:
             case Welcome(lease, node):
                 self._lease, self.node = lease, node
-                self._greeted = True
+                self.connected = True
                 for welcomed in self.welcomed:
                     welcomed(message)
                 for key, value in self._own.items():

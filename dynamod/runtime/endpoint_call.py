@@ -23,16 +23,10 @@ ACCEPT = 30.0
 
 
 class Annotated:
-    """One item of an answer, and what may be said beside it."""
+    """One item of an answer. Errors are raised, and items carry no more than their data."""
 
-    def __init__(
-        self,
-        data: Any,
-        event: str | None = None,
-        comments: list[str] | None = None,
-        id: str | None = None,  # noqa: A002
-    ) -> None:
-        self._data, self._event, self._comments, self._id = data, event, comments, id
+    def __init__(self, data: Any) -> None:
+        self._data = data
 
     def data(self) -> Any:
         """What the handler yielded."""
@@ -40,22 +34,22 @@ class Annotated:
 
     def event(self) -> str | None:
         """Name of an event; None: it is plain data."""
-        return self._event
+        return None
 
     def comments(self) -> list[str] | None:
-        """Further words."""
-        return self._comments
+        """Comments beside the data: none."""
+        return None
 
     def id(self) -> str | None:
-        """Id of the item, if it has one."""
-        return self._id
+        """Id of the item: none."""
+        return None
 
     def is_error(self) -> bool:
-        """Whether it stands for an error; those are raised here, so none that is seen does."""
-        return self._event == "error"
+        """Whether it stands for an error."""
+        return False
 
     def __repr__(self) -> str:
-        return f"Annotated(data={self._data!r}, event={self._event!r}, comments={self._comments!r}, id={self._id!r})"
+        return f"Annotated(data={self._data!r})"
 
 
 class Answers:

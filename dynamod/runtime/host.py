@@ -4,6 +4,7 @@ Kept light at import: what a component needs is imported when the plan names it.
 """
 
 import asyncio
+import functools
 import gc
 import importlib
 import importlib.util
@@ -70,22 +71,19 @@ class Host(Actor):
         for service in self._plan.services:  # in order: each finds those before it in its process
             ctx = ComponentContext(context, service)
             self._tell(service.name, "Starting")
-            ref = system.start(service.name, _maker(ctx), restart="temporary", shutdown=3.0)
+            ref = system.start(service.name, functools.partial(_component, ctx), restart="temporary", shutdown=3.0)
             context.components[service.name] = ref
-            system.watch(ref, self._watcher(service.name))
+            system.watch(ref, functools.partial(self._component_ended, service.name))
             if not await system.came_up(ref):
                 return
             self._tell(service.name, "Ready")
         settle_garbage()
 
-    def _watcher(self, name: str) -> Callable[[Terminated], None]:
-        return lambda notice: self._component_ended(name, notice.reason)
-
-    def _component_ended(self, name: str, reason: Reason) -> None:
+    def _component_ended(self, name: str, notice: Terminated) -> None:
         """A component that crashes takes its process with it: the daemon starts a clean one."""
         if self.over.is_set():
             return
-        if isinstance(reason, Crashed):
+        if isinstance(reason := notice.reason, Crashed):
             error = reason.error
             self.code = EXIT_USER_ERROR if isinstance(error, UserError) else 1
             detail = error.line() if isinstance(error, UserError) else str(reason)
@@ -143,10 +141,6 @@ async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
         await host.over.wait()
         await system.root.stop_child("host")
     return host.code
-
-
-def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
-    return lambda: _component(ctx)
 
 
 def _component(ctx: ComponentContext) -> Actor:

@@ -30,7 +30,7 @@ class WorkerComponent(Worker):
         self._ctx = ctx
         settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
         self._static, self._endpoint = settings.static, settings.endpoint
-        super().__init__(_maker(settings.name), settings.options(), self._published, self._withdrawn)
+        super().__init__(_maker(settings.name), settings.options(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
         """Load the engine; the lease is waited for meanwhile."""
@@ -69,9 +69,6 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
-
-    def _withdrawn(self) -> None:
-        self._ctx.withdraw()
 
 
 def _maker(name: str) -> Any:
