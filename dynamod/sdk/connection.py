@@ -51,10 +51,6 @@ OWN = ("registry", "root")
 _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
 
-class _Root(Actor):
-    """Owns the tasks of the process's transports."""
-
-
 class Connection:
     """One per event loop: whoever calls `acquire` has to `release`."""
 
@@ -65,7 +61,7 @@ class Connection:
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
         self.states: dict[Address, str] = {}  # what `ps` says of each endpoint that is served
         self.loop = asyncio.get_running_loop()
-        self._root = _Root()
+        self._root = Actor()  # owns the tasks of the transports
         self._socket: Path
         self._supervisors: dict[str, Supervisor] = {}
         self._starting = asyncio.Lock()
