@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -77,22 +76,14 @@ class Child:
 
     async def wait(self) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        if hasattr(os, "pidfd_open"):
-            watch = os.pidfd_open(self.pid)
-            loop.add_reader(watch, done.set)
-            try:
-                await done.wait()
-            finally:
-                loop.remove_reader(watch)
-                os.close(watch)
-        else:
-            thread = threading.Thread(
-                target=lambda: (self.popen.wait(), loop.call_soon_threadsafe(done.set)), daemon=True
-            )
-            thread.start()
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        watch = os.pidfd_open(self.pid)
+        loop.add_reader(watch, done.set)
+        try:
             await done.wait()
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
         return self.popen.wait()
 
     def end(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import msgspec
 
 from dynamod.actor import Ref, System
+from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.base import Watcher, keep
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
@@ -98,6 +99,20 @@ class ProcessContext:
         """Close the transports, after what is written has left. The connection to the daemon closes with the system."""
         await self.transport.close()
         await self.server.close()
+
+    async def answer(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        """What every process answers its daemon. Raises UserError for an unknown command."""
+        match command:
+            case "inspect":
+                return inspect_system(self.system, str(arguments.get("actor", "")))
+            case "metrics" | "statistics":
+                from .statistics import report
+
+                return await report(self, command)
+            case "explain":
+                return [row for explain in self.explains for row in explain(str(arguments.get("request", "")))]
+            case _:
+                raise UserError(f"unknown command {command}")
 
     def rename(self, name: str) -> None:
         """The daemon has given the process another name."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
-from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
 from dynamod.message.node import Heartbeat, Hello, State
@@ -105,20 +104,10 @@ class Host(Actor):
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         assert self._context is not None
-        match command:
-            case "inspect":
-                return inspect_system(self._context.system, str(arguments.get("actor", "")))
-            case "metrics" | "statistics":
-                from .statistics import report
-
-                return await report(self._context, command)
-            case "explain":
-                return [row for explain in self._context.explains for row in explain(str(arguments.get("request", "")))]
-            case "drain":
-                self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
-                return None
-            case _:
-                raise UserError(f"unknown command {command}")
+        if command != "drain":
+            return await self._context.answer(command, arguments)
+        self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
+        return None
 
     async def _drain(self, timeout: float) -> None:
         for service in reversed(self._plan.services):

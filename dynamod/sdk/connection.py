@@ -15,7 +15,6 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import Actor, Supervisor, System
-from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.keys import Address
 from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
@@ -222,19 +221,11 @@ class Connection:
             await asyncio.sleep(HEARTBEAT)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
-        match command:
-            case "inspect":
-                return inspect_system(self.process_context.system, "")
-            case "metrics" | "statistics":
-                from dynamod.runtime.statistics import report
-
-                return await report(self.process_context, command)
-            case "stop":
-                log.info("dynamo stop: stopping")
-                self._end_all(grace_of(GRACE))
-                return None
-            case _:
-                raise UserError(f"a Python file does not answer {command}")
+        if command != "stop":
+            return await self.process_context.answer(command, arguments)
+        log.info("dynamo stop: stopping")
+        self._end_all(grace_of(GRACE))
+        return None
 
     # The end.
 

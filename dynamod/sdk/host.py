@@ -1,20 +1,20 @@
-"""The actors behind endpoints: one for each `serve_endpoint`, in the registry while it is Ready."""
+"""The actors behind endpoints, one for each `serve_endpoint`, and a handler with a model as an engine."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dynamod.actor import Actor, Reason, Ref, handle
-from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
+from dynamod.engine.base import Engine, EngineOptions, Job, RequestT, Spawn
+from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
 from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
-from dynamod.message.worker import Call
+from dynamod.message.kv_events import Load, WorkerEvent
+from dynamod.message.worker import Call, Chat, Generate
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.open_calls import OpenCalls
 from dynamod.worker.worker import Worker
-
-from .engine import ServedText, ServedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,55 @@ class EndpointHost(Actor):
         return {"handler": self._handler.name, "calls": self._calls.begun, "running": len(self._calls)}
 
 
+class _Served(PythonEngine[RequestT]):
+    """What both kinds share: a card that the user has registered, and a ledger of what the user has published."""
+
+    name = "python"
+
+    def __init__(
+        self, options: EngineOptions, spawn: Spawn, handler: Handler, card: ModelCard, block_registry: BlockRegistry
+    ) -> None:
+        super().__init__(options, spawn)
+        self.use(handler)
+        self._card, self._block_registry = card, block_registry
+
+    async def start(self) -> None:
+        """The user's file has loaded whatever there is to load."""
+
+    def load(self) -> Load:
+        """What a WorkerMetricsPublisher said last, else what is seen from here."""
+        return self._block_registry.load or super().load()
+
+
+class _ServedTokens(_Served[Generate], TokenEngine):
+    """ModelType.Backend."""
+
+    async def start(self) -> None:
+        """Raises UserError when what is published has blocks of another size than the card."""
+        self._block_registry.serve(self._card.name, self._card.kv_cache_block_size, self.publish)
+
+    async def close(self) -> None:
+        self._block_registry.leave(self.publish)
+        await super().close()
+
+    def snapshot(self) -> tuple[WorkerEvent, ...]:
+        return (*self._block_registry.snapshot(), self.load())
+
+    def footprint(self, request: Generate) -> tuple[tuple[int, ...], int] | None:
+        return self._block_registry.footprint(request.token_ids + request.prior_output)
+
+
+class _ServedText(_Served[Chat], TextEngine):
+    """ModelType.Chat and ModelType.Completion."""
+
+
 class ModelHost(Worker):
     """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
 
     def __init__(self, place: Place, handler: Handler, card: ModelCard, block_registry: BlockRegistry) -> None:
         self._place = place
         self._calls = OpenCalls(place.path, handler, lambda work, name: self.context.task(work, name))
-        engine = ServedTokens if card.kind == "tokens" else ServedText
+        engine = _ServedTokens if card.kind == "tokens" else _ServedText
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
             return engine(options, spawn, handler, card, block_registry)
