@@ -62,16 +62,11 @@ class Connection:
         self.hello: Hello | None = None
         self.heartbeats: Heartbeats | None = None
         self.name = ""
-        self.lease = 0
+        self.pid = self.lease = 0  # until the greeting
         self._gone = False
         self.states: dict[str, str] = {}
         self.since: dict[str, float] = {}
         self.detail = ""
-
-    @property
-    def pid(self) -> int:
-        """The process's id; 0 before its greeting."""
-        return self.hello.pid if self.hello is not None else 0
 
     @property
     def why(self) -> str:
@@ -103,7 +98,12 @@ class Connection:
                 )
             case State(component, state, detail):
                 self.detail = detail
-                self._state(component, state)
+                if state:
+                    self.states[component] = state
+                    self.since.setdefault(component, time.monotonic())
+                else:
+                    self.states.pop(component, None)
+                    self.since.pop(component, None)
                 self.on_state()
                 server.changed()
             case Heartbeat(step, tokens):
@@ -124,24 +124,13 @@ class Connection:
         if hello.kind != "session":
             self.lease = server.registry.grant(hello.lease)
         clocks = Clocks(heartbeat=hello.patience) if hello.patience else self._clocks
-        self.hello, self.name = hello, self.name or hello.process
+        self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
-        self.heartbeats = server.monitor.watch(self.name, clocks, self._responds)
+        self.heartbeats = server.monitor.watch(self.name, clocks, lambda why: server.quarantine(hello.pid, why))
         if hello.kind == "component":
             self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
         self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
         server.changed()
-
-    def _state(self, component: str, state: str) -> None:
-        if not state:
-            self.states.pop(component, None)
-            self.since.pop(component, None)
-            return
-        self.states[component] = state
-        self.since.setdefault(component, time.monotonic())
-
-    def _responds(self, why: str) -> None:
-        self._server.quarantine(self.pid, why)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if self.handler is None:

@@ -153,13 +153,15 @@ class Process(Actor):
             return
         self._draining = True
         if child.returncode is None:
-            _signal(child.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(STOP_GRACE):
                     await self._ended.wait()
             except (TimeoutError, asyncio.CancelledError):
                 log.warning("%s did not end within %g s and is killed", self._plan.name, STOP_GRACE)
-        _kill_group(child.pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # what is left of it: it is its own session, so the group has its pid
         if child.returncode is None:
             await child.wait()
         self._record.ended = True
@@ -197,14 +199,3 @@ class Process(Actor):
         if code == EXIT_USER_ERROR and detail:
             raise ProcessEnded(detail, permanent=True)
         raise ProcessEnded(f"{how}{': ' + detail if detail and code > 0 else ''}", permanent=code == EXIT_USER_ERROR)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-
-
-def _kill_group(pid: int) -> None:
-    """Kill what is left of the child's process group (it is its own session, so the group has its pid)."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)

@@ -42,8 +42,7 @@ class ServiceHost(Actor):
         self._ctx = ctx
         self._instance: Any = None
         self._endpoints: dict[str, EndpointSpec] = {}
-        self._calls: dict[str, OpenCalls] = {}  # by endpoint
-        self._published: list[str] = []  # endpoints that are in the registry while the service is ready
+        self._calls: dict[str, OpenCalls] = {}  # by endpoint; these are in the registry while the service is ready
         self._ready = False
         self._hook_error = ""
         self._http: Any = None
@@ -67,7 +66,6 @@ class ServiceHost(Actor):
             if DynamoTransport.DEFAULT in endpoint.transports:
                 self._calls[name] = OpenCalls(f"{ctx.name}.{name}", self._handler(endpoint), self.context.task)
                 ctx.serve(name, self.context.ref, self.invokes[name])
-                self._published.append(name)
             if DynamoTransport.HTTP in endpoint.transports:
                 routes.append(endpoint)
         if routes:
@@ -75,7 +73,7 @@ class ServiceHost(Actor):
 
             self._http = ServiceHttp(self._instance, routes, ctx)
             await self._http.start()
-        for name in self._published[:1]:
+        for name in list(self._calls)[:1]:
             await ctx.reachable(name)
         self._set_ready(await self._is_ready())
         if self._hooks.liveness or self._hooks.readiness:
@@ -144,7 +142,7 @@ class ServiceHost(Actor):
         self._ready = ready
         if self._hooks.readiness:
             log.info("%s is %s", self._ctx.name, "ready" if ready else "not ready: it leaves the registry")
-        for name in self._published:
+        for name in self._calls:
             if ready:
                 self._ctx.publish(name)
             else:

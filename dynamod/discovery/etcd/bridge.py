@@ -47,7 +47,6 @@ class EtcdBridge(Actor):
         self._said = True  # whether a line that etcd is there is due
         self._outage = 0.0  # when the next line that it is away is due
         self._pause = SAY
-        self.came = asyncio.Event()  # set while connected
 
     async def started(self) -> None:
         """Begin to look for etcd; does not wait for it."""
@@ -152,12 +151,10 @@ class EtcdBridge(Actor):
         }
         try:
             self._client = client
-            self.came.set()
             tasks += [self.context.task(_until(over, part), f"etcd {name}") for name, part in parts.items()]
             return await over
         finally:
             self._client = None
-            self.came.clear()
             for task in tasks:
                 task.cancel()
             if tasks:

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class EtcdMirror:
-    """See memory_impl.Mirror for the hooks. `wake` is set when there is something to say."""
+    """See memory.Mirror for the hooks. `wake` is set when there is something to say."""
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
@@ -56,7 +56,7 @@ class EtcdMirror:
             self.granted(lease)
         for key, _, _ in registry.own_items():
             self._soil(key)
-        registry.mirror(self)
+        registry.mirror = self
 
     # What the registry tells.
 
@@ -262,7 +262,7 @@ class EtcdMirror:
     def close(self) -> None:
         """Hear and say nothing any more."""
         self._closed = True
-        self._registry.mirror(None)
+        self._registry.mirror = None
         self._dirty.clear()
 
     def statistics(self) -> dict[str, int]:

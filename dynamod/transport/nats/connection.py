@@ -80,7 +80,8 @@ class NatsConnection:
         self._queue: deque[tuple[str, bytes, str]] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
-        self._started = self._blocked = False
+        self._started = False
+        self.blocked = False  # links should hold back what can wait
         self._keeper = Keeper(settings, name, self)
         self.unsubscribe = self._keeper.unsubscribe
         self.servers = self._keeper.servers
@@ -136,11 +137,6 @@ class NatsConnection:
         """Whether NATS is there now."""
         return self._keeper.up.is_set()
 
-    @property
-    def blocked(self) -> bool:
-        """Whether links should hold back what can wait."""
-        return self._blocked
-
     def statistics(self) -> NatsStatistics:
         """A snapshot."""
         return NatsStatistics(
@@ -186,7 +182,7 @@ class NatsConnection:
             return
         self._queue.append((subject, message, reply))
         self._queued += len(message)
-        if self._queued > HIGH and not self._blocked:
+        if self._queued > HIGH and not self.blocked:
             self._block(True)
         if self._queued > self.settings.queue_bytes:
             asyncio.get_running_loop().call_soon(self._overflow)
@@ -211,7 +207,7 @@ class NatsConnection:
                     await client.publish(subject, message, reply)
                 except Exception as error:
                     self._not_sent(subject, reply, error)
-                if self._queued < LOW and self._blocked:
+                if self._queued < LOW and self.blocked:
                     self._block(False)
                 stop_if_cancelled()
 
@@ -314,8 +310,8 @@ class NatsConnection:
             self._block(False)
 
     def _block(self, blocked: bool) -> None:
-        if blocked != self._blocked:
-            self._blocked = blocked
+        if blocked != self.blocked:
+            self.blocked = blocked
             for link in list(self._links.values()):
                 link.block(blocked)
 
