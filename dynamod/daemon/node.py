@@ -1,7 +1,6 @@
 """The node: everything that the daemon of this machine runs and knows."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -19,6 +18,7 @@ from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import RunFolder, link_path, logs_folder
+from dynamod.transport.waiting import comes
 
 from .attached import AttachedGraph
 from .cluster import Cluster, cluster_of
@@ -285,9 +285,7 @@ class Node(Actor):
         try:
             while not condition():
                 changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
-                        await changed.wait()
+                await comes(changed, 1.0)
         finally:
             self._waiters.remove(changed.set)
 

@@ -24,6 +24,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import Row
 from dynamod.transport.unix import UnixServer
+from dynamod.transport.waiting import comes
 
 from .dispatcher import EndpointDispatcher, Make
 from .plan import HostPlan, ServicePlan
@@ -150,10 +151,7 @@ class ProcessContext:
         registry.watch(prefix, watcher)
         registry.put(key, b"")
         registry.watch(key, lambda _key, _value: back.set())
-        try:
-            async with asyncio.timeout(CATCH_UP):
-                await back.wait()
-        except TimeoutError:
+        if not await comes(back, CATCH_UP):
             log.warning("the registry did not answer within %g s; going on without", CATCH_UP)
         registry.delete(key)
 

@@ -13,6 +13,7 @@ from dynamod.message.ingress import Delta, Failed, Items, Text, Tokens
 from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Transport
 from dynamod.transport.items import ItemStream
+from dynamod.transport.waiting import comes
 
 from .builtin import Answer
 
@@ -119,12 +120,8 @@ class _Sink(ItemStream):
         self.taken.set()
 
     async def read(self) -> list[Any]:
-        if not self.taken.is_set():
-            try:
-                async with asyncio.timeout(ACCEPT):
-                    await self.taken.wait()
-            except TimeoutError:
-                raise TimedOut(f"{self._where} did not take the call within {ACCEPT:g} s") from None
+        if not self.taken.is_set() and not await comes(self.taken, ACCEPT):
+            raise TimedOut(f"{self._where} did not take the call within {ACCEPT:g} s")
         return await super().read()
 
 

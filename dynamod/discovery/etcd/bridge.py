@@ -14,6 +14,7 @@ from typing import Any
 from dynamod.actor import Actor, Normal, Reason
 from dynamod.discovery.keys import SHARED
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.transport.waiting import comes
 
 from .client import EtcdClient, connect, library
 from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
@@ -185,11 +186,7 @@ class EtcdBridge(Actor):
                     self._mirror.lost(lease)
                 if not leases or client.logged_in:
                     await client.ping(SHARED)
-                try:
-                    async with asyncio.timeout(interval):
-                        await self._mirror.heartbeat.wait()
-                except TimeoutError:
-                    continue
+                await comes(self._mirror.heartbeat, interval)
 
     async def _publish(self, client: EtcdClient) -> None:
         mirror = self._mirror
@@ -201,13 +198,8 @@ class EtcdBridge(Actor):
             await _each(lambda call: call(), [*ends, *self._changes(client)])
             await _each(lambda lease: self._grant(client, lease), mirror.wanted(taken=again))
             await _each(lambda call: call(), self._changes(client))
-            again = False
             waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
-            try:
-                async with asyncio.timeout(TAKEN if waiting else None):
-                    await mirror.wake.wait()
-            except TimeoutError:
-                again = True
+            again = not await comes(mirror.wake, TAKEN if waiting else None)
 
     def _changes(self, client: EtcdClient) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Calls for all that is to be put or deleted now; they may be made together, for no key is in two of them."""

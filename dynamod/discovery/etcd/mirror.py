@@ -62,10 +62,7 @@ class EtcdMirror:
 
     def granted(self, lease: int) -> None:
         """See Mirror. A lease whose end has not been said yet simply goes on."""
-        if self._ending.pop(lease, None) == 0:
-            self._leases[lease] = "held"
-        else:
-            self._leases[lease] = "wanted"
+        self._leases[lease] = "held" if self._ending.pop(lease, None) == 0 else "wanted"
         self.wake.set()
 
     def revoked(self, lease: int, keys: list[str]) -> None:

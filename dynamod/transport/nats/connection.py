@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.transport.waiting import comes
 
 from . import client as nats_client
 from . import wire as nats_wire
@@ -106,12 +107,7 @@ class NatsConnection:
 
     async def ready(self, timeout: float) -> bool:
         """Wait for the first connection, at most `timeout` seconds; whether it is there."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._keeper.up.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await comes(self._keeper.up, timeout)
 
     async def close(self) -> None:
         """Send what waits, if NATS takes it within a second, and end the connection."""
@@ -206,16 +202,12 @@ class NatsConnection:
                 try:
                     await client.publish(subject, message, reply)
                 except Exception as error:
-                    self._not_sent(subject, reply, error)
+                    self._dropped += 1
+                    if (link := self._links.get(reply)) is not None:
+                        link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
                 if self._queued < LOW and self.blocked:
                     self._block(False)
                 stop_if_cancelled()
-
-    def _not_sent(self, subject: str, reply: str, error: Exception) -> None:
-        self._dropped += 1
-        link = self._links.get(reply)
-        if link is not None:
-            link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
 
     # What happens to it.
 
@@ -316,13 +308,7 @@ class NatsConnection:
                 link.block(blocked)
 
     async def _tick_on(self) -> None:
-        while not self._closing:
-            try:
-                async with asyncio.timeout(self.settings.alive):
-                    await self._keeper.stopped.wait()
-                return
-            except TimeoutError:
-                pass
+        while not self._closing and not await comes(self._keeper.stopped, self.settings.alive):
             self._check()
             for link in list(self._links.values()):
                 link.tick()

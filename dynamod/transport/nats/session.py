@@ -6,6 +6,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from dynamod.transport.waiting import comes
+
 from . import client as nats_client
 from .settings import NatsSettings
 
@@ -78,10 +80,7 @@ class Keeper:
         """End for good, within 3 s."""
         self._closing = True
         self.end()
-        try:
-            async with asyncio.timeout(3.0):
-                await self.stopped.wait()
-        except TimeoutError:
+        if not await comes(self.stopped, 3.0):
             log.warning("the connection to NATS did not close in time")
 
     def look(self) -> None:
