@@ -29,9 +29,9 @@ def pack(payload: bytes) -> bytes:
 class Unframer:
     """Cuts a byte stream into payloads. `feed` returns those that are complete; the rest waits for more bytes."""
 
-    def __init__(self, *, magic: bool = True) -> None:
+    def __init__(self) -> None:
         self._rest = b""
-        self._magic = magic
+        self._magic = True  # it is still to come
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield complete payloads. Raises FrameError for a wrong greeting or an impossible length."""
@@ -40,13 +40,11 @@ class Unframer:
             self._rest = b""
         position, size = 0, len(data)
         if self._magic:
+            if not MAGIC.startswith(data[: len(MAGIC)]):
+                raise FrameError("the peer does not speak this protocol, or another version of it")
             if size < len(MAGIC):
-                if not MAGIC.startswith(data):
-                    raise FrameError("the peer does not speak this protocol")
                 self._rest = data
                 return
-            if not data.startswith(MAGIC):
-                raise FrameError("the peer does not speak this protocol, or another version of it")
             self._magic = False
             position = len(MAGIC)
         while size - position >= 4:

@@ -230,7 +230,7 @@ class NatsConnection:
     def refuse(self, message: bytes, reply: str, why: str) -> None:
         """Answer a message of a link that is unknown here; END is not answered."""
         try:
-            kind, _ = nats_wire.kind_and_number(message)
+            kind, _, _ = nats_wire.header(message)
         except nats_wire.WireError as error:
             log.warning("NATS: refused a message: %s", error)
             return

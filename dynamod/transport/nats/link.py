@@ -93,13 +93,10 @@ class LinkEnd:
                 self.deliver(payload)
         except nats_wire.PeerEndedError as error:
             self.fail(str(error), tell=False)
-            return
         except nats_wire.WireError as error:
             self.fail(str(error))
-            return
         except msgspec.MsgspecError as error:
             self.fail(f"corrupt frame: {error}")
-            return
         if receiver.asked:
             receiver.asked = False
             if not self.busy and not self.dead:  # who is busy gives signs of life anyway

@@ -89,7 +89,7 @@ class NatsServer:
     def _new(self, message: bytes, reply: str) -> _WorkerLink | None:
         """A link begins with its message 1; anything else is of a link that has ended here, or of a stranger."""
         try:
-            kind, number = nats_wire.kind_and_number(message)
+            kind, _, number = nats_wire.header(message)
         except nats_wire.WireError as error:
             log.warning("NATS: refused a message at %s: %s", self.subject, error)
             if reply:
