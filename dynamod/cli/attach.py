@@ -96,12 +96,12 @@ def _daemon(path: Path, first: socket.socket, kinds: Sequence[str]) -> int:
 
     from dynamod.daemon.spawn import Origin, prewarm
     from dynamod.message.node import Refused
-    from dynamod.runtime.attach import _NOT_OURS
+    from dynamod.runtime.attach import NOT_OURS
     from dynamod.transport.framing import MAGIC, pack
 
     os.setsid()
     folder = os.getcwd()
-    for name in _NOT_OURS:
+    for name in NOT_OURS:
         os.environ.pop(name, None)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):

@@ -216,20 +216,21 @@ async def _nats(server: str, settings: NatsSettings) -> Finding:
 async def workers(known: Known) -> AsyncIterator[Finding]:
     """Every model's worker: whether it answers, and whether its tokenizer is that of the files here."""
     from dynamod.ingress.static_workers import describe
-    from dynamod.runtime.context import TransportSelector, local_and_unix
-    from dynamod.runtime.remote import Remote
+    from dynamod.runtime.transports import TransportSelector
 
     async with System() as system:
         owner = Actor()  # of the connections
         await system.ready(system.start("doctor", lambda: owner, restart="temporary"), timeout=5)
-        local, unix = local_and_unix(owner.context.task)
-        remote = Remote("doctor", lambda *_: None, owner.context.task)
-        remote.welcome(known.daemon)
-        transport = TransportSelector("", local, unix, remote)
-        transport.node = known.daemon.node
+        transport = TransportSelector(
+            "doctor",
+            "",
+            lambda path, _request, reply: reply.failed("NotFound", f"nobody serves {path} here"),
+            owner.context.task,
+        )
+        transport.welcome(known.daemon)
         try:
-            if remote.connection is not None:
-                await remote.connection.ready(2.0)
+            if transport.connection is not None:
+                await transport.connection.ready(2.0)
             first: dict[str, tuple[str, ModelCard]] = {}
             for place, card in sorted(known.cards.items()):
                 instance = known.instances.get(place)
@@ -243,7 +244,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                 begun = time.monotonic()
                 if await describe(transport, instance) is None:
                     mend = f"see dynamo ps and dynamo logs on {instance.node}"
-                    if instance.node != transport.node and remote.connection is None:
+                    if instance.node != known.daemon.node and transport.connection is None:
                         mend = "set NATS_SERVER for the daemon here: that node is only reached over NATS"
                     yield Finding("workers", "fail", f"{who} does not answer", mend)
                     continue
@@ -252,7 +253,6 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                     yield finding
         finally:
             await transport.close()
-            await remote.close()
 
 
 def tokenizer(card: ModelCard) -> Finding | None:

@@ -48,10 +48,8 @@ class AttachedGraph:
                 replica=0,
                 state="Silent" if connection.why else state,
                 pid=connection.pid,
-                restarts=0,
                 uptime=now - connection.since[component],
                 last_error=connection.why,
-                gpus=[],
                 session=self.session,
             )
             for component, state in connection.states.items()
@@ -71,13 +69,13 @@ class AttachedGraph:
         """The process: it can be asked as those can that the node starts."""
         return [] if self._record.ended else [self._record]
 
-    async def stop(self, timeout: float = STOP) -> None:
+    async def stop(self) -> None:
         """Ask the file to shut down, and wait for it. Raises UserError when it does not end."""
         if self._gone.is_set():
             return
         try:
-            async with asyncio.timeout(timeout):
-                await self._connection.channel.ask("stop", timeout=timeout)
+            async with asyncio.timeout(STOP):
+                await self._connection.channel.ask("stop", timeout=STOP)
                 await self._gone.wait()
         except TimeoutError:
             raise UserError(f"{self.process} does not end", f"end process {self._connection.pid} itself") from None

@@ -28,6 +28,8 @@ class Gpus:
 
     def take(self, owner: str, count: int) -> list[str]:
         """Devices for a replica; the same ones each time it asks. Raises UserError when too few are free."""
+        if not count:
+            return []
         held = self._owners.get(owner)
         if held is not None and len(held) == count:
             return held

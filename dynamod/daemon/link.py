@@ -32,7 +32,7 @@ from dynamod.message.node import (
 )
 from dynamod.runtime.liveness import Clocks
 from dynamod.transport.channel import Channel
-from dynamod.transport.unix import remove_stale
+from dynamod.transport.unix import listen
 
 from .heartbeat import HeartbeatMonitor, Heartbeats
 
@@ -52,26 +52,21 @@ class Connection:
         self._server, self._opened = server, opened
         self._unwatch: list[Callable[[], None]] = []
         self._closed: list[Callable[[], None]] = []
-        self._stated: list[Callable[[], None]] = []
         self._clocks = clocks
         self.channel = Channel(
             self._take, daemon=True, closed=self._lost, handler=self._answer, spawn=server.context.task
         )
         self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
+        self.on_state: Callable[[], None] = lambda: None  # a component has another state
         self.output: Callable[[Output], None] = lambda _line: None
         self.hello: Hello | None = None
         self.heartbeats: Heartbeats | None = None
         self.name = ""
-        self.lease = 0
+        self.pid = self.lease = 0  # until the greeting
         self._gone = False
         self.states: dict[str, str] = {}
         self.since: dict[str, float] = {}
         self.detail = ""
-
-    @property
-    def pid(self) -> int:
-        """The process's id; 0 before its greeting."""
-        return self.hello.pid if self.hello is not None else 0
 
     @property
     def why(self) -> str:
@@ -84,10 +79,6 @@ class Connection:
             callback()
         else:
             self._closed.append(callback)
-
-    def on_state(self, callback: Callable[[], None]) -> None:
-        """Call back whenever a component has another state."""
-        self._stated.append(callback)
 
     def _take(self, message: ToNode) -> None:
         if self.heartbeats is not None:
@@ -107,9 +98,13 @@ class Connection:
                 )
             case State(component, state, detail):
                 self.detail = detail
-                self._state(component, state)
-                for callback in self._stated:
-                    callback()
+                if state:
+                    self.states[component] = state
+                    self.since.setdefault(component, time.monotonic())
+                else:
+                    self.states.pop(component, None)
+                    self.since.pop(component, None)
+                self.on_state()
                 server.changed()
             case Heartbeat(step, tokens):
                 assert self.heartbeats is not None
@@ -129,24 +124,13 @@ class Connection:
         if hello.kind != "session":
             self.lease = server.registry.grant(hello.lease)
         clocks = Clocks(heartbeat=hello.patience) if hello.patience else self._clocks
-        self.hello, self.name = hello, self.name or hello.process
+        self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
-        self.heartbeats = server.monitor.watch(self.name, clocks, self._responds)
+        self.heartbeats = server.monitor.watch(self.name, clocks, lambda why: server.quarantine(hello.pid, why))
         if hello.kind == "component":
             self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
         self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
         server.changed()
-
-    def _state(self, component: str, state: str) -> None:
-        if not state:
-            self.states.pop(component, None)
-            self.since.pop(component, None)
-            return
-        self.states[component] = state
-        self.since.setdefault(component, time.monotonic())
-
-    def _responds(self, why: str) -> None:
-        self._server.quarantine(self.pid, why)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if self.handler is None:
@@ -199,13 +183,7 @@ class LinkServer(Actor):
 
     async def started(self) -> None:
         """Begin to listen. Raises OSError."""
-        remove_stale(str(self._path))
-        old = os.umask(0o177)
-        try:
-            loop = asyncio.get_running_loop()
-            self._listener = await loop.create_unix_server(self._accept, str(self._path))
-        finally:
-            os.umask(old)
+        self._listener = await listen(str(self._path), lambda: self._connection(self._clocks, self._greeted).channel)
         self.context.task(self.monitor.run(), "heartbeats")
 
     async def stopping(self, reason: Reason) -> None:
@@ -253,9 +231,6 @@ class LinkServer(Actor):
             "registry": msgspec.to_builtins(self.registry.statistics()),
             "connections": sorted(f"{one.name} pid {one.pid}" for one in self.connections if one.hello is not None),
         }
-
-    def _accept(self) -> Channel:
-        return self._connection(self._clocks, self._greeted).channel
 
     def _connection(self, clocks: Clocks, greeted: Callable[[Connection], None]) -> Connection:
         connection = Connection(self, clocks, greeted)

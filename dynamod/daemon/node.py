@@ -1,7 +1,6 @@
 """The node: everything that the daemon of this machine runs and knows."""
 
 import asyncio
-import contextlib
 import logging
 import socket
 import time
@@ -19,6 +18,7 @@ from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import RunFolder, link_path, logs_folder
+from dynamod.transport.waiting import comes
 
 from .attached import AttachedGraph
 from .cluster import Cluster, cluster_of
@@ -84,6 +84,7 @@ class Node(Actor):
         self._lock = NodeLock(path)
         self._etcd: EtcdBridge | None = None
         self._lease = self.registry.grant()  # of what the node itself puts
+        self._handlers: list[logging.Handler] = []
         self._readers: dict[str, LineReader] = {}
         self._waiters: list[Callable[[], None]] = []
         self._namesakes: set[str] = set()  # other machines of our name
@@ -101,8 +102,8 @@ class Node(Actor):
         except OSError as error:
             raise UserError(f"the run folder cannot be used: {error}", "choose another --socket") from None
         self.recent = Recent(self.log_store)
-        self._session_logs = SessionLogs(self._to_sessions)
-        for handler in (self.recent, self._session_logs):
+        self._handlers = [self.recent, SessionLogs(self._to_sessions)]
+        for handler in self._handlers:
             logging.getLogger().addHandler(handler)
         self.cluster = await asyncio.to_thread(cluster_of)
         if self.cluster.etcd is not None:
@@ -137,9 +138,8 @@ class Node(Actor):
         await asyncio.gather(*stops, return_exceptions=True)
         await self.system.root.stop_child("services")
         self._lock.leave()
-        for handler in (getattr(self, "recent", None), getattr(self, "_session_logs", None)):
-            if handler is not None:
-                logging.getLogger().removeHandler(handler)
+        for handler in self._handlers:
+            logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
             self.log_store.close()
             self.folder.remove()
@@ -162,20 +162,7 @@ class Node(Actor):
         check_name(name)
         if name in self.names():
             raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
-        runner = GraphRunner(
-            name,
-            graph,
-            self.system,
-            folder=self.folder.path,
-            gpus=self.gpus,
-            adopt=self.link.adopt,
-            output=self._output,
-            changed=self.changed,
-            node=self.name,
-            origin=origin,
-            session=session,
-            kept=kept,
-        )
+        runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept)
         self.graphs[name] = runner
         try:
             await runner.start()
@@ -232,7 +219,7 @@ class Node(Actor):
 
     def _greeted(self, connection: Connection) -> None:
         assert connection.hello is not None
-        connection.output = lambda line: self._output(connection.name, line.stream, line.line)
+        connection.output = lambda line: self.output(connection.name, line.stream, line.line)
         if connection.hello.kind == "session":
             self.sessions.add(Session(self, connection))
         elif connection.hello.kind == "file":
@@ -298,9 +285,7 @@ class Node(Actor):
         try:
             while not condition():
                 changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(1.0):
-                        await changed.wait()
+                await comes(changed, 1.0)
         finally:
             self._waiters.remove(changed.set)
 
@@ -332,7 +317,8 @@ class Node(Actor):
 
         self._services.start_child(Spec("etcd", bridge, backoff=Backoff()))
 
-    def _output(self, process: str, stream: str, line: bytes) -> None:
+    def output(self, process: str, stream: str, line: bytes) -> None:
+        """A line of a component process, `stream` "out" or "err": for its log, and the session of its graph."""
         reader = self._readers.get(process)
         if reader is None:
             reader = self._readers[process] = LineReader(process)

@@ -1,15 +1,12 @@
-"""Talk to systemd (sd_notify(3), sd_listen_fds(3)) without its library. Without systemd nothing happens."""
+"""Talk to systemd (sd_notify(3)) without its library. Without systemd nothing happens."""
 
 import logging
 import os
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 log = logging.getLogger("dynamod.daemon")
-
-FIRST_FD = 3
 
 
 class Notifier:
@@ -24,12 +21,8 @@ class Notifier:
         """Seconds between two `watchdog()` calls: half of what systemd allows. None: nobody watches."""
 
     def ready(self, status: str = "") -> None:
-        """Start-up or reload is complete."""
-        self._send("READY=1", *([_status(status)] if status else []))
-
-    def status(self, text: str) -> None:
-        """The one line that `systemctl status` shows."""
-        self._send(_status(text))
+        """Start-up or reload is complete. `status`: the one line that `systemctl status` shows."""
+        self._send("READY=1", *([f"STATUS={' '.join(status.split())}"] if status else []))
 
     def reloading(self) -> None:
         """A reload begins; `ready` ends it."""
@@ -64,38 +57,6 @@ class Notifier:
                 log.warning("cannot reach the service manager at NOTIFY_SOCKET: %s", error)
         else:
             self._failed = False
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """A descriptor that the service manager opened for us. `name` is FileDescriptorName= of the socket unit."""
-
-    fd: int
-    name: str
-
-
-def listen_fds(environ: Mapping[str, str] = os.environ) -> list[Passed]:
-    """The sockets passed to this process, in order, no longer inherited by children.
-
-    The environment is left alone; the daemon's children get an environment without LISTEN_*.
-    """
-    if _number(environ.get("LISTEN_PID", "")) != os.getpid():
-        return []
-    count = max(0, _number(environ.get("LISTEN_FDS", "")))
-    names = environ.get("LISTEN_FDNAMES", "").split(":")
-    found: list[Passed] = []
-    for place, fd in enumerate(range(FIRST_FD, FIRST_FD + count)):
-        try:
-            os.set_inheritable(fd, False)
-        except OSError:
-            log.warning("LISTEN_FDS=%d, but descriptor %d is not open", count, fd)
-            break
-        found.append(Passed(fd, names[place] if place < len(names) and names[place] else "unknown"))
-    return found
-
-
-def _status(text: str) -> str:
-    return "STATUS=" + " ".join(text.split())
 
 
 def _watchdog(environ: Mapping[str, str]) -> float | None:

@@ -1,13 +1,13 @@
 """An OS process as an actor: it crashes when the process ends, so supervisors restart it like any other child."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
-import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,12 +19,13 @@ from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 from .link import Connection
 from .spawn import Child, Origin, take_spare
 
+if TYPE_CHECKING:
+    from .node import Node
+
 log = logging.getLogger("dynamod.daemon")
 
-Output = Callable[[str, str, bytes], None]
-"""Takes process name, stream ("out" or "err") and one line."""
-Adopt = Callable[[socket.socket, str, Clocks], Awaitable[Connection]]
-"""Connects the daemon's end of a socket pair (see link.LinkServer.adopt)."""
+STOP_GRACE = 3.0
+"""Seconds for a process to end after SIGTERM."""
 
 
 class ProcessEnded(DynamodError):
@@ -97,28 +98,23 @@ class ProcessRecord:
 class Process(Actor):
     """Starts `python -m dynamod.runtime.host`, hands it the plan, and is Ready when all its components are.
 
-    Stop: SIGTERM, then SIGKILL to the whole group after `grace` seconds. Whatever the child started dies with it.
+    Stop: SIGTERM, then SIGKILL to the whole group after STOP_GRACE seconds. Whatever the child started dies with it.
     """
 
     def __init__(
         self,
+        node: "Node",
         plan: HostPlan,
         record: ProcessRecord,
-        *,
-        adopt: Adopt,
-        output: Output,
-        changed: Callable[[], None],
         origin: Origin,
         environ: Mapping[str, str],
-        fds: Sequence[int] = (),
-        grace: float = 3.0,
-        warm: str = "",
-        clocks: Clocks = Clocks(),
+        *,
+        fds: Sequence[int],
+        warm: str,
+        clocks: Clocks,
     ) -> None:
-        self._plan, self._record = plan, record
-        self._adopt, self._output, self._changed = adopt, output, changed
-        self._origin, self._environ, self._fds = origin, environ, fds
-        self._grace, self._warm, self._clocks = grace, warm, clocks
+        self._node, self._plan, self._record, self._origin, self._environ = node, plan, record, origin, environ
+        self._fds, self._warm, self._clocks = fds, warm, clocks
         self._child: Child | None = None
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
@@ -132,14 +128,14 @@ class Process(Actor):
         self._child = child = child or Child(self._environ, self._warm, self._origin)
         record.pid = child.pid
         child.send_plan(encode(self._plan), self._fds)
-        self._changed()
+        self._node.changed()
         out, err = await child.outputs()
         readers = [
             self.context.task(self._read(out, "out"), "stdout"),
             self.context.task(self._read(err, "err"), "stderr"),
         ]
-        record.connection = connection = await self._adopt(child.sock, self._plan.name, self._clocks)
-        connection.on_state(self._stated)
+        record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
+        connection.on_state = self._stated
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
         record.ready = True
@@ -157,17 +153,19 @@ class Process(Actor):
             return
         self._draining = True
         if child.returncode is None:
-            _signal(child.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGTERM)
             try:
-                async with asyncio.timeout(self._grace):
+                async with asyncio.timeout(STOP_GRACE):
                     await self._ended.wait()
             except (TimeoutError, asyncio.CancelledError):
-                log.warning("%s did not end within %g s and is killed", self._plan.name, self._grace)
-        _kill_group(child.pid)
+                log.warning("%s did not end within %g s and is killed", self._plan.name, STOP_GRACE)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(child.pid, signal.SIGKILL)  # what is left of it: it is its own session, so the group has its pid
         if child.returncode is None:
             await child.wait()
         self._record.ended = True
-        self._changed()
+        self._node.changed()
 
     def inspection(self) -> dict[str, Any]:
         """The process's facts."""
@@ -186,7 +184,7 @@ class Process(Actor):
                 continue
             if not line:
                 return
-            self._output(self._plan.name, which, line)
+            self._node.output(self._plan.name, which, line)
 
     async def _wait(self, readers: Sequence[asyncio.Task[Any]]) -> None:
         assert self._child is not None
@@ -201,18 +199,3 @@ class Process(Actor):
         if code == EXIT_USER_ERROR and detail:
             raise ProcessEnded(detail, permanent=True)
         raise ProcessEnded(f"{how}{': ' + detail if detail and code > 0 else ''}", permanent=code == EXIT_USER_ERROR)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass
-
-
-def _kill_group(pid: int) -> None:
-    """Kill what is left of the child's process group (it is its own session, so the group has its pid)."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

@@ -13,16 +13,16 @@ KEPT = 10_000
 class Recent(logging.Handler):
     """Writes each record of this process to the log store and keeps the last lines in memory with a running number."""
 
-    def __init__(self, log_store: LogStore, own: str = "dynamod") -> None:
+    def __init__(self, log_store: LogStore) -> None:
         super().__init__()
         self.setFormatter(HumanLines())
-        self._log_store, self._own = log_store, own
+        self._log_store = log_store
         self._lines: deque[tuple[int, str, str]] = deque(maxlen=KEPT)
         self.number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Number the line, keep it and write it."""
-        component = str(getattr(record, "component", "") or self._own)
+        component = str(getattr(record, "component", "") or "dynamod")
         line = self.format(record)
         self.number += 1
         self._lines.append((self.number, component, line))

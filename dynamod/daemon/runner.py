@@ -4,25 +4,26 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from dynamod.actor import ActorUnreachable, Policy, Ref, Supervisor, System
+from dynamod.actor import ActorUnreachable, Policy, Ref, Supervisor
 from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
-from dynamod.graph.graph import Graph, ServiceSpec
+from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from .gpus import Gpus
 from .groups import Group, groups, require_some
-from .launch import Launcher
-from .process import Adopt, Output, ProcessRecord
+from .process import ProcessRecord
 from .running import Running
 from .sockets import listen, url_of
 from .spawn import Origin
+
+if TYPE_CHECKING:
+    from .node import Node
 
 log = logging.getLogger("dynamod.daemon")
 
@@ -40,49 +41,31 @@ class Row(msgspec.Struct, frozen=True):
     replica: int
     state: str
     pid: int
-    restarts: int
-    uptime: float | None
-    last_error: str
-    gpus: list[str]
+    restarts: int = 0
+    uptime: float | None = None
+    last_error: str = ""
+    gpus: list[str] = []
     session: str = ""
 
 
 def down(graph: str, component: str, why: str) -> Row:
     """The row of a component whose graph could not start."""
-    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, 0, None, why, [])
+    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, last_error=why)
 
 
 class GraphRunner:
-    """Starts, watches and changes the processes of a graph. `changed` is called whenever a row may have changed.
+    """Starts, watches and changes the processes of a graph.
 
     `session`: the command in whose terminal the graph runs; empty for one that runs until it is stopped. `kept`: it was
     handed over to a service, which starts it again after a restart.
     """
 
     def __init__(
-        self,
-        name: str,
-        graph: Graph,
-        system: System,
-        *,
-        folder: Path,
-        gpus: Gpus,
-        adopt: Adopt,
-        output: Output,
-        changed: Callable[[], None],
-        node: str = "",
-        origin: Origin = Origin(),
-        session: str = "",
-        kept: bool = False,
+        self, node: "Node", name: str, graph: Graph, *, origin: Origin, session: str = "", kept: bool = False
     ) -> None:
-        self._node = node
-        self.name, self.graph = name, graph
-        self.session, self.kept = session, kept
-        self._system = system
-        self._gpus, self._changed = gpus, changed
-        self._launcher = Launcher(
-            name, lambda: self.graph, folder=folder, adopt=adopt, output=output, changed=changed, origin=origin
-        )
+        self.node, self.name, self.graph = node, name, graph
+        self.origin, self.session, self.kept = origin, session, kept
+        self.records: dict[str, ProcessRecord] = {}  # of each process that was started, by the supervisor's name
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
         self._stopping = asyncio.Lock()
@@ -90,25 +73,22 @@ class GraphRunner:
     async def start(self) -> None:
         """Bind the ports, take the GPUs, start all processes. Raises UserError with nothing left behind."""
         try:
-            require_some(self.graph, self._node)
-            for group in groups(self.graph, self._node):
-                self._launcher.clocks(group)  # wrong ones are told before anything runs
+            require_some(self.graph, self.node.name)
+            for group in groups(self.graph, self.node.name):
                 listener = group.listener()
-                sock = None
-                if listener is not None:
-                    spec, host, port = listener
-                    sock = listen(host, port, spec.name)
-                self._groups[group.name] = Running(group, sock)
+                sock = listen(listener[1], listener[2], listener[0].name) if listener is not None else None
+                running = self._groups[group.name] = Running(self, group, sock)
+                running.clocks()  # wrong ones are told before anything runs
                 for index in range(group.replicas):
-                    self._take(group, index)
-            self._supervisor = await self._system.supervisor(self.name, POLICY)
+                    running.take(index)
+            self._supervisor = await self.node.system.supervisor(self.name, POLICY)
         except BaseException:
             self._release()
             raise
         for running in self._groups.values():
             for index in list(running.replicas):
                 self._spawn(running, index)
-        self._changed()
+        self.node.changed()
 
     async def stop(self) -> None:
         """End all processes at once and give everything back. A second caller waits for the first."""
@@ -116,38 +96,33 @@ class GraphRunner:
             if self._supervisor is not None:
                 names = [child.name for child in self._supervisor.children()]
                 await asyncio.gather(*(self._supervisor.stop_child(name) for name in names))
-                await self._system.root.stop_child(self.name)
+                await self.node.system.root.stop_child(self.name)
                 self._supervisor = None
             self._release()
-            self._changed()
+            self.node.changed()
 
-    def rows(self) -> list[Row]:
-        """One row per component and replica, and for each process that is about to take its place or to leave it."""
-        return [row for row, _ in self._rows()]
-
-    def _rows(self) -> Iterator[tuple[Row, bool]]:
-        """With each row, whether it is a replica's: else of a process on its way in or out."""
+    def rows(self, *, leaving: bool = True) -> list[Row]:
+        """One row per component and replica; with `leaving` also for processes about to take its place or to leave."""
         if (supervisor := self._supervisor) is None:
-            return
-        children = {child.name: child for child in supervisor.children()}
+            return []
+        children, rows = {child.name: child for child in supervisor.children()}, list[Row]()
         for running in self._groups.values():
-            for index, devices in sorted(running.replicas.items()):
-                current, name = running.child(index), running.name(index)
-                others = [other for other, replica in running.others.items() if replica == index]
+            for index in sorted(running.replicas):
+                current = running.child(index)
+                others = [other for other, replica in running.others.items() if replica == index and leaving]
                 for child in (current, *others):
-                    known = children.get(child), self._record(child)
                     for spec in running.group.services:
-                        row = self._row(spec.name, name, index, devices, *known)
+                        row = self._row(spec.name, running, index, children.get(child), self._record(child))
                         if child != current and row.state == "Ready":
                             row = msgspec.structs.replace(row, state="Draining")  # it will hear of it at once
-                        yield row, child == current
+                        rows.append(row)
+        return rows
 
     def _row(
         self,
         component: str,
-        name: str,
+        running: Running,
         index: int,
-        devices: Sequence[str],
         child: ChildStatistics | None,
         record: ProcessRecord | None,
     ) -> Row:
@@ -160,25 +135,21 @@ class GraphRunner:
         return Row(
             graph=self.name,
             component=component,
-            process=f"{self.name}/{name}",
+            process=running.full_name(index),
             replica=index,
             state=state,
             pid=facts.pid if facts is not None else 0,
             restarts=child.restarts if child is not None else 0,
             uptime=facts.uptime if facts is not None else None,
             last_error=(facts.silent if facts is not None else "") or trouble,
-            gpus=list(devices),
+            gpus=list(running.replicas[index]),
             session=self.session,
         )
 
     def _record(self, child: str) -> ProcessRecord | None:
         """The record of a process that runs."""
-        record = self._launcher.records.get(child)
+        record = self.records.get(child)
         return record if record is not None and not record.ended else None
-
-    def services(self) -> list[ServiceSpec]:
-        """The services that run on this node."""
-        return [spec for running in self._groups.values() for spec in running.group.services]
 
     def urls(self) -> list[str]:
         """Where clients reach the graph."""
@@ -186,11 +157,11 @@ class GraphRunner:
 
     def fatal(self) -> list[Row]:
         """Components that are given up."""
-        return [row for row, current in self._rows() if current and row.state == "Fatal"]
+        return [row for row in self.rows(leaving=False) if row.state == "Fatal"]
 
     def ready(self) -> bool:
         """Whether all components are Ready."""
-        rows = [row for row, current in self._rows() if current]
+        rows = self.rows(leaving=False)
         return bool(rows) and all(row.state == "Ready" for row in rows)
 
     def processes(self) -> list[ProcessRecord]:
@@ -214,23 +185,22 @@ class GraphRunner:
                     try:
                         await self._restart(running, index, drain, timeout)
                     except (KeyError, ActorUnreachable, TimeoutError) as error:
-                        why = str(error).replace("ProcessEnded: ", "")
-                        message = f"{self.name}/{running.name(index)} did not restart: {why}"
+                        message = f"{running.full_name(index)} did not restart: {_plain(error)}"
                         raise UserError(message, "see dynamo ps and dynamo logs") from None
-        self._changed()
+        self.node.changed()
 
     async def _restart(self, running: Running, index: int, drain: bool, timeout: float) -> None:
         supervisor, name = self._supervisor, running.child(index)
         if supervisor is None:
             return
-        if any(child.name == name and child.state == "Fatal" for child in supervisor.children()):
+        if self._state(running, index) == "Fatal":
             self._spawn(running, index)
-        elif drain and running.overlaps and self._serves(running, index):
+        elif drain and running.overlaps and self._state(running, index) == "Ready":
             await self._succeed(running, index, timeout)
         else:
             ref = await supervisor.restart_child(name, drain=drain, timeout=timeout)
-            self._changed()
-            await self._system.ready(ref, timeout=READY)
+            self.node.changed()
+            await self.node.system.ready(ref, timeout=READY)
 
     async def _succeed(self, running: Running, index: int, timeout: float) -> None:
         """Start the next process of a replica beside the one that serves; when it is Ready that one leaves.
@@ -241,9 +211,9 @@ class GraphRunner:
         assert supervisor is not None
         running.others[new] = index
         try:
-            ref = supervisor.start_child(self._launcher.spec(running, index, new))
-            self._changed()
-            await self._system.ready(ref, timeout=READY)
+            ref = supervisor.start_child(running.spec(index, new))
+            self.node.changed()
+            await self.node.system.ready(ref, timeout=READY)
         except BaseException:
             del running.others[new]
             await supervisor.stop_child(new)
@@ -257,8 +227,8 @@ class GraphRunner:
             await supervisor.stop_child(child, drain=True, timeout=timeout)
         finally:
             del running.others[child]
-            self._launcher.records.pop(child, None)
-            self._changed()
+            self.records.pop(child, None)
+            self.node.changed()
 
     def _free_name(self, running: Running, index: int) -> str:
         """A name for the next process of a replica."""
@@ -275,15 +245,12 @@ class GraphRunner:
         for running in self._of(component):
             async with running.lock:
                 await self._drain(running, running.indexes(component), timeout)
-        self._changed()
+        self.node.changed()
 
     async def _drain(self, running: Running, indexes: Sequence[int], timeout: float) -> None:
-        if (supervisor := self._supervisor) is None:
-            return
-        names = [running.child(index) for index in indexes]
-        await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
+        await self._end([(running, index) for index in indexes], timeout)
         for index in indexes:
-            self._give_back(running, index)
+            running.give_back(index)
 
     async def scale(self, component: str, replicas: int, timeout: float = FINISH) -> None:
         """Run `replicas` processes of a component. More start at once; the highest numbers drain and go."""
@@ -295,10 +262,10 @@ class GraphRunner:
                     continue  # a reload has taken it out of the graph
                 while len(running.replicas) < replicas and self._supervisor is not None:
                     index = next(i for i in range(257) if i not in running.replicas)
-                    self._take(running.group, index)
+                    running.take(index)
                     self._spawn(running, index)
                 await self._drain(running, sorted(running.replicas)[replicas:], timeout)
-        self._changed()
+        self.node.changed()
 
     async def change(self, graph: Graph, timeout: float = FINISH) -> None:
         """Become `graph` with the fewest restarts: only process groups that differ are drained and started anew.
@@ -310,24 +277,21 @@ class GraphRunner:
             for running in list(self._groups.values()):
                 await locks.enter_async_context(running.lock)
             await self._change(graph, timeout)
-        self._changed()
+        self.node.changed()
 
     async def _change(self, graph: Graph, timeout: float) -> None:
         if (supervisor := self._supervisor) is None:
             return
-        before, wanted = self._groups, {group.name: group for group in groups(graph, self._node)}
+        before, wanted = self._groups, {group.name: group for group in groups(graph, self.node.name)}
         changes = diff(self.graph, graph).changed or {}
         fresh = {name for name, group in wanted.items() if name not in before or _differs(before[name], group, changes)}
         stale = [running for name, running in before.items() if name not in wanted or name in fresh]
-        sockets = self._sockets({name: wanted[name] for name in fresh}, stale)
-        unused = {running.sock for running in stale} - {None, *sockets.values()}
-        held = self._gpus.table()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.node.gpus.restore, self.node.gpus.table())
+            sockets = self._sockets({name: wanted[name] for name in fresh}, stale, undo)
             replicas = self._replicas(wanted)
-        except UserError:
-            self._gpus.restore(held)
-            _close({*sockets.values()} - {running.sock for running in stale})
-            raise
+            undo.pop_all()
+        unused = {running.sock for running in stale} - {*sockets.values()}
         self.graph = graph
         ends = [  # what goes for good, and what leaves devices to others
             (running, index)
@@ -342,21 +306,21 @@ class GraphRunner:
         if self._supervisor is not supervisor:  # the graph was stopped meanwhile
             for name, indexes in replicas.items():
                 for index in indexes:
-                    self._gpus.give_back(f"{self.name}/{name}.{index}")
+                    self.node.gpus.give_back(f"{self.name}/{name}.{index}")
             _close({*sockets.values()})
             return
         old = {(name, index) for name, running in before.items() for index in running.replicas}
         old -= {(running.group.name, index) for running, index in ends}
         for running in before.values():
             running.replicas = {}  # who waits for the lock of a group that is gone finds it empty
-        self._groups = {name: before.get(name) or Running(group, None) for name, group in wanted.items()}
+        self._groups = {name: before.get(name) or Running(self, group, None) for name, group in wanted.items()}
         for name, running in self._groups.items():
             running.group, running.replicas = wanted[name], replicas[name]
             running.sock = sockets.get(name, running.sock)
             for index in replicas[name]:
                 if (name, index) not in old:
                     self._spawn(running, index)
-        self._changed()
+        self.node.changed()
         rolling = [self._roll(self._groups[n], [i for name, i in sorted(old) if name == n], timeout) for n in fresh]
         await asyncio.gather(*rolling)
 
@@ -364,7 +328,7 @@ class GraphRunner:
         """Start replicas anew with what they are now; the others stay as they are when one does not come up."""
         for count, index in enumerate(indexes, 1):
             try:
-                if self._serves(running, index) and running.overlaps:
+                if self._state(running, index) == "Ready" and running.overlaps:
                     await self._succeed(running, index, timeout)
                     continue
                 await self._end([(running, index)], timeout)
@@ -372,36 +336,37 @@ class GraphRunner:
                     return
                 ref = self._spawn(running, index)
                 if count < len(indexes):
-                    await self._system.ready(ref, timeout=READY)
+                    await self.node.system.ready(ref, timeout=READY)
             except (ActorUnreachable, TimeoutError) as error:
-                name, why = f"{self.name}/{running.name(index)}", str(error).replace("ProcessEnded: ", "")
-                who = "it keeps" if self._serves(running, index) else "the others keep"
-                log.error("%s fails with its new settings, %s the old: %s", name, who, why)
+                who = "it keeps" if self._state(running, index) == "Ready" else "the others keep"
+                name = running.full_name(index)
+                log.error("%s fails with its new settings, %s the old: %s", name, who, _plain(error))
                 return
 
-    def _serves(self, running: Running, index: int) -> bool:
-        child = running.child(index)
-        return self._supervisor is not None and any(
-            one.name == child and one.state == "Ready" for one in self._supervisor.children()
-        )
+    def _state(self, running: Running, index: int) -> str:
+        """The supervisor's state of the process that is a replica; empty when there is none."""
+        children = self._supervisor.children() if self._supervisor is not None else ()
+        return next((child.state for child in children if child.name == running.child(index)), "")
 
-    async def _end(self, ends: Sequence[tuple[Running, int]], timeout: float) -> None:
+    async def _end(self, ends: Collection[tuple[Running, int]], timeout: float) -> None:
         if (supervisor := self._supervisor) is not None:
             names = [running.child(index) for running, index in ends]
             await asyncio.gather(*(supervisor.stop_child(name, drain=True, timeout=timeout) for name in names))
 
-    def _sockets(self, fresh: Mapping[str, Group], stale: Sequence[Running]) -> dict[str, socket.socket]:
+    def _sockets(
+        self, fresh: Mapping[str, Group], stale: Sequence[Running], undo: contextlib.ExitStack
+    ) -> dict[str, socket.socket]:
         """Sockets of the groups that will start: those of groups that end where the place is the same, or new ones."""
         free = {running.group.place(): running.sock for running in stale}
         sockets: dict[str, socket.socket] = {}
-        try:
-            for name, group in fresh.items():
-                if (listener := group.listener()) is not None:
-                    spec, host, port = listener
-                    sockets[name] = free.pop((host, port), None) or listen(host, port, spec.name)
-        except UserError:
-            _close({*sockets.values()} - {running.sock for running in stale})
-            raise
+        for name, group in fresh.items():
+            if (listener := group.listener()) is not None:
+                spec, host, port = listener
+                sock = free.pop((host, port), None)
+                if sock is None:
+                    sock = listen(host, port, spec.name)
+                    undo.callback(sock.close)
+                sockets[name] = sock
         return sockets
 
     def _replicas(self, wanted: Mapping[str, Group]) -> dict[str, dict[int, list[str]]]:
@@ -413,7 +378,7 @@ class GraphRunner:
             if group is not None and group.replicas != running.group.replicas:  # else scaled by hand, perhaps
                 stay = dict(sorted(stay.items())[: group.replicas])
             for index in running.replicas.keys() - stay.keys():
-                self._gpus.give_back(f"{self.name}/{name}.{index}")
+                self.node.gpus.give_back(f"{self.name}/{name}.{index}")
             replicas[name] = stay
         for name, group in wanted.items():
             before = self._groups.get(name)
@@ -421,38 +386,31 @@ class GraphRunner:
             count = len(before.replicas) if before and before.group.replicas == group.replicas else group.replicas
             free = (index for index in range(257) if index not in stay)
             for index in [next(free) for _ in range(count - len(stay))]:
-                stay[index] = self._gpus.take(f"{self.name}/{name}.{index}", group.gpus) if group.gpus else []
+                stay[index] = self.node.gpus.take(f"{self.name}/{name}.{index}", group.gpus)
         return {name: replicas[name] for name in wanted}
 
     def has(self, component: str) -> bool:
         """Whether a component of that name (or process group, or process) is in the graph."""
-        return any(self._names(running, component) for running in self._groups.values())
+        return bool(self._of(component))
 
     def components(self) -> list[str]:
         """Names of all components."""
         return [spec.name for running in self._groups.values() for spec in running.group.services]
 
-    def _names(self, running: Running, component: str) -> bool:
-        name = component.removeprefix(f"{self.name}/").split(".")[0]
-        found = name == running.group.name or any(spec.name == name for spec in running.group.services)
-        return found and ("." not in component or bool(running.indexes(component)))
-
     def _of(self, component: str) -> list[Running]:
-        return [running for running in self._groups.values() if self._names(running, component)]
-
-    def _take(self, group: Group, index: int) -> None:
-        running = self._groups[group.name]
-        owner = f"{self.name}/{running.name(index)}"
-        running.replicas[index] = self._gpus.take(owner, group.gpus) if group.gpus else []
-
-    def _give_back(self, running: Running, index: int) -> None:
-        running.replicas.pop(index, None)
-        self._gpus.give_back(f"{self.name}/{running.name(index)}")
+        """Process groups that have a component of that name, or are called so; or one of whose processes is."""
+        name = component.removeprefix(f"{self.name}/").split(".")[0]
+        return [
+            running
+            for running in self._groups.values()
+            if name in (running.group.name, *(spec.name for spec in running.group.services))
+            and ("." not in component or running.indexes(component))
+        ]
 
     def _release(self) -> None:
         for running in self._groups.values():
             for index in list(running.replicas):
-                self._give_back(running, index)
+                running.give_back(index)
             if running.sock is not None:
                 running.sock.close()
         self._groups.clear()
@@ -460,7 +418,7 @@ class GraphRunner:
     def _spawn(self, running: Running, index: int) -> Ref:
         assert self._supervisor is not None
         name = running.children[index] = self._free_name(running, index)
-        ref = self._supervisor.start_child(self._launcher.spec(running, index, name))
+        ref = self._supervisor.start_child(running.spec(index, name))
         log.debug("started %s (%s)", ref.path, ", ".join(spec.name for spec in running.group.services))
         return ref
 
@@ -471,6 +429,10 @@ def _differs(running: Running, new: Group, changes: Mapping[str, Sequence[str]])
     return names != [spec.name for spec in running.group.services] or any(
         set(changes.get(name, ())) - {"workers"} for name in names
     )
+
+
+def _plain(error: BaseException) -> str:
+    return str(error).replace("ProcessEnded: ", "")
 
 
 def _close(sockets: Collection[socket.socket | None]) -> None:

@@ -1,13 +1,29 @@
-"""A process group that runs: its socket, its replicas, and what their processes are called."""
+"""A process group that runs: its socket, its replicas, what their processes are called and started with."""
 
 import asyncio
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from dynamod.actor import Backoff, Spec
+from dynamod.runtime.liveness import Clocks, clocks_of
+from dynamod.runtime.paths import worker_socket_path
+from dynamod.runtime.plan import HostPlan, ServicePlan
+
+from .gpus import VARIABLE
 from .groups import Group
+from .process import STOP_GRACE, Process, ProcessRecord
+
+if TYPE_CHECKING:
+    from .runner import GraphRunner
+
+BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Running:
     """`replicas`: index -> devices. `lock`: one change at a time.
 
@@ -16,6 +32,7 @@ class Running:
     another one), `others` the processes on their way in or out, with the replica they belong to.
     """
 
+    runner: "GraphRunner"
     group: Group
     sock: socket.socket | None
     replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
@@ -26,6 +43,10 @@ class Running:
     def name(self, index: int) -> str:
         """What users call a replica: `Worker.0`."""
         return f"{self.group.name}.{index}"
+
+    def full_name(self, index: int) -> str:
+        """The same with the name of the graph: `agg/Worker.0`."""
+        return f"{self.runner.name}/{self.name(index)}"
 
     def child(self, index: int) -> str:
         """The supervisor's name of the process that is a replica."""
@@ -40,3 +61,57 @@ class Running:
     def overlaps(self) -> bool:
         """Whether a successor can start while its predecessor still serves: both hold the socket, neither a device."""
         return self.sock is not None and not self.group.gpus
+
+    def take(self, index: int) -> None:
+        """Reserve devices for a new replica. Raises UserError when too few are free."""
+        self.replicas[index] = self.runner.node.gpus.take(self.full_name(index), self.group.gpus)
+
+    def give_back(self, index: int) -> None:
+        """A replica is gone for good."""
+        self.replicas.pop(index, None)
+        self.runner.node.gpus.give_back(self.full_name(index))
+
+    def clocks(self) -> Clocks:
+        """How a process of the group is judged, as the environment of its command says. Raises UserError."""
+        return clocks_of([spec.config for spec in self.group.services], self.runner.origin.environ)
+
+    def spec(self, index: int, child: str) -> Spec:
+        """How to start replica `index`, under the supervisor's name `child`."""
+        runner, environ, clocks = self.runner, self._environment(index), self.clocks()
+        fds = [self.sock.fileno()] if self.sock is not None else []
+        warm = "worker" if self.sock is None else "ingress"
+
+        def factory() -> Process:
+            plan = self._plan(index, child, environ)  # with what the other components are told by now
+            record = runner.records[child] = ProcessRecord(plan.name)
+            return Process(runner.node, plan, record, runner.origin, environ, fds=fds, warm=warm, clocks=clocks)
+
+        return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
+
+    def _plan(self, index: int, child: str, environ: Mapping[str, str]) -> HostPlan:
+        runner, listener, config = self.runner, self.group.listener(), self.runner.graph.config
+        env = {"DYNAMO_SERVICE_CONFIG": msgspec.json.encode(config).decode()}
+        if "DYN_LOG" in environ:
+            env["DYN_LOG"] = environ["DYN_LOG"]  # a spare process was started before the command's flags were read
+        services = []
+        for spec in self.group.services:
+            listens = self.sock is not None and listener is not None and spec.name == listener[0].name
+            sockets = {"http": 0} if listens else {}  # the only descriptor that goes with the plan
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets))
+        return HostPlan(
+            graph=runner.name,
+            name=self.full_name(index),
+            index=index,
+            services=tuple(services),
+            server=str(worker_socket_path(runner.node.folder.path, f"{runner.name}.{child}")),
+            config=config,
+            env=env,
+        )
+
+    def _environment(self, index: int) -> Mapping[str, str]:
+        environ = self.runner.origin.environment()
+        for spec in self.group.services:
+            environ.update(spec.envs)
+        if self.group.gpus:
+            environ[VARIABLE] = ",".join(self.replicas[index])
+        return environ

@@ -16,7 +16,7 @@ from .attached import unused
 from .link import Connection
 from .names import graph_name
 from .runner import GraphRunner
-from .spawn import Origin, drop_spares, prewarm
+from .spawn import Origin, drop_spares
 
 if TYPE_CHECKING:
     from .node import Node
@@ -39,7 +39,7 @@ class Session:
         self._dropped = 0
         self._due = False
         connection.handler = self._answer
-        connection.on_close(self._closed)
+        connection.on_close(lambda: node.session_closed(self))
 
     @property
     def name(self) -> str:
@@ -76,9 +76,6 @@ class Session:
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         match command:
-            case "prewarm":
-                prewarm(list(arguments["kinds"]), _origin(arguments))
-                return None
             case "serve":
                 return await self._serve(arguments)
             case "reload":
@@ -121,9 +118,6 @@ class Session:
         if report != self._told:
             self._told = report
             self._connection.channel.send(Report(runner.name, rows, told[1]))
-
-    def _closed(self) -> None:
-        self._node.session_closed(self)
 
     async def closed(self) -> None:
         """The command has gone, however it ended: so does its graph."""

@@ -10,14 +10,11 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dynamod.runtime.attach import NOT_OURS
 from dynamod.transport.framing import pack
-
-_NOT_INHERITED = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
-"""Only the daemon speaks to systemd."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +27,15 @@ class Origin:
 
     def environment(self) -> dict[str, str]:
         """The environment of component processes, with their output going through pipes to the daemon."""
-        environ = {name: value for name, value in self.environ.items() if name not in _NOT_INHERITED}
+        environ = {name: value for name, value in self.environ.items() if name not in NOT_OURS}
         return {**environ, "DYNAMOD_LOG_PIPE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 class Child:
     """A process that runs `dynamod.runtime.host`, in a session of its own. `sock` is our end of its socket pair."""
 
-    def __init__(self, environ: Mapping[str, str], warm: str = "", origin: Origin | None = None) -> None:
+    def __init__(self, environ: Mapping[str, str], warm: str, origin: Origin) -> None:
         self.sock, theirs = socket.socketpair()
-        origin = origin or Origin()
         try:
             self.popen = subprocess.Popen(
                 [origin.python, "-m", "dynamod.runtime.host", str(theirs.fileno()), warm],
@@ -80,22 +76,14 @@ class Child:
 
     async def wait(self) -> int:
         """Wait for its end; returns the exit code, negative for a signal."""
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        if hasattr(os, "pidfd_open"):
-            watch = os.pidfd_open(self.pid)
-            loop.add_reader(watch, done.set)
-            try:
-                await done.wait()
-            finally:
-                loop.remove_reader(watch)
-                os.close(watch)
-        else:
-            thread = threading.Thread(
-                target=lambda: (self.popen.wait(), loop.call_soon_threadsafe(done.set)), daemon=True
-            )
-            thread.start()
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+        watch = os.pidfd_open(self.pid)
+        loop.add_reader(watch, done.set)
+        try:
             await done.wait()
+        finally:
+            loop.remove_reader(watch)
+            os.close(watch)
         return self.popen.wait()
 
     def end(self) -> None:

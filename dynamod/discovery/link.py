@@ -35,7 +35,7 @@ class LinkRegistry(Actor):
     """Keeps the connection to the daemon. `hello` is what the process says of itself.
 
     `take` gets messages that are not the registry's business, `welcomed` each greeting, `lost` the end of a connection.
-    `absent`: what to do while there is no daemon, before the next attempt; None: the first end is the last.
+    `keeps`: look for the next daemon when one has gone; else the first end is the last.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LinkRegistry(Actor):
         handler: Handler | None = None,
         welcomed: Callable[[Welcome], None] = lambda _welcome: None,
         lost: Callable[[str], None] = lambda _why: None,
-        absent: Callable[[], Awaitable[None]] | None = None,
+        keeps: bool = False,
     ) -> None:
         self._hello, self._connect = hello, connect
         self._other, self._handler = take, handler
-        self._welcomed, self._lost, self._absent = welcomed, lost, absent
+        self.welcomed, self._lost, self._keeps = [welcomed], lost, keeps
         self._own: dict[str, bytes] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
         self._view: dict[int, dict[str, bytes]] = {}
@@ -60,7 +60,7 @@ class LinkRegistry(Actor):
         self._granted = asyncio.Event()
         self._channel: Channel | None = None
         self._closed = asyncio.Event()
-        self._greeted = False  # by the daemon of this connection
+        self.connected = False  # greeted by the daemon of this connection
         self.node = ""
 
     async def started(self) -> None:
@@ -78,11 +78,6 @@ class LinkRegistry(Actor):
     def lease(self) -> int:
         """Id of the process's lease; 0 until it is granted."""
         return self._lease if self._granted.is_set() else 0
-
-    @property
-    def connected(self) -> bool:
-        """Whether the daemon is there now."""
-        return self._greeted
 
     async def leased(self, timeout: float) -> int:
         """Wait for the lease. Raises TimeoutError."""
@@ -109,7 +104,7 @@ class LinkRegistry(Actor):
 
     def send(self, message: ToNode) -> None:
         """Send a message if the daemon is there; the registry's own are repeated when it comes back."""
-        if self._greeted and self._channel is not None:
+        if self.connected and self._channel is not None:
             self._channel.send(message)
 
     async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
@@ -145,14 +140,13 @@ class LinkRegistry(Actor):
                 if self._channel is not None and self._channel.fault:
                     why = f"what listens there is no daemon of this version: {self._channel.fault}"
                     self._other(Refused(why, "stop it, or choose another --socket"))
-            if self._greeted:
-                self._greeted = False
+            if self.connected:
+                self.connected = False
                 log.debug("lost the daemon: %s", why)
             self._lost(why)
-            if self._absent is None:
+            if not self._keeps:
                 return
             await asyncio.sleep(RETRY)
-            await self._absent()
 
     def _make(self) -> Channel:
         self._channel = Channel(
@@ -172,8 +166,9 @@ class LinkRegistry(Actor):
         match message:
             case Welcome(lease, node):
                 self._lease, self.node = lease, node
-                self._greeted = True
-                self._welcomed(message)
+                self.connected = True
+                for welcomed in self.welcomed:
+                    welcomed(message)
                 for key, value in self._own.items():
                     self.send(Put(key, value))
                 for number, (prefix, _) in self._watchers.items():

@@ -53,7 +53,7 @@ class MemoryRegistry:
         self._foreign: dict[str, bytes] = {}
         self._leases: dict[int, set[str]] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
-        self._mirror: Mirror | None = None
+        self.mirror: Mirror | None = None  # what stands when it is set it reads from `leases` and `own_items`
         self._next_watch = 0
         self._revoked = 0
 
@@ -65,8 +65,8 @@ class MemoryRegistry:
         while not 0 < lease < LEASES or lease in self._leases:
             lease = self._random.getrandbits(63)
         self._leases[lease] = set()
-        if self._mirror is not None:
-            self._mirror.granted(lease)
+        if self.mirror is not None:
+            self.mirror.granted(lease)
         return lease
 
     def revoke(self, lease: int) -> None:
@@ -77,8 +77,8 @@ class MemoryRegistry:
         self._revoked += 1
         gone = sorted(keys)
         hidden = {key: self._values.pop(key)[0] for key in gone}
-        if self._mirror is not None:
-            self._mirror.revoked(lease, gone)
+        if self.mirror is not None:
+            self.mirror.revoked(lease, gone)
         for key in gone:
             if key not in self._values:  # else a watcher has put it anew and told of that
                 self._uncover(key, hidden[key])
@@ -94,8 +94,8 @@ class MemoryRegistry:
             self._leases[before[1]].discard(key)
         self._values[key] = (value, lease)
         keys.add(key)
-        if self._mirror is not None:
-            self._mirror.put(key, value, lease)
+        if self.mirror is not None:
+            self.mirror.put(key, value, lease)
         if seen != value:
             self._tell(key, value)
 
@@ -105,16 +105,9 @@ class MemoryRegistry:
         if held is not None and held[1] == lease:
             self._leases[lease].discard(key)
             del self._values[key]
-            if self._mirror is not None:
-                self._mirror.deleted(key, lease)
+            if self.mirror is not None:
+                self.mirror.deleted(key, lease)
             self._uncover(key, held[0])
-
-    def mirror(self, mirror: Mirror | None) -> None:
-        """Tell `mirror` (instead of the one before) every change from now on; None ends that.
-
-        What stands already it reads from `leases` and `own_items`.
-        """
-        self._mirror = mirror
 
     def leases(self) -> list[int]:
         """The node's live leases, in the order of their grants."""

@@ -72,7 +72,6 @@ class View:
     """
 
     def __init__(self, registry: Registry, only: Address | None = None) -> None:
-        self._only = only
         self._instances: dict[str, dict[int, Instance]] = {}
         self._by_key: dict[str, Instance] = {}
         self._cards: dict[str, ModelCard] = {}  # by registry place: namespace/component/endpoint/id
@@ -84,8 +83,9 @@ class View:
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(EXITED, self._exited)
-        registry.watch(INSTANCES, self._instance_changed)
-        registry.watch(CARDS, self._card_changed)
+        place = f"{place_of(only)}/" if only is not None else ""
+        registry.watch(INSTANCES + place, self._instance_changed)
+        registry.watch(CARDS + place, self._card_changed)
 
     def on_model(self, watcher: ModelWatcher) -> None:
         """Call `watcher(name, card)` when a model's first instance comes, `watcher(name, None)` when its last goes.
@@ -211,15 +211,7 @@ class View:
         """Take an instance that stands in no registry, or forget it."""
         self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
 
-    def _looks_at(self, key: str) -> bool:
-        if self._only is None:
-            return True
-        place = place_of(self._only)
-        return key.startswith((f"{INSTANCES}{place}/", f"{CARDS}{place}/"))
-
     def _instance_changed(self, key: str, value: bytes | None) -> None:
-        if not self._looks_at(key):
-            return
         old = self._by_key.pop(key, None)
         if value is not None:
             try:
@@ -238,8 +230,6 @@ class View:
         self._changed()
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
-        if not self._looks_at(key):
-            return
         place = key.removeprefix(CARDS)
         old = self._cards.pop(place, None)
         new: ModelCard | None = None

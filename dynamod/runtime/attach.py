@@ -19,7 +19,7 @@ from .paths import link_path
 UP = 20.0
 """Seconds for a daemon that was started to answer."""
 LOOK = 0.05
-_NOT_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
+NOT_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES")
 """Variables by which a service manager speaks to the command; the daemon that it starts is not meant."""
 
 
@@ -44,7 +44,7 @@ class Spawned:
     """A daemon of its own process, started for a file that may have threads; it ends with its last client."""
 
     def __init__(self, path: Path) -> None:
-        environ = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+        environ = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
         self._path = path
         self._popen = subprocess.Popen(
             [sys.executable, "-m", "dynamod", "--ephemeral", "--socket", str(path)],

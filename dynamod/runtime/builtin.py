@@ -48,12 +48,8 @@ def _generate(card: ModelCard, number: str, payload: Mapping[str, Any]) -> Gener
 
 def _struct(kind: Any, given: Mapping[str, Any]) -> Any:
     """What is said of a struct's fields, with their types; what it does not know is left out."""
-    known = {name: given[name] for name in kind.__struct_fields__ if given.get(name) is not None}
-    return kind(**{name: msgspec.convert(value, _types(kind)[name], strict=False) for name, value in known.items()})
-
-
-def _types(kind: Any) -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(kind)}
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind) if given.get(field.name) is not None}
+    return kind(**{name: msgspec.convert(given[name], of, strict=False) for name, of in fields.items()})
 
 
 def _chat(card: ModelCard, number: str, payload: Mapping[str, Any]) -> Chat:

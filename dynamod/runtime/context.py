@@ -1,4 +1,4 @@
-"""What a component finds around it in its process: configuration, registry, post, and the other components there."""
+"""What a component is given in its process: configuration, registry, transports, and the other components there."""
 
 import asyncio
 import logging
@@ -6,90 +6,47 @@ import os
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from dynamod.actor import Ref, System
-from dynamod.discovery.base import Watcher
+from dynamod.actor.inspect import inspect_system
+from dynamod.discovery.base import Watcher, keep
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
 from dynamod.discovery.view import View, disagree
+from dynamod.engine.base import Job
 from dynamod.http.metrics import Metrics
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.worker import Request
-from dynamod.transport.base import Outbound, Sink
-from dynamod.transport.local import LocalTransport
-from dynamod.transport.unix import UnixServer, UnixTransport
+from dynamod.transport.unix import UnixServer
+from dynamod.transport.waiting import comes
 
 from .dispatcher import EndpointDispatcher, Make
 from .plan import HostPlan, ServicePlan
-from .remote import READY, Remote
+from .transports import READY, TransportSelector
 
 log = logging.getLogger("dynamod.daemon")
 
 CAUGHT_UP = "local/caught-up/"
 """Keys that a process puts to see how far the news has come."""
 CATCH_UP = 5.0
+ANSWER = 5.0
+"""Seconds within which an actor of the process answers."""
 MADE_UP = "run-"
 """So begin the names that `dynamo-run` gives to its graphs."""
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
 
-class TransportSelector:
-    """The post of a process: picks the transport that reaches an instance."""
-
-    def __init__(self, server: str, local: LocalTransport, unix: UnixTransport, remote: Remote) -> None:
-        self._server, self._local, self._unix, self._remote = server, local, unix, remote
-        self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to
-        self.node = ""
-
-    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance. Failure is told to `sink.lost`."""
-        path = instance.transport.get("unix", "")
-        if path == self._server:
-            return self._local.open(instance, request, sink)
-        subject = instance.transport.get("nats")
-        if subject is None or (instance.node == self.node and self._unix.reaches(path)):
-            return self._unix.open(instance, request, sink)
-        if self._remote.transport is None:
-            asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over NATS")
-            return _Nowhere()
-        self._subjects[instance.instance_id] = subject
-        return self._remote.transport.open(instance, request, sink)
-
-    def exited(self, key: str, value: bytes | None) -> None:
-        """A process of another node is gone, which NATS would tell later."""
-        if value is not None and self._remote.transport is not None:
-            subject = self._subjects.pop(int(key.removeprefix(EXITED), 16), None)
-            if subject is not None:
-                self._remote.transport.forget(subject)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._unix.close()
-
-
-def local_and_unix(spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> tuple[LocalTransport, UnixTransport]:
-    """The posts of a process that serves nothing itself."""
-    return LocalTransport(
-        lambda endpoint, _request, reply: reply.failed("NotFound", f"nobody serves {endpoint} here")
-    ), (UnixTransport(spawn))
-
-
-def static_subject(namespace: str, component: str, endpoint: str) -> str:
-    """Where a static worker receives, as the original names it: an instance's subject without the lease."""
+def _subject(address: Address, lease: int | None) -> str:
+    """Where an instance receives; without a lease a static worker, as the original names it."""
     from dynamod.transport.nats.transport import instance_subject
 
-    return instance_subject(namespace, component, endpoint, 0).removesuffix("-0")
-
-
-class _Nowhere:
-    def cancel(self) -> None:
-        """Tell the worker that the reader has left; the sink is called no more."""
+    subject = instance_subject(address.namespace, address.component, address.endpoint, lease or 0)
+    return subject if lease is not None else subject.removesuffix("-0")
 
 
 @dataclass(slots=True, eq=False)
@@ -101,9 +58,7 @@ class ProcessContext:
     registry: LinkRegistry
     endpoints: EndpointDispatcher
     server: UnixServer
-    unix: UnixTransport
     transport: TransportSelector
-    remote: Remote
     fds: Sequence[int] = ()
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
     processor: Ref | None = None  # the processor of this process, once it can be asked
@@ -112,6 +67,54 @@ class ProcessContext:
     subject: str = ""  # where other nodes reach this process
     _view: View | None = None
     _follows: bool = False
+
+    @classmethod
+    async def open(
+        cls,
+        plan: HostPlan,
+        system: System,
+        spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
+        registry: LinkRegistry,
+        fds: Sequence[int] = (),
+    ) -> Self:
+        """Connect the process to its daemon and open its request server. Does not wait for a lease.
+
+        `spawn` starts tasks of an actor that lives as long as the context. Raises OSError when the socket for requests
+        cannot be opened.
+        """
+        endpoints = EndpointDispatcher()
+        transport = TransportSelector(plan.name, plan.server, endpoints.receive, spawn)
+        registry.welcomed.append(transport.welcome)
+        await system.ready(system.start("registry", lambda: registry, restart="temporary"), timeout=10)
+        server = UnixServer(plan.server, endpoints.receive)
+        await server.start()
+        return cls(plan, system, registry, endpoints, server, transport, fds)
+
+    async def close(self) -> None:
+        """Close the transports, after what is written has left. The connection to the daemon closes with the system."""
+        await self.transport.close()
+        await self.server.close()
+
+    async def answer(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        """What every process answers its daemon. Raises UserError for an unknown command."""
+        match command:
+            case "inspect":
+                return inspect_system(self.system, str(arguments.get("actor", "")))
+            case "metrics" | "statistics":
+                from .statistics import report
+
+                return await report(self, command)
+            case "explain":
+                return await self._explain(str(arguments.get("request", "")))
+            case _:
+                raise UserError(f"unknown command {command}")
+
+    async def _explain(self, request: str) -> Any:
+        if self.processor is None:
+            return []
+        from dynamod.ingress.processor import Explain  # loaded where a processor runs, and only there
+
+        return await self.processor.ask(Explain(request), timeout=ANSWER)
 
     def rename(self, name: str) -> None:
         """The daemon has given the process another name."""
@@ -133,15 +136,11 @@ class ProcessContext:
             self._follows = True
             self.registry.watch(EXITED, self.transport.exited)
 
-    async def reachable(self, namespace: str, component: str, endpoint: str) -> None:
+    async def reachable(self, address: Address) -> None:
         """Let other nodes reach this process, if there are any: before its first instance is published."""
         await self.registry.leased(timeout=60)
-        if self.remote.connection is not None and not self.subject:
-            from dynamod.transport.nats.transport import instance_subject
-
-            self.subject = await self.remote.serve(
-                instance_subject(namespace, component, endpoint, self.registry.lease)
-            )
+        if self.transport.connection is not None and not self.subject:
+            self.subject = await self.transport.serve(_subject(address, self.registry.lease))
 
     async def caught_up(self, prefix: str, watcher: Watcher) -> None:
         """Watch a prefix and wait (with a bound) until all that stands there now has been told, to all watchers.
@@ -153,30 +152,28 @@ class ProcessContext:
         registry.watch(prefix, watcher)
         registry.put(key, b"")
         registry.watch(key, lambda _key, _value: back.set())
-        try:
-            async with asyncio.timeout(CATCH_UP):
-                await back.wait()
-        except TimeoutError:
+        if not await comes(back, CATCH_UP):
             log.warning("the registry did not answer within %g s; going on without", CATCH_UP)
         registry.delete(key)
 
     def static_instance(self, address: Address) -> Instance | None:
-        """What stands at a fixed address on other nodes, if there is a post that reaches them."""
-        if self.remote.connection is None:
+        """What stands at a fixed address on other nodes, if there is a transport that reaches them."""
+        if self.transport.connection is None:
             return None
-        namespace, component, endpoint = address.namespace, address.component, address.endpoint
-        transport = {"nats": static_subject(namespace, component, endpoint)}
-        return Instance(namespace, component, endpoint, STATIC_ID, transport, node="elsewhere")
+        place, transport = (address.namespace, address.component, address.endpoint), {"nats": _subject(address, None)}
+        return Instance(*place, STATIC_ID, transport, node="elsewhere")
 
 
 class ComponentContext:
-    """One component's place in its process."""
+    """One component's place in its process. `namespace`, `component`: the first parts of its address."""
 
     def __init__(self, process_context: ProcessContext, service: ServicePlan) -> None:
         self.process_context = process_context
         self.service = service
         self.name = service.name
-        self._published: dict[str, Instance] = {}
+        self.namespace = str(service.spec.get("namespace", "dynamo"))
+        self.component = str(service.spec.get("component", self.name))
+        self._published: dict[str, list[str]] = {}  # keys, by endpoint
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -188,125 +185,107 @@ class ComponentContext:
         """The listening socket that the daemon bound for this component."""
         return socket.socket(fileno=self.process_context.fds[self.service.sockets["http"]])
 
-    @property
-    def namespace(self) -> str:
-        """First part of the component's address."""
-        return str(self.service.spec.get("namespace", "dynamo"))
+    def address(self, endpoint: str) -> Address:
+        """The address of one of the component's endpoints."""
+        return Address(self.namespace, self.component, endpoint)
 
-    @property
-    def component(self) -> str:
-        """Second part of the component's address."""
-        return str(self.service.spec.get("component", self.name))
-
-    def path(self, endpoint: str) -> str:
-        """`namespace.component.endpoint` of one of the component's endpoints."""
-        return f"{self.namespace}.{self.component}.{endpoint}"
-
-    def serve(self, endpoint: str, ref: Ref, make: Make | None = None) -> None:
+    def serve(self, endpoint: str, ref: Ref, make: Make = Job) -> None:
         """Send requests for the endpoint to `ref`; nobody knows of it before `publish`."""
-        if make is None:
-            self.process_context.endpoints.add(self.path(endpoint), ref)
-        else:
-            self.process_context.endpoints.add(self.path(endpoint), ref, make)
+        self.process_context.endpoints.add(str(self.address(endpoint)), ref, make)
+
+    async def announce(self, endpoint: str, ref: Ref, card: ModelCard | None = None, *, static: bool = False) -> None:
+        """Send requests for the endpoint to `ref`, and let others find it.
+
+        `static`: at a fixed address, known to this node only. Raises UserError when the model's name, or the static
+        address, is taken.
+        """
+        self.serve(endpoint, ref)
+        if static:
+            await self._publish_static(self.address(endpoint))
+            return
+        if card is not None:
+            await self._require_agreement(card)
+        await self.reachable(endpoint)
+        self.publish(endpoint, card)
 
     async def reachable(self, endpoint: str) -> None:
         """Let other nodes reach this process, before the first instance is published."""
-        await self.process_context.reachable(self.namespace, self.component, endpoint)
+        await self.process_context.reachable(self.address(endpoint))
 
-    def publish(self, endpoint: str, card: ModelCard | None = None) -> Instance:
+    def publish(self, endpoint: str, card: ModelCard | None = None) -> None:
         """Put the instance (and its model card) into the registry. The lease must have been granted."""
-        process_context = self.process_context
         instance = self._instance(endpoint)
-        process_context.registry.put(instance_key(instance), msgspec.json.encode(instance))
+        self._put(endpoint, instance_key(instance), instance)
         if card is not None:
-            process_context.registry.put(card_key(instance), msgspec.json.encode(card))
-        self._published[endpoint] = instance
-        return instance
+            self._put(endpoint, card_key(instance), card)
+
+    def withdraw(self, endpoint: str | None = None) -> None:
+        """Take the component's instances (or one) out of the registry; streams that are open go on."""
+        for name in [endpoint] if endpoint is not None else list(self._published):
+            for key in reversed(self._published.pop(name, [])):
+                self.process_context.registry.delete(key)
+
+    def _put(self, endpoint: str, key: str, value: Instance | ModelCard) -> None:
+        self.process_context.registry.put(key, msgspec.json.encode(value))
+        self._published.setdefault(endpoint, []).append(key)
 
     def _instance(self, endpoint: str) -> Instance:
         process_context = self.process_context
+        nats = {"nats": process_context.subject} if process_context.subject else {}
         return Instance(
             namespace=self.namespace,
             component=self.component,
             endpoint=endpoint,
             instance_id=process_context.registry.lease,
-            transport={
-                "unix": process_context.server.path,
-                **({"nats": process_context.subject} if process_context.subject else {}),
-            },
+            transport={"unix": process_context.server.path, **nats},
             node=process_context.registry.node,
             pid=os.getpid(),
             process=process_context.plan.name,
         )
 
-    async def require_agreement(self, card: ModelCard) -> None:
+    async def _require_agreement(self, card: ModelCard) -> None:
         """A model has one tokenizer wherever it is served. Raises UserError when another worker says otherwise.
 
         Workers of our own graph may: they are about to be replaced by such as us. On other nodes a graph of the same
         name is ours too, unless `dynamo-run` has made up that name, which it does in the same way everywhere.
         """
-        process_context, cards, graph = (
-            self.process_context,
-            dict[str, ModelCard](),
-            f"{self.process_context.plan.graph}/",
-        )
+        process_context, cards = self.process_context, dict[str, ModelCard]()
+        graph, here = f"{process_context.plan.graph}/", process_context.registry.node
         view = process_context.view  # watches from here on
-        await process_context.caught_up(CARDS, lambda key, value: _keep(cards, key, value))
+        await process_context.caught_up(CARDS, keep(cards, ModelCard))
         instances = {card_key(instance): instance for instance in view.all_instances()}
         for key, other in cards.items():
+            if not disagree(card, other):
+                continue
             there = instances.get(key)
+            elsewhere = there is not None and there.node != here
             ours = there is not None and there.process.startswith(graph)
-            if ours and there is not None and there.node != process_context.registry.node:
-                ours = not graph.startswith(MADE_UP)
-            if disagree(card, other) and not ours:
-                who = "another worker" if there is None or not there.process else there.process
-                where = f" on {there.node}" if there is not None and there.node != process_context.registry.node else ""
-                raise UserError(
-                    f"the model name {card.name!r} is taken: {who}{where} serves it {_difference(card, other)}",
-                    "give this one another name: --model-name or served_model_name",
-                )
+            if ours and not (elsewhere and graph.startswith(MADE_UP)):
+                continue
+            who = "another worker" if there is None or not there.process else there.process
+            where = f" on {there.node}" if there is not None and elsewhere else ""
+            raise UserError(
+                f"the model name {card.name!r} is taken: {who}{where} serves it {_difference(card, other)}",
+                "give this one another name: --model-name or served_model_name",
+            )
 
-    async def publish_static(self, endpoint: str) -> Instance:
-        """Serve at a fixed address, known to this node only. Raises UserError when somebody does already."""
-        process_context = self.process_context
-        address = Address(self.namespace, self.component, endpoint)
+    async def _publish_static(self, address: Address) -> None:
+        """Raises UserError when somebody serves there already: on this node, or, asked at the address, elsewhere."""
+        process_context, transport = self.process_context, self.process_context.transport
         known: set[str] = set()
         await process_context.caught_up(f"{STATIC}{place_of(address)}/", lambda key, _value: known.add(key))
+        taken, where = False, ""
         if not known:
-            await self._require_no_other(address)
-            if process_context.remote.connection is not None:
-                process_context.subject = await process_context.remote.serve(
-                    static_subject(self.namespace, self.component, endpoint)
-                )
-        instance = self._instance(endpoint)
-        if known - {static_key(instance)}:
-            raise UserError(
-                f"a static worker serves dyn://{address} already", "a static address is for one worker: choose another"
-            )
-        process_context.registry.put(static_key(instance), msgspec.json.encode(instance))
-        return instance
-
-    async def _require_no_other(self, address: Address) -> None:
-        """Ask at the static address itself: nobody may answer there yet."""
-        instance = self.process_context.static_instance(address)
-        if instance is None or self.process_context.remote.connection is None:
-            return
-        if (
-            await self.process_context.remote.connection.ready(READY)
-            and await describe(self.process_context.transport, instance) is not None
-        ):
-            raise UserError(
-                f"a static worker serves dyn://{address} already, on another node",
-                "a static address is for one worker: choose another",
-            )
-
-    def withdraw(self, endpoint: str | None = None) -> None:
-        """Take the component's instances (or one) out of the registry; streams that are open go on."""
-        for name in [endpoint] if endpoint is not None else list(self._published):
-            instance = self._published.pop(name, None)
-            if instance is not None:
-                self.process_context.registry.delete(card_key(instance))
-                self.process_context.registry.delete(instance_key(instance))
+            other = process_context.static_instance(address)
+            if other is not None and transport.connection is not None and await transport.connection.ready(READY):
+                taken, where = await describe(transport, other) is not None, ", on another node"
+            if not taken and transport.connection is not None:
+                process_context.subject = await transport.serve(_subject(address, None))
+        instance = self._instance(address.endpoint)
+        if taken or known - {static_key(instance)}:
+            text = f"a static worker serves dyn://{address} already{where}"
+            raise UserError(text, "a static address is for one worker: choose another")
+        self._put(address.endpoint, static_key(instance), instance)
 
 
 def _difference(card: ModelCard, other: ModelCard) -> str:
@@ -317,11 +296,6 @@ def _difference(card: ModelCard, other: ModelCard) -> str:
         lengths = f"{other.context_length} tokens, here {card.context_length}"
         return f"with another tokenizer or template, or another context length ({lengths})"
     return "with another tokenizer or template"
-
-
-def _keep(cards: dict[str, ModelCard], key: str, value: bytes | None) -> None:
-    if value is not None:
-        cards[key] = msgspec.json.decode(value, type=ModelCard)
 
 
 Component = Callable[[ComponentContext], Any]

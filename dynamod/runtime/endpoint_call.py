@@ -2,16 +2,18 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Generator
 from typing import Any, Self
 
-from dynamod.actor import Stream, StreamGap
+from dynamod.actor import StreamGap
 from dynamod.engine.python.context import Context
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut
-from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
+from dynamod.message.errors import Overloaded, RequestError, TimedOut
+from dynamod.message.ingress import Delta, Failed, Items, Text, Tokens
 from dynamod.message.worker import Request
-from dynamod.transport.base import Outbound, Sink, Transport
+from dynamod.transport.base import Outbound, Transport
+from dynamod.transport.items import ItemStream
+from dynamod.transport.waiting import comes
 
 from .builtin import Answer
 
@@ -22,16 +24,10 @@ ACCEPT = 30.0
 
 
 class Annotated:
-    """One item of an answer, and what may be said beside it."""
+    """One item of an answer. Errors are raised, and items carry no more than their data."""
 
-    def __init__(
-        self,
-        data: Any,
-        event: str | None = None,
-        comments: list[str] | None = None,
-        id: str | None = None,  # noqa: A002
-    ) -> None:
-        self._data, self._event, self._comments, self._id = data, event, comments, id
+    def __init__(self, data: Any) -> None:
+        self._data = data
 
     def data(self) -> Any:
         """What the handler yielded."""
@@ -39,22 +35,22 @@ class Annotated:
 
     def event(self) -> str | None:
         """Name of an event; None: it is plain data."""
-        return self._event
+        return None
 
     def comments(self) -> list[str] | None:
-        """Further words."""
-        return self._comments
+        """Comments beside the data: none."""
+        return None
 
     def id(self) -> str | None:
-        """Id of the item, if it has one."""
-        return self._id
+        """Id of the item: none."""
+        return None
 
     def is_error(self) -> bool:
-        """Whether it stands for an error; those are raised here, so none that is seen does."""
-        return self._event == "error"
+        """Whether it stands for an error."""
+        return False
 
     def __repr__(self) -> str:
-        return f"Annotated(data={self._data!r}, event={self._event!r}, comments={self._comments!r}, id={self._id!r})"
+        return f"Annotated(data={self._data!r})"
 
 
 class Answers:
@@ -91,68 +87,42 @@ class Answers:
         self._call.forgotten()
 
 
-class _Refused(Exception):
-    """Nothing was done for the call; another instance may take it."""
+class _Sink(ItemStream):
+    """Deltas of every kind as items. `taken` is set with the first one; `refused`: another instance may take it."""
 
-    def __init__(self, error: RequestError) -> None:
-        self.error = error
-
-
-class _Sink(Sink):
     def __init__(self, where: str) -> None:
-        self._where = where
-        self.stream: Stream[Any] = Stream()
-        self._answer = Answer()
-        self._count = 0
-        self._taken = asyncio.Event()
+        super().__init__()
+        self._where, self._answer, self._count = where, Answer(), 0
+        self.taken = asyncio.Event()
+        self.refused = False
 
     def delta(self, delta: Delta) -> None:
-        """See Sink."""
-        match delta:
-            case Accepted():
-                pass
-            case Items(_, offset, items, finish):
-                self._push(offset, items, finish)
-            case Tokens() | Text():
-                try:
-                    item = self._answer.item(delta)
-                except StreamGap as gap:
-                    self.stream.end(EngineFailed(f"{self._where}: {gap}"))
-                else:
-                    self._push(self._count, (item,) if item is not None else (), delta.finish)
-                    self._count += item is not None
-            case Logprobs():
-                pass
-            case Failed():
-                error = delta.exception()
-                self.stream.end(_Refused(error) if delta.retry else error)
-        self._taken.set()
-
-    def _push(self, offset: int, items: Sequence[Any], finish: str | None) -> None:
-        try:
-            self.stream.push(offset, items)
-        except StreamGap as gap:
-            self.stream.end(EngineFailed(f"{self._where}: {gap}"))
-        if finish is not None:
-            self.stream.end()
+        self.taken.set()
+        if isinstance(delta, Failed):
+            self.refused = delta.retry
+        if isinstance(delta, Tokens | Text):
+            try:
+                item = self._answer.item(delta)
+            except StreamGap as gap:
+                self.lost(str(gap))
+                return
+            delta = Items(delta.stream, self._count, (item,) if item is not None else (), delta.finish)
+            self._count += len(delta.items)
+        super().delta(delta)
 
     def lost(self, why: str) -> None:
-        """See Sink."""
-        self.stream.end(EngineFailed(f"{self._where}: {why}"))
-        self._taken.set()
+        super().lost(f"{self._where}: {why}")
+        self.taken.set()
 
     def leave(self) -> None:
         """Nothing is wanted any more."""
-        self.stream.end()
-        self._taken.set()
+        self.end()
+        self.taken.set()
 
-    async def taken(self) -> None:
-        """Wait for the first word of the instance. Raises TimedOut."""
-        try:
-            async with asyncio.timeout(ACCEPT):
-                await self._taken.wait()
-        except TimeoutError:
-            raise TimedOut(f"{self._where} did not take the call within {ACCEPT:g} s") from None
+    async def read(self) -> list[Any]:
+        if not self.taken.is_set() and not await comes(self.taken, ACCEPT):
+            raise TimedOut(f"{self._where} did not take the call within {ACCEPT:g} s")
+        return await super().read()
 
 
 Pick = Callable[[Collection[int]], Instance]
@@ -165,13 +135,8 @@ class CallOut:
     def __init__(
         self, transport: Transport, request: Callable[[Instance], Request], pick: Pick, context: Context, *, again: bool
     ) -> None:
-        self._transport, self._request, self._pick, self._context, self._again = (
-            transport,
-            request,
-            pick,
-            context,
-            again,
-        )
+        self._transport, self._request, self._pick = transport, request, pick
+        self._context, self._again = context, again
         self._tried: set[int] = set()
         self._sink: _Sink | None = None
         self._outbound: Outbound | None = None
@@ -194,20 +159,21 @@ class CallOut:
         """The instance does not answer any more: nobody knows what it has done of the call."""
         if self._sink is not None and not self._left:
             self._sink.lost(why)
-            if self._outbound is not None:
-                self._outbound.cancel()
-                self._outbound = None
+            self._cancel()
 
     def leave(self) -> None:
         """The reader has left."""
         self._left = True
         self.instance = None
         self._context.forget(self.leave)
-        if self._outbound is not None:
-            self._outbound.cancel()
-            self._outbound = None
+        self._cancel()
         if self._sink is not None:
             self._sink.leave()
+
+    def _cancel(self) -> None:
+        outbound, self._outbound = self._outbound, None
+        if outbound is not None:
+            outbound.cancel()
 
     def forgotten(self) -> None:
         """Nobody holds the answer any more; called from wherever that is noticed."""
@@ -228,19 +194,17 @@ class CallOut:
                 assert self._sink is not None
                 seen = False
                 try:
-                    await self._sink.taken()
-                    while items := await self._sink.stream.read():
+                    while items := await self._sink.read():
                         for item in items:
                             seen = True
                             yield item
-                except _Refused as error:
-                    refused = error.error
-                    if seen or not self._again:
-                        raise refused from None
-                    log.debug("call %s is made again elsewhere: %s", self._context.id(), refused)
-                    self._context.forget(self.leave)
-                    self._sink = self._outbound = None
-                else:
                     return
+                except RequestError as error:
+                    if seen or not self._again or not self._sink.refused:
+                        raise
+                    refused = error
+                log.debug("call %s is made again elsewhere: %s", self._context.id(), refused)
+                self._context.forget(self.leave)
+                self._sink = self._outbound = None
         finally:
             self.leave()

@@ -6,8 +6,7 @@ from collections.abc import Collection
 from typing import Any, Self
 from weakref import WeakSet
 
-import msgspec
-
+from dynamod.discovery.base import keep
 from dynamod.discovery.keys import CARDS, STATIC, Address, card_key, place_of
 from dynamod.engine.python.context import Context
 from dynamod.engine.python.plain import plain
@@ -40,19 +39,12 @@ class Client:
 
     async def open(self) -> Self:
         """Look at the registry: what is there now is known when this returns."""
-        process_context, found = self._process_context, self._static
+        process_context, place = self._process_context, place_of(self._address)
         if self._is_static:
-
-            def told(key: str, value: bytes | None) -> None:
-                if value is None:
-                    found.pop(key, None)
-                else:
-                    found[key] = msgspec.json.decode(value, type=Instance)
-
-            await process_context.caught_up(f"{STATIC}{place_of(self._address)}/", told)
+            await process_context.caught_up(f"{STATIC}{place}/", keep(self._static, Instance))
         else:
             process_context.view.on_change(self._leave_quarantined)
-            await process_context.caught_up(f"{CARDS}{place_of(self._address)}/", self._card)
+            await process_context.caught_up(f"{CARDS}{place}/", keep(self._cards, ModelCard))
         return self
 
     def instance_ids(self) -> list[int]:
@@ -141,9 +133,3 @@ class Client:
         for call in list(self._calls):
             if call.instance is not None and self._process_context.view.quarantined(call.instance):
                 call.lost("its process does not answer any more")
-
-    def _card(self, key: str, value: bytes | None) -> None:
-        if value is None:
-            self._cards.pop(key, None)
-        else:
-            self._cards[key] = msgspec.json.decode(value, type=ModelCard)

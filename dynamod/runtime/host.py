@@ -4,6 +4,7 @@ Kept light at import: what a component needs is imported when the plan names it.
 """
 
 import asyncio
+import functools
 import gc
 import importlib
 import importlib.util
@@ -17,22 +18,17 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
-from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import Heartbeat, Hello, State, Welcome
+from dynamod.message.node import Heartbeat, Hello, State
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
 from .lifeline import die_with_parent, receive_plan
 from .liveness import HEARTBEAT
 from .plan import EXIT_USER_ERROR, HostPlan, decode
-from .process_context import close_process_context, open_process_context
 
 log = logging.getLogger("dynamod.host")
-
-ANSWER = 5.0
-"""Seconds within which an actor of the process answers."""
 
 
 class Host(Actor):
@@ -51,16 +47,13 @@ class Host(Actor):
         """Connect to the daemon and begin to start the components."""
         system = self.context.system
 
-        def registry(welcomed: Callable[[Welcome], None]) -> LinkRegistry:
-            return LinkRegistry(
-                Hello(self._plan.name, os.getpid(), version=__version__),
-                lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
-                handler=self._answer,
-                welcomed=welcomed,
-                lost=lambda _why: self.over.set(),
-            )
-
-        self._context = context = await open_process_context(self._plan, system, self.context.task, registry, self._fds)
+        registry = LinkRegistry(
+            Hello(self._plan.name, os.getpid(), version=__version__),
+            lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
+            handler=self._answer,
+            lost=lambda _why: self.over.set(),
+        )
+        self._context = context = await ProcessContext.open(self._plan, system, self.context.task, registry, self._fds)
         self.context.task(self._beat(context), "heartbeat")
         self.context.task(self._start_all(context), "start components")
 
@@ -70,29 +63,26 @@ class Host(Actor):
         if self._context is not None:
             for service in reversed(self._plan.services):
                 await self.context.system.root.stop_child(service.name)
-            await close_process_context(self._context)
+            await self._context.close()
 
     async def _start_all(self, context: ProcessContext) -> None:
         system = context.system
         for service in self._plan.services:  # in order: each finds those before it in its process
             ctx = ComponentContext(context, service)
             self._tell(service.name, "Starting")
-            ref = system.start(service.name, _maker(ctx), restart="temporary", shutdown=3.0)
+            ref = system.start(service.name, functools.partial(_component, ctx), restart="temporary", shutdown=3.0)
             context.components[service.name] = ref
-            system.watch(ref, self._watcher(service.name))
+            system.watch(ref, functools.partial(self._component_ended, service.name))
             if not await system.came_up(ref):
                 return
             self._tell(service.name, "Ready")
         settle_garbage()
 
-    def _watcher(self, name: str) -> Callable[[Terminated], None]:
-        return lambda notice: self._component_ended(name, notice.reason)
-
-    def _component_ended(self, name: str, reason: Reason) -> None:
+    def _component_ended(self, name: str, notice: Terminated) -> None:
         """A component that crashes takes its process with it: the daemon starts a clean one."""
         if self.over.is_set():
             return
-        if isinstance(reason, Crashed):
+        if isinstance(reason := notice.reason, Crashed):
             error = reason.error
             self.code = EXIT_USER_ERROR if isinstance(error, UserError) else 1
             detail = error.line() if isinstance(error, UserError) else str(reason)
@@ -114,28 +104,10 @@ class Host(Actor):
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         assert self._context is not None
-        match command:
-            case "inspect":
-                return inspect_system(self._context.system, str(arguments.get("actor", "")))
-            case "metrics" | "statistics":
-                from .statistics import report
-
-                return await report(self._context, command)
-            case "explain":
-                return await self._explain(self._context, str(arguments.get("request", "")))
-            case "drain":
-                self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
-                return None
-            case _:
-                raise UserError(f"unknown command {command}")
-
-    @staticmethod
-    async def _explain(context: ProcessContext, request: str) -> Any:
-        if context.processor is None:
-            return []
-        from dynamod.ingress.processor import Explain  # loaded where a processor runs, and only there
-
-        return await context.processor.ask(Explain(request), timeout=ANSWER)
+        if command != "drain":
+            return await self._context.answer(command, arguments)
+        self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
+        return None
 
     async def _drain(self, timeout: float) -> None:
         for service in reversed(self._plan.services):
@@ -158,10 +130,6 @@ async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
         await host.over.wait()
         await system.root.stop_child("host")
     return host.code
-
-
-def _maker(ctx: ComponentContext) -> Callable[[], Actor]:
-    return lambda: _component(ctx)
 
 
 def _component(ctx: ComponentContext) -> Actor:

@@ -43,10 +43,10 @@ def die_with_parent(sock: socket.socket, stop: Callable[[], object]) -> None:
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(sock.fileno(), select.POLLHUP | getattr(select, "POLLRDHUP", 0))
+        poll.register(sock.fileno(), select.POLLHUP | select.POLLRDHUP)
         while True:
             events = poll.poll()
-            if any(event & (select.POLLHUP | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)) for _, event in events):
+            if any(event & (select.POLLHUP | select.POLLNVAL | select.POLLRDHUP) for _, event in events):
                 break
         stop()
         time.sleep(ORPHAN_GRACE)

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from dynamod.actor import Reason
+from dynamod.engine.base import Job
 from dynamod.engine.python.handler import Calls, Handler
 from dynamod.engine.python.writers import CallWriter
 from dynamod.message.worker import Call
@@ -13,10 +15,10 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]
 
 
 class OpenCalls:
-    """Calls of one handler: any JSON-like value in, any number of them out."""
+    """Calls of one handler at `path`: any JSON-like value in, any number of them out."""
 
-    def __init__(self, handler: Handler, spawn: Spawn) -> None:
-        self._handler, self._calls = handler, Calls(handler, spawn)
+    def __init__(self, path: str, handler: Handler, spawn: Spawn) -> None:
+        self._path, self._handler, self._calls = path, handler, Calls(handler, spawn)
         self._open: set[Reply] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -29,8 +31,12 @@ class OpenCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def take(self, call: Call, reply: Reply) -> None:
-        """Start a call."""
+    def take(self, message: Job) -> None:
+        """Start a call; any other request is refused."""
+        call, reply = message.request, message.reply
+        if not isinstance(call, Call):
+            reply.failed("BadRequest", f"{self._path} takes calls, not {type(call).__name__}")
+            return
         if reply.cancelled:
             return
         self._open.add(reply)
@@ -53,8 +59,8 @@ class OpenCalls:
         """Wait no longer."""
         self._idle.set()
 
-    def fail(self, why: str) -> None:
-        """End what is open. Nobody repeats a call by himself: the handler may have done half of it."""
+    def fail(self, reason: Reason) -> None:
+        """The actor ends: so does what is open. Nobody repeats a call: the handler may have done half of it."""
         self._calls.stop()
         for reply in list(self._open):
-            reply.failed("EngineFailed", why)
+            reply.failed("EngineFailed", f"{self._path} ended ({reason})")

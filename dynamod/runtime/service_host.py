@@ -4,10 +4,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dynamod.actor import Actor, Reason
+from dynamod.engine.base import Job
 from dynamod.engine.python.handler import Handler
 from dynamod.graph.endpoint import DynamoTransport, EndpointSpec
 from dynamod.graph.graph import ServiceSpec
@@ -15,9 +15,7 @@ from dynamod.graph.hooks import hooks
 from dynamod.graph.load import load_service
 from dynamod.graph.service_config import find_key
 from dynamod.message.errors import DynamodError, UserError
-from dynamod.message.worker import Call, Request
 from dynamod.observe.logs import adopt_structlog
-from dynamod.transport.base import Reply
 
 from .context import ComponentContext
 from .dependency import Dependency
@@ -34,30 +32,17 @@ class NotAlive(DynamodError):
     """A liveness hook said no: the component crashes and is started afresh."""
 
 
-@dataclass(frozen=True)
-class Invoke:
-    """Base of the message types that `host_class` makes, one per endpoint."""
-
-    request: Request
-    reply: Reply
-
-    def undeliverable(self, why: str) -> None:
-        """The component ends or drains before it read this (called by the kernel)."""
-        self.reply.failed("Overloaded", why, retry=True)
-
-
 class ServiceHost(Actor):
     """Owns the instance of a user's class. Requests run beside each other, each ends with its reader."""
 
     mailbox_capacity = 1024
-    invokes: ClassVar[Mapping[str, type[Invoke]]] = {}
+    invokes: ClassVar[Mapping[str, type[Job]]] = {}
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
         self._instance: Any = None
         self._endpoints: dict[str, EndpointSpec] = {}
-        self._calls: dict[str, OpenCalls] = {}  # by endpoint
-        self._published: list[str] = []  # endpoints that are in the registry while the service is ready
+        self._calls: dict[str, OpenCalls] = {}  # by endpoint; these are in the registry while the service is ready
         self._ready = False
         self._hook_error = ""
         self._http: Any = None
@@ -79,9 +64,8 @@ class ServiceHost(Actor):
         routes = []
         for name, endpoint in self._endpoints.items():
             if DynamoTransport.DEFAULT in endpoint.transports:
-                self._calls[name] = OpenCalls(self._handler(endpoint), self.context.task)
+                self._calls[name] = OpenCalls(f"{ctx.name}.{name}", self._handler(endpoint), self.context.task)
                 ctx.serve(name, self.context.ref, self.invokes[name])
-                self._published.append(name)
             if DynamoTransport.HTTP in endpoint.transports:
                 routes.append(endpoint)
         if routes:
@@ -89,7 +73,7 @@ class ServiceHost(Actor):
 
             self._http = ServiceHttp(self._instance, routes, ctx)
             await self._http.start()
-        for name in self._published[:1]:
+        for name in list(self._calls)[:1]:
             await ctx.reachable(name)
         self._set_ready(await self._is_ready())
         if self._hooks.liveness or self._hooks.readiness:
@@ -105,7 +89,7 @@ class ServiceHost(Actor):
         """Leave the registry, close the HTTP side, run the shutdown hooks."""
         self._leave()
         for calls in self._calls.values():
-            calls.fail(f"{self._ctx.name} ended ({reason})")
+            calls.fail(reason)
         if self._http is not None:
             await self._http.stop()
         if self._instance is not None:
@@ -158,7 +142,7 @@ class ServiceHost(Actor):
         self._ready = ready
         if self._hooks.readiness:
             log.info("%s is %s", self._ctx.name, "ready" if ready else "not ready: it leaves the registry")
-        for name in self._published:
+        for name in self._calls:
             if ready:
                 self._ctx.publish(name)
             else:
@@ -172,13 +156,9 @@ class ServiceHost(Actor):
 
         return Handler(stream, f"{self._ctx.name}.{endpoint.name}")
 
-    async def invoke(self, message: Invoke) -> None:
+    async def invoke(self, message: Job) -> None:
         """Start a call of an endpoint."""
-        name = type(message).__name__
-        if isinstance(message.request, Call):
-            self._calls[name].take(message.request, message.reply)
-        else:
-            message.reply.failed("BadRequest", f"{name} takes calls, not {type(message.request).__name__}")
+        self._calls[type(message).__name__].take(message)
 
     def inspection(self) -> dict[str, Any]:
         """Calls so far and now."""
@@ -193,7 +173,7 @@ class ServiceHost(Actor):
 def host_class(ctx: ComponentContext) -> type[ServiceHost]:
     """A host for one service, with a message type of its own for each endpoint."""
     names = list(ctx.service.spec.get("endpoints", {}))
-    invokes = {name: type(name, (Invoke,), {}) for name in names}
+    invokes = {name: type(name, (Job,), {}) for name in names}
     receivers = {**ServiceHost.receivers, **dict.fromkeys(invokes.values(), ServiceHost.invoke)}
     return type(f"{ctx.name}Host", (ServiceHost,), {"invokes": invokes, "receivers": receivers})
 

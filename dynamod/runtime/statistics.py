@@ -110,19 +110,19 @@ async def _router_rows(processor: Ref) -> Iterable[Row]:
 
 
 def _connection_rows(process_context: "ProcessContext") -> Iterator[Row]:
-    for path, inbox in process_context.unix.statistics().items():
+    for path, inbox in process_context.transport.unix.statistics().items():
         yield f"{PREFIX}inbox", {"peer": Path(path).stem}, inbox
     for number, outbox in enumerate(process_context.server.statistics()):
         yield f"{PREFIX}outbox", {"connection": str(number)}, outbox
-    remote = process_context.remote
-    if remote.connection is not None:
-        yield f"{PREFIX}nats", {}, remote.connection.statistics()
-    if remote.transport is not None:
-        for subject, inbox in remote.transport.statistics().items():
+    transport = process_context.transport
+    if transport.connection is not None:
+        yield f"{PREFIX}nats", {}, transport.connection.statistics()
+    if transport.nats is not None:
+        for subject, inbox in transport.nats.statistics().items():
             yield f"{PREFIX}inbox", {"peer": subject}, inbox
-        for link in remote.transport.links():
+        for link in transport.nats.links():
             yield f"{PREFIX}link", {"peer": link.peer}, link
-    for subject, server in remote.workers.items():
+    for subject, server in transport.servers.items():
         for number, outbox in enumerate(server.statistics()):
             yield f"{PREFIX}outbox", {"connection": f"{subject}.{number}"}, outbox
         for number, link in enumerate(server.links()):

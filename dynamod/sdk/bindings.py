@@ -6,14 +6,13 @@ from typing import Any
 
 from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
-from dynamod.message.errors import UserError
+
+from .publishers import whole_number
 
 
 def compute_block_hash_for_seq_py(ids: Iterable[int], kv_block_size: int) -> list[int]:
     """Local hashes (64 bits, unsigned) of the full blocks of token ids. Raises UserError for a block size below 1."""
-    if kv_block_size < 1:
-        raise UserError(f"kv_block_size is {kv_block_size}", "give tokens per block, from 1 upwards")
-    return local_hashes(tokens.pack(ids), kv_block_size)
+    return local_hashes(tokens.pack(ids), whole_number("kv_block_size", kv_block_size))
 
 
 def configure_dynamo_logging() -> None:

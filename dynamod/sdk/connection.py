@@ -15,7 +15,6 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.actor import Actor, Supervisor, System
-from dynamod.actor.inspect import inspect_system
 from dynamod.discovery.keys import Address
 from dynamod.discovery.link import LinkRegistry
 from dynamod.kvcache.block_registry import BlockRegistry
@@ -26,7 +25,6 @@ from dynamod.runtime.context import ProcessContext
 from dynamod.runtime.liveness import HEARTBEAT, clocks_of
 from dynamod.runtime.paths import RunFolder, choose_socket, worker_socket_path
 from dynamod.runtime.plan import HostPlan
-from dynamod.runtime.process_context import close_process_context, open_process_context
 
 from .logs import LogTap
 from .signals import Signals
@@ -52,10 +50,6 @@ OWN = ("registry", "root")
 _connections: dict[asyncio.AbstractEventLoop, "Connection"] = {}
 
 
-class _Root(Actor):
-    """Owns the tasks of the process's transports."""
-
-
 class Connection:
     """One per event loop: whoever calls `acquire` has to `release`."""
 
@@ -64,14 +58,13 @@ class Connection:
         self.users = 0
         self.ends: dict[Callable[[float], object], None] = {}  # what each runtime does to end, in order
         self.cuts: dict[Callable[[], object], None] = {}  # what each endpoint does to end at once
-        self.served: dict[str, None] = {}  # addresses
+        self.states: dict[Address, str] = {}  # what `ps` says of each endpoint that is served
         self.loop = asyncio.get_running_loop()
-        self._root = _Root()
+        self._root = Actor()  # owns the tasks of the transports
         self._socket: Path
         self._supervisors: dict[str, Supervisor] = {}
         self._starting = asyncio.Lock()
         self._block_registries: dict[tuple[str, str], BlockRegistry] = {}
-        self._states: dict[Address, str] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._welcome: asyncio.Future[Welcome] = self.loop.create_future()
         self._unused = asyncio.Event()
@@ -127,14 +120,14 @@ class Connection:
 
     def show(self, address: Address, state: str) -> None:
         """What `ps` says of a component: that of its endpoints, Ready if all are. An empty state takes one away."""
-        self._states.pop(address, None)
+        self.states.pop(address, None)
         if state:
             self._serves.set()
-            self._states[address] = state
+            self.states[address] = state
         self._tell(address.component)
 
     def _tell(self, component: str) -> None:
-        states = [state for address, state in self._states.items() if address.component == component]
+        states = [state for address, state in self.states.items() if address.component == component]
         other = [state for state in states if state != "Ready"]
         self.process_context.registry.send(State(component, (other or states or [""])[0]))
 
@@ -166,27 +159,21 @@ class Connection:
         stack.callback(folder.remove)
         hello = Hello(script_name(), os.getpid(), version=__version__, kind="file", patience=patience)
 
-        def registry(welcomed: Callable[[Welcome], None]) -> LinkRegistry:
-            def greeted(message: Welcome) -> None:
-                self._welcomed(message)
-                welcomed(message)
-
-            return LinkRegistry(
-                hello,
-                lambda make: reach(self._socket, make, start=self._starts()),
-                take=self._take,
-                handler=self._answer,
-                welcomed=greeted,
-                lost=self._lost,
-                absent=self._wait,
-            )
-
+        registry = LinkRegistry(
+            hello,
+            lambda make: reach(self._socket, make, start=self._starts()),
+            take=self._take,
+            handler=self._answer,
+            welcomed=self._welcomed,
+            lost=self._lost,
+            keeps=True,
+        )
         # no other graph has this name: what it begins with says which workers are about to be replaced by such as us
         graph = f"python of process {os.getpid()}"
         plan = HostPlan(graph, script_name(), 0, (), str(worker_socket_path(folder.path, f"{script_name()}.0")))
-        context = await open_process_context(plan, system, self._root.context.task, registry)
+        context = await ProcessContext.open(plan, system, self._root.context.task, registry)
         stack.push_async_callback(system.root.stop_child, "registry")
-        stack.push_async_callback(close_process_context, context)
+        stack.push_async_callback(context.close)
         self.process_context = context
         try:
             async with asyncio.timeout(JOINED):
@@ -214,16 +201,13 @@ class Connection:
         self.loop.call_soon(self._tell_all)
 
     def _tell_all(self) -> None:
-        for component in {address.component for address in self._states}:
+        for component in {address.component for address in self.states}:
             self._tell(component)
 
     def _lost(self, why: str) -> None:
         if self._absent == 0.0 and self._welcome.done():
             self._absent = self.loop.time()
             log.warning("%s; going on with the last known view", why)
-
-    async def _wait(self) -> None:
-        """Between two attempts."""
 
     def _take(self, message: FromNode) -> None:
         if isinstance(message, Refused) and not self._welcome.done():
@@ -237,19 +221,11 @@ class Connection:
             await asyncio.sleep(HEARTBEAT)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
-        match command:
-            case "inspect":
-                return inspect_system(self.process_context.system, "")
-            case "metrics" | "statistics":
-                from dynamod.runtime.statistics import report
-
-                return await report(self.process_context, command)
-            case "stop":
-                log.info("dynamo stop: stopping")
-                self._end_all(grace_of(GRACE))
-                return None
-            case _:
-                raise UserError(f"a Python file does not answer {command}")
+        if command != "stop":
+            return await self.process_context.answer(command, arguments)
+        log.info("dynamo stop: stopping")
+        self._end_all(grace_of(GRACE))
+        return None
 
     # The end.
 

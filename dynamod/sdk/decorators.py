@@ -30,7 +30,7 @@ def dynamo_worker(static: bool = False) -> Callable[[WorkerFunction], Callable[.
             task = asyncio.current_task()
             try:
                 await runtime.connect()
-                runtime.may_cancel(task)
+                runtime.task = task
                 return await function(runtime, *args, **kwargs)
             except asyncio.CancelledError:
                 if runtime.cancelled and task is not None and task.uncancel() <= 0:

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dynamod.ingress.subscriptions import LOOK, EventSubscriptions
 from dynamod.kvcache.hashes import block_hashes, chain
@@ -16,7 +16,7 @@ from dynamod.message.kv_events import CacheEvent, Cleared, Removed, Snapshot, St
 from dynamod.router.approx import TTL, ApproxIndex
 from dynamod.router.index import BlockIndex
 
-from .publishers import MASK
+from .publishers import MASK, whole_number
 
 if TYPE_CHECKING:
     from .runtime import Component
@@ -74,7 +74,28 @@ class RadixTree:
         self._index.remove_worker(worker_id)
 
 
-class KvIndexer:
+class _ComponentIndexer:
+    """What both indexers of a component's workers share."""
+
+    def __init__(self, component: "Component", block_size: int) -> None:
+        self._size = whole_number("block_size", block_size)
+        self._connection = component.runtime.connection()
+
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self._size
+
+    async def find_matches_for_request(self, token_ids: Iterable[int], lora_id: int | None = 0) -> OverlapScores:
+        """For a prompt. With an adapter (`lora_id` above 0) none: their blocks are not told of."""
+        if lora_id:
+            return OverlapScores()
+        return OverlapScores.of(self._find(block_hashes(tokens.pack(token_ids), self._size)))
+
+    def _find(self, hashes: Sequence[int]) -> Mapping[int, int]:
+        raise NotImplementedError
+
+
+class KvIndexer(_ComponentIndexer):
     """What the workers of a component tell of their caches, as the routers of frontends hear it.
 
     It learns while the process's loop runs, from instances of all nodes. Ends with the runtime. Raises UserError for a
@@ -82,8 +103,8 @@ class KvIndexer:
     """
 
     def __init__(self, component: "Component", block_size: int) -> None:
-        connection = component.connection()
-        self._size = _size(block_size)
+        super().__init__(component, block_size)
+        connection = self._connection
         self._place = (component.namespace, component.name)
         self._process_context = process_context = connection.process_context
         self._index = BlockIndex()
@@ -93,19 +114,12 @@ class KvIndexer:
         connection.spawn(self._look(), "look at feeds")
         self._follow()
 
-    def block_size(self) -> int:
-        """Tokens per block."""
-        return self._size
-
     async def find_matches(self, sequence: Iterable[int]) -> OverlapScores:
         """For local hashes of a prompt's blocks."""
         return OverlapScores.of(self._index.find(chain(sequence)))
 
-    async def find_matches_for_request(self, token_ids: Iterable[int], lora_id: int | None = 0) -> OverlapScores:
-        """For a prompt. With an adapter (`lora_id` above 0) none: their blocks are not told of."""
-        if lora_id:
-            return OverlapScores()
-        return OverlapScores.of(self._index.find(block_hashes(tokens.pack(token_ids), self._size)))
+    def _find(self, hashes: Sequence[int]) -> Mapping[int, int]:
+        return self._index.find(hashes)
 
     def _follow(self) -> None:
         view = self._process_context.view
@@ -134,26 +148,18 @@ class KvIndexer:
             self._feeds.look()
 
 
-class ApproxKvIndexer:
+class ApproxKvIndexer(_ComponentIndexer):
     """The same guessed: what was sent to a worker is taken to be there for `ttl_secs` seconds."""
 
     def __init__(self, component: "Component", block_size: int, ttl_secs: float = TTL) -> None:
         if not ttl_secs > 0:
             raise UserError(f"ttl_secs is {ttl_secs!r}", "give seconds above 0")
-        self._size = _size(block_size)
-        connection = component.connection()
-        self._now = connection.loop.time
+        super().__init__(component, block_size)
+        self._now = self._connection.loop.time
         self._index = ApproxIndex(float(ttl_secs))
 
-    def block_size(self) -> int:
-        """Tokens per block."""
-        return self._size
-
-    async def find_matches_for_request(self, token_ids: Iterable[int], lora_id: int | None = 0) -> OverlapScores:
-        """For a prompt; none with an adapter (`lora_id` above 0)."""
-        if lora_id:
-            return OverlapScores()
-        return OverlapScores.of(self._index.find(block_hashes(tokens.pack(token_ids), self._size), self._now()))
+    def _find(self, hashes: Sequence[int]) -> Mapping[int, int]:
+        return self._index.find(hashes, self._now())
 
     async def process_routing_decision_for_request(
         self, token_ids: Iterable[int], lora_id: int | None, worker_id: int
@@ -161,12 +167,6 @@ class ApproxKvIndexer:
         """A prompt goes to a worker. Prompts for adapters (`lora_id` above 0) have no effect."""
         if not lora_id:
             self._index.sent(worker_id, block_hashes(tokens.pack(token_ids), self._size), self._now())
-
-
-def _size(block_size: Any) -> int:
-    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
-        raise UserError(f"block_size is {block_size!r}", "give tokens per block, from 1 upwards")
-    return block_size
 
 
 def _event(text: bytes | str) -> CacheEvent:

@@ -29,16 +29,12 @@ class KvEventPublisher:
     """
 
     def __init__(self, component: "Component", worker_id: int, kv_block_size: int) -> None:
-        if isinstance(kv_block_size, bool) or not isinstance(kv_block_size, int) or kv_block_size < 1:
-            raise UserError(f"kv_block_size is {kv_block_size!r}", "give tokens per block, from 1 upwards")
-        connection = component.connection()
+        self._block_size = whole_number("kv_block_size", kv_block_size)
+        connection = component.runtime.connection()
         if worker_id != (lease := connection.process_context.registry.lease):
             raise UserError(f"worker_id is {worker_id!r}, this process is {lease}", "give endpoint.lease_id()")
-        self._block_registry, self._loop = (
-            connection.block_registry(component.namespace, component.name),
-            connection.loop,
-        )
-        self._block_size = kv_block_size
+        self._loop = connection.loop
+        self._block_registry = connection.block_registry(component.namespace, component.name)
         self._skipped: set[str] = set()
         self._block_registry.publish(kv_block_size)
 
@@ -81,20 +77,17 @@ class KvEventPublisher:
             raise UserError("a token id is no 32-bit number", "give ids of the model's vocabulary") from None
         parent = None if parent_hash is None else parent_hash & MASK
         local = local_hashes(packed, self._block_size)
-        self._call(lambda: self._block_registry.stored(parent, names[:full], local))
+        in_loop(self._loop, lambda: self._block_registry.stored(parent, names[:full], local))
 
     def publish_removed(self, event_id: int, block_hashes: Iterable[int]) -> None:
         """Blocks of these names are not in the cache any more. Raises UserError for what are no numbers."""
         names = [name & MASK for name in _whole("block_hashes", block_hashes)]
-        self._call(lambda: self._block_registry.removed(names))
+        in_loop(self._loop, lambda: self._block_registry.removed(names))
 
     def _skip(self, kind: str, text: str, *values: Any) -> None:
         if kind not in self._skipped:
             self._skipped.add(kind)
             log.warning(text + "; this is said once", *values)
-
-    def _call(self, function: Callable[[], None]) -> None:
-        in_loop(self._loop, function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +128,7 @@ class WorkerMetricsPublisher:
 
     async def create_endpoint(self, component: "Component", dp_rank: int = 0) -> None:
         """Whose engine it is; what was published before counts. `dp_rank` has no effect. Raises UserError."""
-        connection = await component.connected()
+        connection = await component.runtime.connect()
         block_registry, loop = connection.block_registry(component.namespace, component.name), connection.loop
 
         def note(load: Load) -> None:
@@ -181,6 +174,13 @@ def in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> No
         return
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(function)
+
+
+def whole_number(name: str, value: Any, least: int = 1) -> int:
+    """An argument that is a whole number. Raises UserError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{name} is {value!r}", f"give a whole number from {least} upwards")
+    return value
 
 
 def _whole(name: str, values: Iterable[int]) -> list[int]:

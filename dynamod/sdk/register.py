@@ -11,6 +11,8 @@ from dynamod.engine.python.plain import plain
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 
+from .publishers import whole_number
+
 if TYPE_CHECKING:
     from .runtime import Endpoint
 
@@ -65,12 +67,15 @@ async def register_llm(
         if value is not None:
             log.warning("register_llm: %s=%r has no effect here", name, value)
     settings: dict[str, Any] = {
-        "kv_cache_block_size": _positive("kv_cache_block_size", kv_cache_block_size) or 16,
-        "migration_limit": _migration(migration_limit),
+        "kv_cache_block_size": 16
+        if kv_cache_block_size is None
+        else _whole("kv_cache_block_size", kv_cache_block_size),
+        "migration_limit": _whole("migration_limit", migration_limit, 0),
         "engine": "python",
         "user_data": None if user_data is None else plain(user_data),
     }
-    _positive("context_length", context_length)
+    if context_length is not None:
+        _whole("context_length", context_length)
     if model_type is ModelType.Backend:
         settings["capabilities"] = Capabilities(exact_continuation=migration_limit > 0)
         card = await asyncio.to_thread(_token_card, str(model_path), model_name, context_length, settings)
@@ -78,6 +83,10 @@ async def register_llm(
         settings["types"] = ("chat",) if model_type is ModelType.Chat else ("completions",)
         card = _text_card(str(model_path), model_name, context_length, settings)
     endpoint.register(card)
+
+
+def _whole(name: str, value: Any, least: int = 1) -> int:
+    return whole_number(f"register_llm: {name}", value, least)
 
 
 def _token_card(model: str, name: str | None, context_length: int | None, settings: dict[str, Any]) -> ModelCard:
@@ -96,15 +105,3 @@ def _text_card(model: str, name: str | None, context_length: int | None, setting
         path = Path(model) if repository else locate(model, download=False)  # raises for a path that is not there
         name = model_name(model, path)
     return ModelCard(name=name, kind="text", context_length=context_length or 0, created=int(time.time()), **settings)
-
-
-def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise UserError(f"register_llm: {name} is {value!r}", "give a whole number from 1 upwards")
-    return value
-
-
-def _migration(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise UserError(f"register_llm: migration_limit is {value!r}", "give a whole number from 0 upwards")
-    return value

@@ -30,10 +30,10 @@ class DistributedRuntime:
         self.is_static = is_static
         self._connection: Connection | None = None
         self._connecting = asyncio.Lock()
-        self._ended = False
         self._on_end: dict[Callable[[float], object], None] = {}
-        self._task: asyncio.Task[Any] | None = None  # the worker function's, when it may be cancelled
-        self._cancelled = False
+        self.ended = False  # it is over, or about to be
+        self.task: asyncio.Task[Any] | None = None  # the worker function's, cancelled when the end finds nothing served
+        self.cancelled = False  # the worker function was
         self._timer: asyncio.TimerHandle | None = None
 
     def namespace(self, name: str) -> "Namespace":
@@ -48,12 +48,12 @@ class DistributedRuntime:
 
     def end(self, grace: float) -> None:
         """The same with `grace` seconds for what is open. Called again, it does nothing."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         for callback in list(self._on_end):
             callback(grace)
-        if self._task is not None:
+        if self.task is not None:
             delay = grace + AFTERWARDS if self._on_end else 0.0
             self._timer = asyncio.get_running_loop().call_later(delay, self._cancel)
 
@@ -73,7 +73,7 @@ class DistributedRuntime:
 
     async def close(self) -> None:
         """Leave the node, if no other runtime of the process is left."""
-        self._task = None
+        self.task = None
         if self._timer is not None:
             self._timer.cancel()
         connection, self._connection = self._connection, None
@@ -95,31 +95,15 @@ class DistributedRuntime:
         except TimeoutError:
             log.warning("an endpoint did not end within %g s", AFTERWARDS)
 
-    # Used by dynamo_worker and serve.
-
-    def may_cancel(self, task: "asyncio.Task[Any] | None") -> None:
-        """The worker function runs in this task: it is cancelled when the runtime ends and it serves nothing."""
-        self._task = task
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether the worker function was cancelled by the runtime's own end."""
-        return self._cancelled
-
-    @property
-    def ended(self) -> bool:
-        """Whether it is over, or about to be."""
-        return self._ended
-
     def on_end(self, callback: Callable[[float], object]) -> Callable[[], None]:
         """Call `callback(grace)` at the end; returns what takes that back."""
         self._on_end[callback] = None
         return lambda: self._on_end.pop(callback, None)
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._cancelled = True
-            self._task.cancel()
+        if self.task is not None:
+            self.cancelled = True
+            self.task.cancel()
 
 
 class Namespace:
@@ -138,24 +122,16 @@ class Component:
     """A group of processes that do the same."""
 
     def __init__(self, runtime: DistributedRuntime, namespace: str, name: str) -> None:
-        self._runtime, self.namespace, self.name = runtime, namespace, name
+        self.runtime, self.namespace, self.name = runtime, namespace, name
 
     async def create_service(self) -> None:
         """Join the node now rather than at the first endpoint; nothing else has to be created here."""
-        await self._runtime.connect()
-
-    async def connected(self) -> Connection:
-        """The process's connection; joins the node. Raises UserError."""
-        return await self._runtime.connect()
-
-    def connection(self) -> Connection:
-        """The process's connection. Raises UserError before it has joined the node."""
-        return self._runtime.connection()
+        await self.runtime.connect()
 
     def endpoint(self, name: str) -> "Endpoint":
         """An endpoint. Raises UserError for an illegal name."""
         _one_word("endpoint", name)
-        return Endpoint(self._runtime, Address(self.namespace, self.name, name))
+        return Endpoint(self.runtime, Address(self.namespace, self.name, name))
 
 
 class Endpoint:

@@ -1,4 +1,4 @@
-"""What every post offers. An ingress opens streams at instances; a worker answers through `Reply`."""
+"""What every transport offers. An ingress opens streams at instances; a worker answers through `Reply`."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
-from dynamod.message.ingress import Delta, Failed, Tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.worker import Request
 
 
@@ -42,65 +42,117 @@ class Transport(Protocol):
         """Send `request` to the instance's endpoint. Never blocks or raises: failure is told to `sink.lost`."""
         ...
 
-    async def close(self) -> None:
-        """Close all connections; open sinks are told `lost`."""
+
+class Destination(Protocol):
+    """Where a `Reply` puts its deltas. `origin`: who reads."""
+
+    streams: "dict[int, Reply]"
+    origin: object
+
+    def add(self, delta: Delta) -> None:
+        """Take one delta."""
+
+    def backlog(self, stream: int) -> int:
+        """Items of a stream that wait."""
+        ...
 
 
-class Reply(Protocol):
+class Reply:
     """The worker's side of one stream. All deltas added in one turn of the event loop leave in one frame.
 
-    Every call is ignored after the end or after a cancel, so an engine needs no checks of its own.
+    Every call is ignored after the end or after a cancel, so an engine needs no checks of its own. `cancelled`: the
+    reader has left. `origin`: who reads, the same object for all streams of one ingress process.
     """
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether the reader has left."""
-        ...
+    __slots__ = ("_callbacks", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
 
-    @property
-    def origin(self) -> object:
-        """Who reads: the same object for all streams of one ingress process."""
-        ...
+    def __init__(self, outbox: Destination, stream: int) -> None:
+        self._outbox = outbox
+        self._stream = stream
+        self._offset = 0
+        self._callbacks: list[Callable[[], object]] = []
+        self._endings: list[Callable[[bool], None]] = []
+        self.origin = outbox.origin
+        self.cancelled = False
+        self.ended = False
 
     @property
     def backlog(self) -> int:
         """Items that wait for a slow reader. Answers are bounded by themselves; what goes on for ever must look."""
-        ...
+        return self._outbox.backlog(self._stream)
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
         """Call `callback` once when the reader leaves (at once if it has)."""
+        if self.cancelled:
+            callback()
+        elif not self.ended:
+            self._callbacks.append(callback)
 
     def on_end(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(cancelled)` once when the stream has ended, for whatever reason (at once if it has)."""
+        if self.ended or self.cancelled:
+            callback(self.cancelled)
+        else:
+            self._endings.append(callback)
+
+    def cancel(self) -> None:
+        """The reader left."""
+        if not self.ended and not self.cancelled:
+            self.cancelled = True
+            self._outbox.streams.pop(self._stream, None)
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
+                callback()
+            self._tell_end()
 
     def accepted(self) -> None:
         """The actor has taken the request."""
+        self._add(Accepted(self._stream), None)
 
     def tokens(self, ids: bytes, count: int, finish: str | None = None) -> None:
         """New token ids, packed int32, and how many they are."""
+        self._add(Tokens(self._stream, self._offset, ids, finish), finish)
+        self._offset += count
 
     def text(self, text: str, tokens: int = 0, finish: str | None = None, prompt_tokens: int | None = None) -> None:
         """New text of a text engine."""
+        self._add(Text(self._stream, self._offset, text, tokens, finish, prompt_tokens), finish)
+        self._offset += len(text)
 
     def items(self, items: tuple[Any, ...], finish: str | None = None) -> None:
         """Values of a user's endpoint, or chunk dicts of a text engine."""
+        self._add(Items(self._stream, self._offset, items, finish), finish)
+        self._offset += len(items)
 
     def logprobs(self, chosen: tuple[float, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()) -> None:
         """Log probabilities of the tokens that the next `tokens` call brings."""
+        self._add(Logprobs(self._stream, self._offset, chosen, top), None)
 
     def failed(
         self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
     ) -> None:
         """End the stream with an error (a class name of message.errors)."""
+        self._add(Failed(self._stream, error, message, param, retry, code), "error")
 
     def raised(self, error: RequestError) -> None:
         """End the stream with this error."""
+        self._add(Failed.of(self._stream, error), "error")
+
+    def _add(self, delta: Delta, finish: str | None) -> None:
+        if self.ended or self.cancelled:
+            return
+        self._outbox.add(delta)
+        if finish is not None:
+            self.ended = True
+            self._callbacks.clear()
+            self._outbox.streams.pop(self._stream, None)
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        endings, self._endings = self._endings, []
+        for callback in endings:
+            callback(self.cancelled)
 
 
 Receive = Callable[[str, Request, Reply], None]
 """What a worker's side calls for a new stream: endpoint, request, reply. Must not raise."""
-
-
-def refused(stream: int, why: str) -> Failed:
-    """The answer to a request that nobody took."""
-    return Failed(stream, "Overloaded", why, None, True)

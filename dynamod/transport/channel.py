@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Answer, Ask, FromNode, ToNode
 
-from .framing import MAGIC, FrameError, Unframer, pack
+from .framing import FramedProtocol, FrameError
 
 log = logging.getLogger("dynamod.transport")
 
@@ -23,7 +23,7 @@ Handler = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 """Answers a question: command and arguments to a value of MessagePack; raises UserError for the asker's mistakes."""
 
 
-class Channel(asyncio.Protocol):
+class Channel(FramedProtocol):
     """One end. `daemon`: it is the daemon's end, which takes `ToNode` and sends `FromNode`.
 
     `take` gets every message but questions and answers, `closed` is called once when the connection has gone.
@@ -40,14 +40,12 @@ class Channel(asyncio.Protocol):
         handler: Handler | None = None,
         spawn: Spawn | None = None,
     ) -> None:
+        super().__init__(self._decoded, self._over)
         self._take, self._opened, self._closed = take, opened, closed
         self._handler, self._spawn = handler, spawn
         self._decoder: msgspec.msgpack.Decoder[Any] = _to_node if daemon else _from_node
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
-        self.fault = ""  # why this end closed the connection
 
     @property
     def open(self) -> bool:
@@ -62,8 +60,7 @@ class Channel(asyncio.Protocol):
     def send(self, message: Any) -> None:
         """Send a message; dropped when the other end is gone."""
         if self.open:
-            assert self._transport is not None
-            self._transport.write(pack(_encoder.encode(message)))
+            self.write(_encoder.encode(message))
 
     async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
         """Ask the other end. Raises TimeoutError, UserError for a mistake of ours, else DynamodError with its words."""
@@ -79,36 +76,25 @@ class Channel(asyncio.Protocol):
         finally:
             del self._questions[number]
 
-    def close(self) -> None:
-        """Close the connection once what was sent has left."""
-        if self._transport is not None:
-            self._transport.close()
-
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Both ends begin with the magic bytes."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        self._transport.write(MAGIC)
+        """Begin to talk."""
+        super().connection_made(transport)
         self._opened()
 
-    def data_received(self, data: bytes) -> None:
-        """Take messages; anything else closes the connection."""
-        try:
-            for payload in self._unframer.feed(data):
-                self._message(self._decoder.decode(payload))
-        except (FrameError, msgspec.MsgspecError, KeyError) as error:
-            self.fault = str(error)
-            log.debug("closed a connection: %s", error)
-            self.close()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The other end is gone: nobody answers any more."""
-        self._transport = None
+    def _over(self, why: str) -> None:
+        """Nobody answers any more."""
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(DynamodError("the process has ended"))
         self._closed()
+
+    def _decoded(self, payload: bytes) -> None:
+        try:
+            self._message(self._decoder.decode(payload))
+        except KeyError as error:  # something under a lease that has ended
+            raise FrameError(str(error)) from None
 
     def _message(self, message: Any) -> None:
         match message:

@@ -1,7 +1,11 @@
 """Frames on a byte stream: 4 bytes little-endian length, then that many bytes of MessagePack."""
 
+import asyncio
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import msgspec
 
 _LENGTH = struct.Struct("<I")
 MAGIC = b"dynamod\x01"
@@ -25,9 +29,9 @@ def pack(payload: bytes) -> bytes:
 class Unframer:
     """Cuts a byte stream into payloads. `feed` returns those that are complete; the rest waits for more bytes."""
 
-    def __init__(self, *, magic: bool = True) -> None:
+    def __init__(self) -> None:
         self._rest = b""
-        self._magic = magic
+        self._magic = True  # it is still to come
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield complete payloads. Raises FrameError for a wrong greeting or an impossible length."""
@@ -36,13 +40,11 @@ class Unframer:
             self._rest = b""
         position, size = 0, len(data)
         if self._magic:
+            if not MAGIC.startswith(data[: len(MAGIC)]):
+                raise FrameError("the peer does not speak this protocol, or another version of it")
             if size < len(MAGIC):
-                if not MAGIC.startswith(data):
-                    raise FrameError("the peer does not speak this protocol")
                 self._rest = data
                 return
-            if not data.startswith(MAGIC):
-                raise FrameError("the peer does not speak this protocol, or another version of it")
             self._magic = False
             position = len(MAGIC)
         while size - position >= 4:
@@ -56,3 +58,57 @@ class Unframer:
             position = end
         if position < size:
             self._rest = data[position:]
+
+
+class FramedProtocol(asyncio.Protocol):
+    """One end of a connection that carries frames. What is written before it is made waits, in order.
+
+    `received` takes each payload and raises MsgspecError for what is none. `ended(why)` is called once, when the
+    connection is lost, or ended here: because of a corrupt frame, or by `fail`.
+    """
+
+    def __init__(self, received: Callable[[bytes], None], ended: Callable[[str], None]) -> None:
+        self._received, self._ended = received, ended
+        self._unframer = Unframer()
+        self._transport: asyncio.Transport | None = None
+        self.fault = ""  # what was wrong with a frame that ended the connection
+        self._early: list[bytes] | None = [MAGIC]  # None: it has ended
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Both ends begin with the magic bytes."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
+        self._transport.write(b"".join(self._early or ()))
+
+    def data_received(self, data: bytes) -> None:
+        """Take frames."""
+        try:
+            for payload in self._unframer.feed(data):
+                self._received(payload)
+        except (FrameError, msgspec.MsgspecError) as error:
+            self.fault = str(error)
+            self.fail(f"corrupt frame: {error}")
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The other end is gone."""
+        self.fail("the connection is lost")
+
+    def fail(self, why: str) -> None:
+        """End the connection at once."""
+        if self._early is not None:
+            self._early = None
+            if self._transport is not None:
+                self._transport.abort()
+                self._transport = None
+            self._ended(why)
+
+    def write(self, payload: bytes) -> None:
+        """Send a payload; dropped when the connection has ended. Raises FrameError above LIMIT."""
+        if self._transport is not None:
+            self._transport.write(pack(payload))
+        elif self._early is not None:
+            self._early.append(pack(payload))
+
+    def close(self) -> None:
+        """Close the connection once what was sent has left."""
+        if self._transport is not None:
+            self._transport.close()

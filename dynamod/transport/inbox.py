@@ -102,6 +102,19 @@ class Inbox:
         return InboxStatistics(self._frames, self._deltas, self._late, len(self._sinks))
 
 
+class InboxStream:
+    """An open stream; see base.Outbound."""
+
+    __slots__ = ("_inbox", "_number")
+
+    def __init__(self, inbox: Inbox, number: int) -> None:
+        self._inbox, self._number = inbox, number
+
+    def cancel(self) -> None:
+        """Tell the worker that the reader has left; the sink is called no more."""
+        self._inbox.cancel(self._number)
+
+
 def ends(delta: Delta) -> Any:
     """Whether this is the last delta of its stream."""
     return type(delta) is Failed or getattr(delta, "finish", None) is not None

@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import msgspec
 
 from dynamod.actor import Total
 from dynamod.message import tokens
-from dynamod.message.errors import RequestError
-from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Logprobs, Step, Text, Tokens
+from dynamod.message.ingress import Delta, Frame, Items, Step, Text, Tokens
+from dynamod.message.worker import Cancel, Credit, Open, ToWorker
+
+from .base import Receive, Reply
 
 _encoder = msgspec.msgpack.Encoder()
+_to_worker = msgspec.msgpack.Decoder(ToWorker)
 
 WINDOW = 64
 """Frames a worker may send before the reader has confirmed any."""
@@ -27,20 +29,6 @@ class OutboxStatistics(msgspec.Struct, frozen=True):
     streams: int
 
 
-class Destination(Protocol):
-    """Where a `StreamReply` puts its deltas."""
-
-    streams: "dict[int, StreamReply]"
-    origin: object
-
-    def add(self, delta: Delta) -> None:
-        """Take one delta."""
-
-    def backlog(self, stream: int) -> int:
-        """Items of a stream that wait."""
-        ...
-
-
 class Outbox:
     """Gathers deltas for one destination process. `write` sends a payload; `blocked` says its socket is full."""
 
@@ -53,12 +41,24 @@ class Outbox:
         self._blocked = False
         self._closed = False
         self._frames = self._deltas = 0
-        self.streams: dict[int, StreamReply] = {}
+        self.streams: dict[int, Reply] = {}
         self.origin: object = self
 
-    def reply(self, stream: int) -> "StreamReply":
+    def take(self, payload: bytes, receive: Receive) -> None:
+        """Take a message of the reader; `receive` gets a new stream. Raises MsgspecError for what is no message."""
+        match _to_worker.decode(payload):
+            case Open(stream, endpoint, request):
+                receive(endpoint, request, self.reply(stream))
+            case Cancel(stream):
+                reply = self.streams.get(stream)
+                if reply is not None:
+                    reply.cancel()
+            case Credit(frames):
+                self.credit(frames)
+
+    def reply(self, stream: int) -> Reply:
         """A reply for a new stream."""
-        reply = self.streams[stream] = StreamReply(self, stream)
+        reply = self.streams[stream] = Reply(self, stream)
         return reply
 
     def add(self, delta: Delta) -> None:
@@ -166,100 +166,3 @@ def merge(deltas: list[Delta]) -> list[Delta]:
             last[delta.stream] = len(merged)
             merged.append(delta)
     return merged
-
-
-class StreamReply:
-    """`base.Reply` over an outbox."""
-
-    __slots__ = ("_callbacks", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended")
-
-    def __init__(self, outbox: Destination, stream: int) -> None:
-        self._outbox = outbox
-        self._stream = stream
-        self._offset = 0
-        self._callbacks: list[Callable[[], object]] = []
-        self._endings: list[Callable[[bool], None]] = []
-        self.cancelled = False
-        self.ended = False
-
-    @property
-    def origin(self) -> object:
-        """Who reads: the same object for all streams of one ingress process."""
-        return self._outbox.origin
-
-    @property
-    def backlog(self) -> int:
-        """Items that wait for a slow reader."""
-        return self._outbox.backlog(self._stream)
-
-    def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once when the reader leaves."""
-        if self.cancelled:
-            callback()
-        elif not self.ended:
-            self._callbacks.append(callback)
-
-    def on_end(self, callback: Callable[[bool], None]) -> None:
-        """Call `callback(cancelled)` once when the stream has ended."""
-        if self.ended or self.cancelled:
-            callback(self.cancelled)
-        else:
-            self._endings.append(callback)
-
-    def cancel(self) -> None:
-        """The reader left."""
-        if not self.ended and not self.cancelled:
-            self.cancelled = True
-            self._outbox.streams.pop(self._stream, None)
-            callbacks, self._callbacks = self._callbacks, []
-            for callback in callbacks:
-                callback()
-            self._tell_end(True)
-
-    def accepted(self) -> None:
-        """The actor has taken the request."""
-        self._add(Accepted(self._stream), None)
-
-    def tokens(self, ids: bytes, count: int, finish: str | None = None) -> None:
-        """New token ids, packed int32, and how many they are."""
-        self._add(Tokens(self._stream, self._offset, ids, finish), finish)
-        self._offset += count
-
-    def text(self, text: str, tokens: int = 0, finish: str | None = None, prompt_tokens: int | None = None) -> None:
-        """New text of a text engine."""
-        self._add(Text(self._stream, self._offset, text, tokens, finish, prompt_tokens), finish)
-        self._offset += len(text)
-
-    def items(self, items: tuple[Any, ...], finish: str | None = None) -> None:
-        """Values of a user's endpoint, or chunk dicts of a text engine."""
-        self._add(Items(self._stream, self._offset, items, finish), finish)
-        self._offset += len(items)
-
-    def logprobs(self, chosen: tuple[float, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()) -> None:
-        """Log probabilities of the tokens that the next `tokens` call brings."""
-        self._add(Logprobs(self._stream, self._offset, chosen, top), None)
-
-    def failed(
-        self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
-    ) -> None:
-        """End the stream with an error."""
-        self._add(Failed(self._stream, error, message, param, retry, code), "error")
-
-    def raised(self, error: RequestError) -> None:
-        """End the stream with this error."""
-        self._add(Failed.of(self._stream, error), "error")
-
-    def _add(self, delta: Delta, finish: str | None) -> None:
-        if self.ended or self.cancelled:
-            return
-        self._outbox.add(delta)
-        if finish is not None:
-            self.ended = True
-            self._callbacks.clear()
-            self._outbox.streams.pop(self._stream, None)
-            self._tell_end(False)
-
-    def _tell_end(self, cancelled: bool) -> None:
-        endings, self._endings = self._endings, []
-        for callback in endings:
-            callback(cancelled)

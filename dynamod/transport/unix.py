@@ -1,4 +1,4 @@
-"""The post inside a node: one unix socket per worker process, one connection per pair of processes."""
+"""The transport inside a node: one unix socket per worker process, one connection per pair of processes."""
 
 import asyncio
 import logging
@@ -6,83 +6,44 @@ import os
 import stat
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from dynamod.message.discovery import Instance
-from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
+from dynamod.message.worker import Request
 
 from .base import Outbound, Receive, Sink
-from .framing import MAGIC, FrameError, Unframer, pack
-from .inbox import Inbox, InboxStatistics
+from .framing import FramedProtocol
+from .inbox import Inbox, InboxStatistics, InboxStream
 from .outbox import Outbox, OutboxStatistics
 
 log = logging.getLogger("dynamod.transport")
 
 CONNECT_TIMEOUT = 2.0
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
 
 
-class WorkerEnd(asyncio.Protocol):
-    """A worker's end of a connection to one ingress process."""
+class _WorkerEnd(FramedProtocol):
+    """A worker's end of a connection to one ingress process: its requests, cancels and credits."""
 
-    def __init__(self, receive: Receive, connections: "set[WorkerEnd]") -> None:
-        self._receive = receive
+    def __init__(self, receive: Receive, connections: "set[_WorkerEnd]") -> None:
+        super().__init__(lambda payload: self.outbox.take(payload, receive), self._over)
         self._connections = connections
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self.outbox = Outbox(self._send)
+        self.outbox = Outbox(self.write)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        self._transport = transport
         self._connections.add(self)
-        transport.write(MAGIC)
-
-    def data_received(self, data: bytes) -> None:
-        """Take requests, cancels and credits; anything else closes the connection."""
-        try:
-            for payload in self._unframer.feed(data):
-                self._take(_to_worker.decode(payload))
-        except (FrameError, msgspec.MsgspecError) as error:
-            log.warning("closed a connection: %s", error)
-            self.close()
-
-    def _take(self, message: ToWorker) -> None:
-        match message:
-            case Open(stream, endpoint, request):
-                self._receive(endpoint, request, self.outbox.reply(stream))
-            case Cancel(stream):
-                reply = self.outbox.streams.get(stream)
-                if reply is not None:
-                    reply.cancel()
-            case Credit(frames):
-                self.outbox.credit(frames)
+        super().connection_made(transport)
 
     def pause_writing(self) -> None:
-        """The socket is full: hold frames back."""
         self.outbox.block(True)
 
     def resume_writing(self) -> None:
-        """The socket takes more."""
         self.outbox.block(False)
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The ingress is gone: all its streams are cancelled."""
+    def _over(self, why: str) -> None:
+        if self.fault:
+            log.warning("closed a connection: %s", self.fault)
         self._connections.discard(self)
-        self._transport = None
         self.outbox.close()
-
-    def close(self) -> None:
-        """Close the connection after what is written has left."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def _send(self, payload: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(payload))
 
 
 class UnixServer:
@@ -92,27 +53,11 @@ class UnixServer:
         self.path = path
         self._receive = receive
         self._server: asyncio.Server | None = None
-        self._connections: set[WorkerEnd] = set()
+        self._connections: set[_WorkerEnd] = set()
 
     async def start(self) -> None:
         """Begin to listen. A socket file that nobody listens on any more is replaced."""
-        remove_stale(self.path)
-        loop = asyncio.get_running_loop()
-        old = os.umask(0o177)
-        try:
-            self._server = await loop.create_unix_server(lambda: WorkerEnd(self._receive, self._connections), self.path)
-        finally:
-            os.umask(old)
-
-    def flush(self) -> None:
-        """Send what the current engine step has produced without waiting for the end of the loop's turn."""
-        for connection in self._connections:
-            connection.outbox.flush()
-
-    @property
-    def streams(self) -> int:
-        """Streams open now."""
-        return sum(len(connection.outbox.streams) for connection in self._connections)
+        self._server = await listen(self.path, lambda: _WorkerEnd(self._receive, self._connections))
 
     def statistics(self) -> list[OutboxStatistics]:
         """A snapshot of each destination."""
@@ -132,6 +77,16 @@ class UnixServer:
         Path(self.path).unlink(missing_ok=True)
 
 
+async def listen(path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
+    """Listen on a unix socket, for processes of the same user. A socket file in the way is replaced. Raises OSError."""
+    remove_stale(path)
+    old = os.umask(0o177)
+    try:
+        return await asyncio.get_running_loop().create_unix_server(protocol, path)
+    finally:
+        os.umask(old)
+
+
 def remove_stale(path: str) -> None:
     """Remove a socket file of ours that is in the way; anything that is no socket stays and fails the bind."""
     try:
@@ -141,99 +96,49 @@ def remove_stale(path: str) -> None:
         pass
 
 
-class IngressEnd(asyncio.Protocol):
-    """An ingress's end of a connection to one worker process. Streams opened before it is up wait in order."""
+class _IngressEnd(FramedProtocol):
+    """An ingress's end of a connection to one worker process. Its end is told to all open sinks."""
 
     def __init__(self, ended: Callable[[], object]) -> None:
-        self.inbox = Inbox(self._send)
-        self._ended = ended
-        self._unframer = Unframer()
-        self._transport: asyncio.Transport | None = None
-        self._early: list[bytes] = []
-        self.dead = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, and send what waited."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's are no subclasses
-        self._transport = transport
-        transport.write(b"".join([MAGIC, *self._early]))
-        self._early.clear()
-
-    def data_received(self, data: bytes) -> None:
-        """Hand deltas to their sinks. A corrupt frame ends the connection, and so every stream on it."""
-        try:
-            for payload in self._unframer.feed(data):
-                self.inbox.frame(payload)
-        except (FrameError, msgspec.MsgspecError) as error:
-            self.fail(f"corrupt frame: {error}")
+        self.inbox = Inbox(self.write)
+        super().__init__(self.inbox.frame, self._over)
+        self._forget = ended
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The worker is gone."""
         self.fail("connection to the worker lost")
 
-    def fail(self, why: str) -> None:
-        """End the connection and tell every sink once."""
-        if not self.dead:
-            self.dead = True
-            self._ended()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
+    def _over(self, why: str) -> None:
+        self._forget()
         self.inbox.lost(why)
-
-    def _send(self, payload: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(pack(payload))
-        elif not self.dead:
-            self._early.append(pack(payload))
-
-
-class _Stream:
-    __slots__ = ("_end", "_number")
-
-    def __init__(self, end: IngressEnd, number: int) -> None:
-        self._end, self._number = end, number
-
-    def cancel(self) -> None:
-        """Tell the worker that the reader has left; the sink is called no more."""
-        self._end.inbox.cancel(self._number)
 
 
 class UnixTransport:
     """The ingress side: connects to each worker's socket on first use and keeps the connection."""
 
-    name = "unix"
-
     def __init__(self, spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> None:
         """`spawn` starts a task that belongs to an actor (`context.task`)."""
         self._spawn = spawn
-        self._ends: dict[str, IngressEnd] = {}
+        self._ends: dict[str, _IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Send `request` to the instance. Failure is told to `sink.lost`."""
         path = instance.transport["unix"]
         end = self._ends.get(path)
         if end is None:
-            end = self._ends[path] = IngressEnd(lambda: self._ends.pop(path, None))
+            end = self._ends[path] = _IngressEnd(lambda: self._ends.pop(path, None))
             self._spawn(self._connect(path, end), f"connect {path}")
-        return _Stream(end, end.inbox.open(instance.path, request, sink))
+        return InboxStream(end.inbox, end.inbox.open(instance.path, request, sink))
 
     def reaches(self, path: str) -> bool:
         """Whether somebody listens there, or did when it was looked at last."""
         return path in self._ends or os.path.exists(path)
 
-    async def _connect(self, path: str, end: IngressEnd) -> None:
+    async def _connect(self, path: str, end: _IngressEnd) -> None:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await asyncio.get_running_loop().create_unix_connection(lambda: end, path)
         except (OSError, TimeoutError) as error:
             end.fail(f"cannot connect to the worker: {error or 'timed out'}")
-
-    def forget(self, path: str) -> None:
-        """The instance behind `path` is gone: end its connection, which tells every open sink at once."""
-        end = self._ends.get(path)
-        if end is not None:
-            end.fail("the worker is gone")
 
     def statistics(self) -> dict[str, InboxStatistics]:
         """A snapshot of each connection, by socket path."""
@@ -241,5 +146,5 @@ class UnixTransport:
 
     async def close(self) -> None:
         """Close all connections."""
-        for path in list(self._ends):
-            self.forget(path)
+        for end in list(self._ends.values()):
+            end.fail("the worker is gone")

@@ -44,7 +44,7 @@ class ComponentContext:
 def host(service: Service, hooks: Hooks) -> tuple[ServiceHost, ComponentContext]:
     site = ComponentContext()
     made = ServiceHost(site)  # type: ignore[arg-type]
-    made._instance, made._hooks, made._published = service, hooks, ["generate"]
+    made._instance, made._hooks, made._calls = service, hooks, {"generate": None}
     return made, site
 
 

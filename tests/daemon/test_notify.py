@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.daemon.notify import Notifier, Passed, listen_fds
+from dynamod.daemon.notify import Notifier
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def test_what_is_said(manager: socket.socket) -> None:
     us = notifier(manager)
     us.ready()
     us.ready("serving 1 graph")
-    us.status("two\nlines  READY=1")
+    us.ready("two\nlines  READY=1")
     us.stopping()
     us.watchdog()
     us.close()
     assert [manager.recv(999) for _ in range(5)] == [
         b"READY=1",
         b"READY=1\nSTATUS=serving 1 graph",
-        b"STATUS=two lines READY=1",
+        b"READY=1\nSTATUS=two lines READY=1",
         b"STOPPING=1",
         b"WATCHDOG=1",
     ]
@@ -90,12 +90,12 @@ def test_a_full_socket_does_not_block(manager: socket.socket) -> None:
 def test_a_manager_that_comes_back_is_found(tmp_path: Path) -> None:
     path = str(tmp_path / "notify")
     us = Notifier({"NOTIFY_SOCKET": path})
-    us.status("lost")
+    us.ready("lost")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(path)
-        us.status("found")
+        us.ready("found")
         us.close()
-        assert sock.recv(99) == b"STATUS=found"
+        assert sock.recv(99) == b"READY=1\nSTATUS=found"
 
 
 @pytest.mark.parametrize(
@@ -111,19 +111,3 @@ def test_a_manager_that_comes_back_is_found(tmp_path: Path) -> None:
 )
 def test_watchdog_interval(environ: dict[str, str], interval: float | None) -> None:
     assert Notifier(environ).watchdog_interval == interval
-
-
-def test_listen_fds(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    ours = {"LISTEN_PID": str(os.getpid())}
-    with socket.socket() as one, socket.socket() as two:
-        os.set_inheritable(one.fileno(), True)
-        monkeypatch.setattr("dynamod.daemon.notify.FIRST_FD", one.fileno())
-        assert listen_fds({**ours, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}) == [Passed(one.fileno(), "http")]
-        assert not os.get_inheritable(one.fileno())
-        assert listen_fds({**ours, "LISTEN_FDS": "1"}) == [Passed(one.fileno(), "unknown")]
-        assert listen_fds({"LISTEN_PID": "1", "LISTEN_FDS": "1"}) == []
-        assert listen_fds({**ours, "LISTEN_FDS": "x"}) == listen_fds(ours) == listen_fds({}) == []
-        monkeypatch.setattr("dynamod.daemon.notify.FIRST_FD", 100_000)
-        assert listen_fds({**ours, "LISTEN_FDS": "2"}) == []
-        assert "not open" in caplog.text
-        two.close()

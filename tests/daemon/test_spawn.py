@@ -11,7 +11,7 @@ def test_the_pipes_of_a_process_that_has_ended_are_closed() -> None:
     """Left to the garbage collector, their descriptors would be closed when others have those numbers already."""
 
     async def main() -> list[bool]:
-        child = Child(Origin().environment())
+        child = Child(Origin().environment(), "", Origin())
         out, err = await child.outputs()
         child.sock.close()  # its lifeline: it ends before it gets a plan
         assert [await out.read(), await err.read(), await child.wait()] == [b"", b"", 0]

@@ -148,8 +148,7 @@ class Node:
         return lease
 
     async def joined(self) -> "Node":
-        async with asyncio.timeout(15):
-            await self.bridge.came.wait()
+        await until(lambda: self.bridge.connected, 15)
         return self
 
     async def settled(self) -> None:

@@ -47,7 +47,7 @@ class Mirrored(RuleBasedStateMachine):
         super().__init__()
         self.registry = MemoryRegistry(random.Random(0))
         self.copy = Copy()
-        self.registry.mirror(self.copy)
+        self.registry.mirror = self.copy
         self.own: dict[str, tuple[bytes, int]] = {}
         self.foreign: dict[str, bytes] = {}
         self.live: list[int] = []
@@ -142,9 +142,9 @@ def test_a_watcher_that_puts_while_a_lease_ends() -> None:
 def test_without_a_mirror_again() -> None:
     registry = MemoryRegistry(random.Random(0))
     copy = Copy()
-    registry.mirror(copy)
+    registry.mirror = copy
     lease = registry.grant()
-    registry.mirror(None)
+    registry.mirror = None
     registry.put("a", b"", lease)
     assert copy.leases == {lease}
     assert copy.keys == {}

@@ -146,11 +146,8 @@ class House:
         await asyncio.get_running_loop().create_unix_connection(make, str(self.path))  # type: ignore[arg-type]
 
     async def join(self, name: str, **kwargs: object) -> LinkRegistry:
-        async def absent() -> None:
-            pass
-
         hello = Hello(name, 1, version=__version__)
-        link = LinkRegistry(hello, self.connect, absent=absent, **kwargs)  # type: ignore[arg-type]
+        link = LinkRegistry(hello, self.connect, keeps=True, **kwargs)  # type: ignore[arg-type]
         ref = self.system.start(name, lambda: link, restart="temporary")
         await self.system.ready(ref, timeout=5)
         await link.leased(timeout=5)

@@ -94,6 +94,7 @@ def test_where_log_files_go(environ: dict[str, str], folder: str) -> None:
 
 
 def test_a_run_folder_whose_parent_is_removed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "_LONGEST", 1000)  # else a long tmp_path gives a folder that others use too
     other = RunFolder(tmp_path / "d.sock")
     swept = 0
 

@@ -45,7 +45,12 @@ def context(system: System, *servers: Metrics) -> Any:
         processor=system.ref("/Worker") if isinstance(system, System) else None,
         unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
         server=SimpleNamespace(statistics=list),
-        remote=SimpleNamespace(connection=None, transport=None, workers={}),
+        transport=SimpleNamespace(
+            unix=SimpleNamespace(statistics=lambda: {"run/agg.Worker.0.sock": InboxStatistics(5, 6, 0, 1)}),
+            connection=None,
+            nats=None,
+            servers={},
+        ),
     )
 
 

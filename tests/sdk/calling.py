@@ -7,7 +7,7 @@ from typing import Any
 from dynamod.actor import Actor, System
 from dynamod.engine.python.handler import Calls, Handler
 from dynamod.engine.python.writers import CallWriter
-from dynamod.transport.outbox import StreamReply
+from dynamod.transport.base import Reply
 
 
 class Out:
@@ -15,7 +15,7 @@ class Out:
 
     def __init__(self) -> None:
         self.origin: object = self
-        self.streams: dict[int, StreamReply] = {}
+        self.streams: dict[int, Reply] = {}
         self.said: list[Any] = []
 
     def add(self, delta: Any) -> None:
@@ -34,11 +34,11 @@ async def called(
     request: Any = None,
     *,
     leave_after: float | None = None,
-    make: Callable[[StreamReply, str], Any] = CallWriter,
+    make: Callable[[Reply, str], Any] = CallWriter,
 ) -> tuple[list[Any], float]:
     """One call of a handler: the deltas, and when the call had ended."""
     out = Out()
-    reply = StreamReply(out, 1)
+    reply = Reply(out, 1)
     wrapped = Handler(handler)
     async with System(seed=1) as system:
         ref = system.start("owner", Owner, restart="temporary")

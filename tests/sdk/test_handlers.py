@@ -18,7 +18,7 @@ from dynamod.message.errors import BadRequest, EngineFailed
 from dynamod.message.ingress import Accepted, Failed, Items, Text, Tokens
 from dynamod.message.worker import Call, Chat, Generate, Sampling, Stops
 from dynamod.runtime.builtin import Answer, request_for
-from dynamod.transport.outbox import StreamReply
+from dynamod.transport.base import Reply
 
 from .calling import Out, called
 
@@ -125,7 +125,7 @@ def test_its_deltas_are_items() -> None:
 
 def token_answer(*items: Any, room: int | None = None) -> list[Any]:
     out = Out()
-    answer = TokenWriter(StreamReply(out, 1), "E.generate", room)
+    answer = TokenWriter(Reply(out, 1), "E.generate", room)
     for item in items:
         if answer.take(item) == 0:
             break

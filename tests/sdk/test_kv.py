@@ -177,7 +177,7 @@ def metrics(**changed: Any) -> ForwardPassMetrics:
 
 async def test_load_is_told_in_both_forms() -> None:
     async def script(component: Component, _endpoint: Endpoint) -> None:
-        block_registry = component.connection().block_registry("test", "cached")
+        block_registry = component.runtime.connection().block_registry("test", "cached")
         publisher = WorkerMetricsPublisher()
         publisher.publish(metrics())
         assert block_registry.load != Load(2, 3, 40, 100, 0.25), "nobody knows whose it is"

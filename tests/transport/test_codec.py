@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Step, Text, Tokens
 from dynamod.message.worker import Call, Cancel, Chat, Credit, Generate, Open, Sampling, Stops, ToWorker
-from dynamod.transport.base import Sink
+from dynamod.transport.base import Reply, Sink
 from dynamod.transport.framing import LIMIT, MAGIC, FrameError, Unframer, pack
 from dynamod.transport.inbox import Inbox, InboxStatistics
-from dynamod.transport.outbox import StreamReply, columns, merge
+from dynamod.transport.outbox import columns, merge
 
 ids = st.lists(st.integers(0, 2**31 - 1), max_size=8)
 
@@ -58,7 +58,7 @@ def test_what_does_not_begin_with_our_greeting_is_refused(data: bytes) -> None:
 
 def test_an_impossible_length_is_refused() -> None:
     with pytest.raises(FrameError, match="above the limit"):
-        list(Unframer(magic=False).feed((LIMIT + 1).to_bytes(4, "little")))
+        list(Unframer().feed(MAGIC + (LIMIT + 1).to_bytes(4, "little")))
 
 
 requests = st.one_of(
@@ -97,12 +97,13 @@ def test_an_error_of_an_older_worker_is_understood() -> None:
 def test_a_reply_tells_all_of_an_error() -> None:
     class Destination:
         def __init__(self) -> None:
-            self.streams: dict[int, StreamReply] = {}
+            self.streams: dict[int, Reply] = {}
+            self.origin = self
             self.deltas: list[Delta] = []
             self.add = self.deltas.append
 
     destination = Destination()
-    reply = StreamReply(destination, 3)
+    reply = Reply(destination, 3)
     reply.failed("BadRequest", "too long", param="prompt", code="context_length_exceeded")
     reply.failed("EngineFailed", "only the first error counts")
     (failed,) = destination.deltas

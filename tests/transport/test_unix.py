@@ -88,7 +88,7 @@ async def test_tokens_arrive_in_order_and_the_stream_ends_once(tmp_path: Path) -
             assert [i for delta in got for i in tokens.unpack(delta.ids)] == list(range(number, number + 9))
             assert [delta.offset for delta in got] == list(range(9))
             assert got[-1].finish == "stop"
-        assert house.server.streams == 0
+        assert sum(one.streams for one in house.server.statistics()) == 0
 
 
 async def test_what_one_turn_of_the_loop_produces_for_many_streams_is_one_frame(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_connection_that_was_lost_is_made_anew_for_the_next_request(tmp_
             house.transport.open(house.instance, Generate("x", "m", tokens.pack([1])), sink)
             await sink.wait()
             assert sink.why is None
-            house.transport.forget(house.path)
+            house.transport._ends[house.path].fail("the worker is gone")
 
 
 async def test_a_reader_without_credit_gets_the_rest_merged(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ async def test_a_new_connection_to_a_place_outlives_the_news_of_the_old_ones_end
         house.transport.open(house.instance, Call("x"), lost)
         while not lost.deltas:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        house.transport.forget(house.path)
+        house.transport._ends[house.path].fail("the worker is gone")
         assert lost.why is not None
         house.transport.open(house.instance, Call("x"), sink := Collector())
         while not sink.deltas:  # noqa: ASYNC110

@@ -166,12 +166,12 @@ async def test_a_reader_that_does_not_read_is_waited_for_with_a_bound(
     (end,) = mail.transport._ends.values()
     await words.until(lambda: end._transport is not None)
     end._transport.pause_reading()
-    await words.until(lambda: mail.server.streams == 1)
+    await words.until(lambda: sum(one.streams for one in mail.server.statistics()) == 1)
     (connection,) = mail.server._connections
     await words.until(lambda: connection.outbox.backlog(1) > 0)
     most = 0
     async with asyncio.timeout(10):
-        while mail.server.streams:
+        while any(one.streams for one in mail.server.statistics()):
             most = max(most, connection.outbox.backlog(1))
             await asyncio.sleep(0.005)
     assert 0 < most <= sending.MOST_QUEUED
@@ -186,7 +186,7 @@ async def test_a_reader_that_leaves_ends_it(mail: Any, words: Any, monkeypatch: 
     stream = mail.transport.open(mail.instance, Files("r"), sink)
     await words.until(lambda: len(sink.deltas) > 2)
     stream.cancel()
-    await words.until(lambda: mail.server.streams == 0)
+    await words.until(lambda: sum(one.streams for one in mail.server.statistics()) == 0)
     count = len(sink.deltas)
     await asyncio.sleep(0.05)
     assert len(sink.deltas) == count

@@ -5,15 +5,16 @@ goes on without it, what is known of others stays, and everything is said again 
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine
-from contextlib import aclosing
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason
 from dynamod.discovery.keys import SHARED
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.transport.waiting import comes
 
 from .client import EtcdClient, connect, library
 from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
@@ -47,7 +48,6 @@ class EtcdBridge(Actor):
         self._said = True  # whether a line that etcd is there is due
         self._outage = 0.0  # when the next line that it is away is due
         self._pause = SAY
-        self.came = asyncio.Event()  # set while connected
 
     async def started(self) -> None:
         """Begin to look for etcd; does not wait for it."""
@@ -152,12 +152,10 @@ class EtcdBridge(Actor):
         }
         try:
             self._client = client
-            self.came.set()
             tasks += [self.context.task(_until(over, part), f"etcd {name}") for name, part in parts.items()]
             return await over
         finally:
             self._client = None
-            self.came.clear()
             for task in tasks:
                 task.cancel()
             if tasks:
@@ -168,7 +166,7 @@ class EtcdBridge(Actor):
     async def _follow(self, client: EtcdClient, start: int) -> None:
         while True:
             try:
-                async with aclosing(client.watch(SHARED, start)) as watch:
+                async with contextlib.aclosing(client.watch(SHARED, start)) as watch:
                     async for changes in watch:
                         self._mirror.apply(changes)
             except Compacted as error:
@@ -179,20 +177,16 @@ class EtcdBridge(Actor):
     async def _renew(self, client: EtcdClient) -> None:
         interval = self._settings.ttl / 3
         patience = max(1.0, min(interval, 2.0))
-        async with client.renewals() as renewals:
+        async with client.renewals() as renew:
             while True:
                 self._mirror.heartbeat.clear()
                 leases = self._mirror.held()
-                for lease in await renewals.renew(leases, patience):
+                for lease in await renew(leases, patience):
                     log.warning("etcd: lease %x has expired; granting it again", lease)
                     self._mirror.lost(lease)
                 if not leases or client.logged_in:
                     await client.ping(SHARED)
-                try:
-                    async with asyncio.timeout(interval):
-                        await self._mirror.heartbeat.wait()
-                except TimeoutError:
-                    continue
+                await comes(self._mirror.heartbeat, interval)
 
     async def _publish(self, client: EtcdClient) -> None:
         mirror = self._mirror
@@ -204,13 +198,8 @@ class EtcdBridge(Actor):
             await _each(lambda call: call(), [*ends, *self._changes(client)])
             await _each(lambda lease: self._grant(client, lease), mirror.wanted(taken=again))
             await _each(lambda call: call(), self._changes(client))
-            again = False
             waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
-            try:
-                async with asyncio.timeout(TAKEN if waiting else None):
-                    await mirror.wake.wait()
-            except TimeoutError:
-                again = True
+            again = not await comes(mirror.wake, TAKEN if waiting else None)
 
     def _changes(self, client: EtcdClient) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         """Calls for all that is to be put or deleted now; they may be made together, for no key is in two of them."""
@@ -281,10 +270,8 @@ async def _until(over: asyncio.Future[EtcdError], part: Callable[[], Awaitable[N
 
 async def _revoke(client: EtcdClient, lease: int) -> None:
     """End a lease, if it has not ended already."""
-    try:
+    with contextlib.suppress(LeaseMissing):
         await client.revoke(lease)
-    except LeaseMissing:
-        pass
 
 
 async def _each(call: Callable[[Any], Coroutine[Any, Any, Any]], items: Collection[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The few words of etcd's v3 protocol that the bridge speaks, over one gRPC channel to one member.
+"""The few calls of etcd's v3 protocol that the bridge speaks, over one gRPC channel to one member.
 
 The stubs are those of the `aetcd` package; its own client knows one endpoint without TLS, so the channel is ours.
 Every call has a deadline and raises an EtcdError.
@@ -7,7 +7,7 @@ Every call has a deadline and raises an EtcdError.
 import asyncio
 import importlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -25,6 +25,10 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # etcd stands inside the cluster
     ("grpc.use_local_subchannel_pool", 1),  # a new session is a new connection, without the last one's backoff
 )
+
+
+Renew = Callable[[Collection[int], float], Awaitable[set[int]]]
+"""Gives leases their full time again; returns those that are gone. Raises EtcdAway after so many seconds."""
 
 
 class Item(NamedTuple):
@@ -119,11 +123,23 @@ class EtcdClient:
         return int(answer.header.revision)
 
     @asynccontextmanager
-    async def renewals(self) -> AsyncIterator["Renewals"]:
+    async def renewals(self) -> AsyncIterator[Renew]:
         """Open the stream that keeps leases alive."""
         stream = self._leases.LeaseKeepAlive(metadata=self._metadata(leader=True))
+
+        async def renew(leases: Collection[int], patience: float) -> set[int]:
+            gone = set()
+            async with _deadline(patience, "no answer to keep-alive"):
+                for lease in leases:
+                    await stream.write(self._rpc.LeaseKeepAliveRequest(ID=lease))
+                for _ in leases:
+                    answer = await _read(stream)
+                    if answer.TTL <= 0:
+                        gone.add(int(answer.ID))
+            return gone
+
         try:
-            yield Renewals(self, stream)
+            yield renew
         except self._failures as error:
             raise translate(error) from None
         finally:
@@ -136,7 +152,7 @@ class EtcdClient:
         try:
             async with _deadline(CALL, "no answer to watch"):
                 await stream.write(self._rpc.WatchRequest(create_request=wanted))
-                answer = await self.read(stream)
+                answer = await _read(stream)
             while True:
                 if answer.compact_revision:
                     raise Compacted(f"revisions below {answer.compact_revision} are not kept")
@@ -144,22 +160,11 @@ class EtcdClient:
                     raise EtcdAway(f"the watch ended: {answer.cancel_reason or 'no reason given'}")
                 if answer.events:
                     yield [_change(event) for event in answer.events]
-                answer = await self.read(stream)
+                answer = await _read(stream)
         except self._failures as error:
             raise translate(error) from None
         finally:
             stream.cancel()
-
-    def keep_alive_request(self, lease: int) -> Any:
-        """What the stream of keep-alives takes."""
-        return self._rpc.LeaseKeepAliveRequest(ID=lease)
-
-    async def read(self, stream: Any) -> Any:
-        """The next answer of a stream. Raises EtcdAway at its end."""
-        answer = await stream.read()
-        if not hasattr(answer, "header"):  # gRPC's mark of the end
-            raise EtcdAway(f"the stream ended: {await stream.details() or 'no reason given'}")
-        return answer
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:
@@ -177,25 +182,6 @@ class EtcdClient:
     def _metadata(self, *, leader: bool = False) -> tuple[tuple[str, str], ...]:
         token = (("token", self._token),) if self._token else ()
         return (*token, ("hasleader", "true")) if leader else token  # a member without the others ends the stream
-
-
-class Renewals:
-    """The stream that keeps leases alive."""
-
-    def __init__(self, client: EtcdClient, stream: Any) -> None:
-        self._client, self._stream = client, stream
-
-    async def renew(self, leases: Collection[int], patience: float) -> set[int]:
-        """Give leases their full time again; returns those that are gone. Raises EtcdAway after `patience` seconds."""
-        gone = set()
-        async with _deadline(patience, "no answer to keep-alive"):
-            for lease in leases:
-                await self._stream.write(self._client.keep_alive_request(lease))
-            for _ in leases:
-                answer = await self._client.read(self._stream)
-                if answer.TTL <= 0:
-                    gone.add(int(answer.ID))
-        return gone
 
 
 @asynccontextmanager
@@ -228,6 +214,14 @@ async def _deadline(seconds: float, otherwise: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise EtcdAway(f"{otherwise} within {seconds:g} s") from None
+
+
+async def _read(stream: Any) -> Any:
+    """The next answer of a stream. Raises EtcdAway at its end."""
+    answer = await stream.read()
+    if not hasattr(answer, "header"):  # gRPC's mark of the end
+        raise EtcdAway(f"the stream ended: {await stream.details() or 'no reason given'}")
+    return answer
 
 
 def _after(prefix: str) -> bytes:

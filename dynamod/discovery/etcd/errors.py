@@ -1,14 +1,4 @@
-"""What can go wrong between a node and etcd, and the one place where gRPC's errors become ours.
-
-EtcdError
-  + EtcdAway         nobody answers there, or the member cannot serve now; trying again helps
-    + TokenInvalid   our login is forgotten
-  + EtcdRefused      wrong credentials, rights, certificates, no space left: a person has to mend it
-  + Compacted        the history to be followed from is not kept any more; a snapshot helps
-  + LeaseMissing     the lease does not exist (any more)
-  + LeaseTaken       the lease id asked for exists already
-  + TooMuch          the request is larger than etcd takes
-"""
+"""What can go wrong between a node and etcd, and the one place where gRPC's errors become ours."""
 
 import re
 from typing import Any
@@ -21,11 +11,11 @@ class EtcdError(DynamodError):
 
 
 class EtcdAway(EtcdError):
-    """Nobody answers in time, or the member cannot serve."""
+    """Nobody answers in time, or the member cannot serve now; trying again helps."""
 
 
 class EtcdRefused(EtcdError):
-    """Etcd answers, and does not do what we ask; asking again soon does not help."""
+    """Wrong credentials, rights or certificates, no space left: a person has to mend it."""
 
 
 class TokenInvalid(EtcdAway):
@@ -33,15 +23,15 @@ class TokenInvalid(EtcdAway):
 
 
 class Compacted(EtcdError):
-    """The revision asked for has been compacted away."""
+    """The history to be followed from is not kept any more; a snapshot helps."""
 
 
 class LeaseMissing(EtcdError):
-    """There is no such lease."""
+    """The lease does not exist (any more)."""
 
 
 class LeaseTaken(EtcdError):
-    """There is such a lease already."""
+    """The lease id asked for exists already."""
 
 
 class TooMuch(EtcdError):

@@ -33,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class EtcdMirror:
-    """See memory_impl.Mirror for the hooks. `wake` is set when there is something to say."""
+    """See memory.Mirror for the hooks. `wake` is set when there is something to say."""
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
@@ -56,16 +56,13 @@ class EtcdMirror:
             self.granted(lease)
         for key, _, _ in registry.own_items():
             self._soil(key)
-        registry.mirror(self)
+        registry.mirror = self
 
     # What the registry tells.
 
     def granted(self, lease: int) -> None:
         """See Mirror. A lease whose end has not been said yet simply goes on."""
-        if self._ending.pop(lease, None) == 0:
-            self._leases[lease] = "held"
-        else:
-            self._leases[lease] = "wanted"
+        self._leases[lease] = "held" if self._ending.pop(lease, None) == 0 else "wanted"
         self.wake.set()
 
     def revoked(self, lease: int, keys: list[str]) -> None:
@@ -262,7 +259,7 @@ class EtcdMirror:
     def close(self) -> None:
         """Hear and say nothing any more."""
         self._closed = True
-        self._registry.mirror(None)
+        self._registry.mirror = None
         self._dirty.clear()
 
     def statistics(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dynamod.message.errors import UserError
+from dynamod.transport.credentials import tls_files, user_and_password
 
 _AUTHORITY = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(\d{1,5})")
 
@@ -61,14 +62,8 @@ class EtcdSettings:
         texts = [part for part in env.get("ETCD_ENDPOINTS", "").split(",") if part.strip()]
         if not texts:
             return None
-        ca, cert, key = (_file(env, name) for name in ("ETCD_AUTH_CA", "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY"))
-        if (cert is None) != (key is None):
-            missing = "ETCD_AUTH_CLIENT_KEY" if key is None else "ETCD_AUTH_CLIENT_CERT"
-            raise UserError(f"{missing} is not set", "a client certificate needs its key: set both or neither")
-        username, password = env.get("ETCD_AUTH_USERNAME", ""), env.get("ETCD_AUTH_PASSWORD", "")
-        if bool(username) != bool(password):
-            missing = "ETCD_AUTH_PASSWORD" if username else "ETCD_AUTH_USERNAME"
-            raise UserError(f"{missing} is not set", "a user needs a password: set both or neither")
+        ca, cert, key = tls_files(env, "ETCD_AUTH_CA", "ETCD_AUTH_CLIENT_CERT", "ETCD_AUTH_CLIENT_KEY")
+        username, password = user_and_password(env, "ETCD_AUTH")
         endpoints = tuple(dict.fromkeys(Endpoint.parse(text, tls=bool(ca or cert)) for text in texts))
         if (ca or cert) and not any(endpoint.tls for endpoint in endpoints):
             name = "ETCD_AUTH_CA" if ca else "ETCD_AUTH_CLIENT_CERT"
@@ -84,23 +79,8 @@ class EtcdSettings:
         )
 
 
-def _file(env: Mapping[str, str], name: str) -> Path | None:
-    text = env.get(name, "")
-    if not text:
-        return None
-    path = Path(text).expanduser()
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise UserError(f"{name}: cannot read {path}: {error.strerror}", "give the path of a PEM file") from None
-    return path
-
-
 def _ttl(env: Mapping[str, str]) -> int:
-    text = env.get("ETCD_LEASE_TTL", "").strip()
-    if not text:
-        return 10
+    text = env.get("ETCD_LEASE_TTL", "").strip() or "10"
     if not text.isdecimal() or not 1 <= int(text) <= 3600:
         raise UserError(f"ETCD_LEASE_TTL is '{text}'", "give whole seconds from 1 to 3600")
     return int(text)

@@ -6,6 +6,7 @@ import logging
 import msgspec
 
 from dynamod.actor import Reason
+from dynamod.discovery.base import keep
 from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
@@ -66,7 +67,7 @@ class ProcessorComponent(Processor):
         """The model is known from here on; the worker may come when it likes."""
         assert self._only is not None
         prefix = f"{STATIC}{place_of(self._only)}/"
-        self._ctx.process_context.registry.watch(prefix, self._static_changed)
+        self._ctx.process_context.registry.watch(prefix, keep(self._static_here, Instance))
         path = locate(model)
         card = await asyncio.to_thread(read_card, path, name=name or model_name(model, path))
         static = StaticWorkers(self._view, self._ctx.process_context.transport, card, self._static_instances)
@@ -78,11 +79,6 @@ class ProcessorComponent(Processor):
         assert self._only is not None
         elsewhere = self._ctx.process_context.static_instance(self._only)
         return list(self._static_here.values()) or ([elsewhere] if elsewhere is not None else [])
-
-    def _static_changed(self, key: str, value: bytes | None) -> None:
-        self._static_here.pop(key, None)
-        if value is not None:
-            self._static_here[key] = msgspec.json.decode(value, type=Instance)
 
     async def _caught_up(self) -> None:
         await self._ctx.process_context.caught_up(CARDS, lambda _key, _value: None)

@@ -2,17 +2,14 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Any
 
-from dynamod.actor import Reason, handle
-from dynamod.engine.base import Engine, EngineOptions, Spawn
+from dynamod.actor import handle
+from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import ModelCard
-from dynamod.message.worker import Request
 from dynamod.runtime.context import ComponentContext
-from dynamod.transport.base import Reply
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
 
@@ -22,16 +19,8 @@ log = logging.getLogger("dynamod.worker")
 LOAD_METRICS = "load_metrics"
 
 
-@dataclass(frozen=True, slots=True)
-class Metrics:
+class Metrics(Job):
     """A call of the endpoint `load_metrics`."""
-
-    request: Request
-    reply: Reply
-
-    def undeliverable(self, why: str) -> None:
-        """The worker ends or drains before it read this (called by the kernel)."""
-        self.reply.failed("Overloaded", why, retry=True)
 
 
 class WorkerComponent(Worker):
@@ -41,21 +30,16 @@ class WorkerComponent(Worker):
         self._ctx = ctx
         settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
         self._static, self._endpoint = settings.static, settings.endpoint
-        super().__init__(_maker(settings.name), settings.options(), self._published, self._withdrawn)
+        super().__init__(_maker(settings.name), settings.options(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
         """Load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
-        self._ctx.serve(self._endpoint, self.context.ref)
-        if self._static:
-            await self._ctx.publish_static(self._endpoint)
-            return
-        await self._ctx.require_agreement(self._card)
-        await self._ctx.reachable(self._endpoint)
-        self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
-        self._ctx.publish(self._endpoint, self._card)
-        self._ctx.publish(LOAD_METRICS)
+        await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
+        if not self._static:
+            self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
+            self._ctx.publish(LOAD_METRICS)
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:
@@ -85,13 +69,6 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
-
-    def _withdrawn(self) -> None:
-        self._ctx.withdraw()
-
-    async def stopping(self, reason: Reason) -> None:
-        """Leave the registry, free the engine."""
-        await super().stopping(reason)
 
 
 def _maker(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The one connection of a process to NATS, kept for ever. Links (nats_impl) send and receive through it.
+"""The one connection of a process to NATS, kept for ever. Links send and receive through it.
 
     publish() ─► queue ─► nats-py ─► NATS ─► nats-py ─► the link at the address
 
@@ -13,11 +13,12 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.transport.waiting import comes
 
 from . import client as nats_client
 from . import wire as nats_wire
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+    from .link import LinkEnd
+
 log = logging.getLogger("dynamod.transport")
 
 ROOM = 256 * 1024
@@ -36,32 +39,8 @@ ROOM = 256 * 1024
 HIGH, LOW = 4 * 1024 * 1024, 1024 * 1024
 """Bytes in the queue at which links hold back, and go on."""
 
-
 HOLD = 0.5
 """Seconds without sending after NATS is back: the other end needs a moment too; messages to nobody fail the link."""
-
-
-class Link(Protocol):
-    """One end of a link, as the connection sees it."""
-
-    def take(self, message: bytes) -> None:
-        """A message for this link."""
-
-    def fail(self, why: str, tell: bool = True) -> None:
-        """The link cannot go on; `tell` the other end."""
-
-
-class Listener(Protocol):
-    """Who has links."""
-
-    def tick(self) -> None:
-        """Every `alive` seconds."""
-
-    def down(self, why: str) -> None:
-        """Every link has failed."""
-
-    def block(self, blocked: bool) -> None:
-        """NATS takes nothing now, or takes more again."""
 
 
 class NatsStatistics(msgspec.Struct, frozen=True):
@@ -97,14 +76,15 @@ class NatsConnection:
         self._spawn = spawn
         self._inbox = f"_INBOX.dynamod-{secrets.token_hex(8)}"
         self._pulse = f"{self._inbox}.pulse"
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, LinkEnd] = {}
         self._numbers = 0
-        self._listeners: list[Listener] = []
         self._queue: deque[tuple[str, bytes, str]] = deque()
         self._queued = 0
         self._wake = asyncio.Event()
-        self._started = self._blocked = False
+        self._started = False
+        self.blocked = False  # links should hold back what can wait
         self._keeper = Keeper(settings, name, self)
+        self.unsubscribe = self._keeper.unsubscribe
         self.servers = self._keeper.servers
         self.flowing = False  # messages are sent now
         self._patience: asyncio.TimerHandle | None = None
@@ -127,12 +107,7 @@ class NatsConnection:
 
     async def ready(self, timeout: float) -> bool:
         """Wait for the first connection, at most `timeout` seconds; whether it is there."""
-        try:
-            async with asyncio.timeout(timeout):
-                await self._keeper.up.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await comes(self._keeper.up, timeout)
 
     async def close(self) -> None:
         """Send what waits, if NATS takes it within a second, and end the connection."""
@@ -158,11 +133,6 @@ class NatsConnection:
         """Whether NATS is there now."""
         return self._keeper.up.is_set()
 
-    @property
-    def blocked(self) -> bool:
-        """Whether links should hold back what can wait."""
-        return self._blocked
-
     def statistics(self) -> NatsStatistics:
         """A snapshot."""
         return NatsStatistics(
@@ -181,15 +151,7 @@ class NatsConnection:
 
     # Links.
 
-    def listen(self, listener: Listener) -> None:
-        """Tell `listener` of the clock and of the connection's state."""
-        self._listeners.append(listener)
-
-    def leave(self, listener: Listener) -> None:
-        """The opposite of `listen`."""
-        self._listeners.remove(listener)
-
-    def address(self, link: Link) -> str:
+    def address(self, link: "LinkEnd") -> str:
         """A new address at which `link` receives. Never used twice, so it stands for this link alone."""
         self._numbers += 1
         address = f"{self._inbox}.{self._numbers:x}"
@@ -209,10 +171,6 @@ class NatsConnection:
 
         await self._keeper.subscribe(subject, arrived)
 
-    async def unsubscribe(self, subject: str) -> None:
-        """Receive at `subject` no more."""
-        await self._keeper.unsubscribe(subject)
-
     def publish(self, subject: str, message: bytes, reply: str) -> None:
         """Send, in order, as soon as NATS takes it. `reply` is the address of the link that sends."""
         if not self.accepting:
@@ -220,7 +178,7 @@ class NatsConnection:
             return
         self._queue.append((subject, message, reply))
         self._queued += len(message)
-        if self._queued > HIGH and not self._blocked:
+        if self._queued > HIGH and not self.blocked:
             self._block(True)
         if self._queued > self.settings.queue_bytes:
             asyncio.get_running_loop().call_soon(self._overflow)
@@ -244,16 +202,12 @@ class NatsConnection:
                 try:
                     await client.publish(subject, message, reply)
                 except Exception as error:
-                    self._not_sent(subject, reply, error)
-                if self._queued < LOW and self._blocked:
+                    self._dropped += 1
+                    if (link := self._links.get(reply)) is not None:
+                        link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
+                if self._queued < LOW and self.blocked:
                     self._block(False)
                 stop_if_cancelled()
-
-    def _not_sent(self, subject: str, reply: str, error: Exception) -> None:
-        self._dropped += 1
-        link = self._links.get(reply)
-        if link is not None:
-            link.fail(f"NATS does not take messages for {subject}: {nats_client.plain(error)}")
 
     # What happens to it.
 
@@ -276,7 +230,7 @@ class NatsConnection:
     def refuse(self, message: bytes, reply: str, why: str) -> None:
         """Answer a message of a link that is unknown here; END is not answered."""
         try:
-            kind, _ = nats_wire.kind_and_number(message)
+            kind, _, _ = nats_wire.header(message)
         except nats_wire.WireError as error:
             log.warning("NATS: refused a message: %s", error)
             return
@@ -342,28 +296,22 @@ class NatsConnection:
         self._queued = 0
         if self._links:
             log.warning("%s; the streams over it are lost", why)
-        for listener in list(self._listeners):
-            listener.down(why)
+        for link in list(self._links.values()):
+            link.fail(why, tell=False)
         if self.flowing:
             self._block(False)
 
     def _block(self, blocked: bool) -> None:
-        if blocked != self._blocked:
-            self._blocked = blocked
-            for listener in self._listeners:
-                listener.block(blocked)
+        if blocked != self.blocked:
+            self.blocked = blocked
+            for link in list(self._links.values()):
+                link.block(blocked)
 
     async def _tick_on(self) -> None:
-        while not self._closing:
-            try:
-                async with asyncio.timeout(self.settings.alive):
-                    await self._keeper.stopped.wait()
-                return
-            except TimeoutError:
-                pass
+        while not self._closing and not await comes(self._keeper.stopped, self.settings.alive):
             self._check()
-            for listener in list(self._listeners):
-                listener.tick()
+            for link in list(self._links.values()):
+                link.tick()
 
     def _check(self) -> None:
         """Whether the client still works. Counted in ticks: a loop that was held up does not blame NATS for it."""

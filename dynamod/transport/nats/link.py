@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import math
+from collections.abc import MutableMapping
+from typing import Any
 
 import msgspec
 
@@ -27,14 +29,18 @@ class LinkStatistics(msgspec.Struct, frozen=True):
 
 
 class LinkEnd:
-    """What both ends of a link share. `peer` is the subject that the other end receives at."""
+    """What both ends of a link share. `peer` is the subject that the other end receives at.
 
-    def __init__(self, connection: NatsConnection, peer: str) -> None:
+    `links`: the open links of a server or a transport, by peer.
+    """
+
+    def __init__(self, connection: NatsConnection, peer: str, links: MutableMapping[str, Any]) -> None:
         settings = connection.settings
         self.peer = peer
         self.address = connection.address(self)
         self.dead = False
-        self._connection = connection
+        self._connection, self._links = connection, links
+        links[peer] = self
         self._sender = nats_wire.Sender()
         self._receiver = nats_wire.Receiver(connection.halves)
         self._heard = True
@@ -54,6 +60,9 @@ class LinkEnd:
     def ended(self, why: str) -> None:
         """The link is dead; tell the streams."""
         raise NotImplementedError
+
+    def block(self, blocked: bool) -> None:
+        """NATS takes nothing now, or takes more again."""
 
     @property
     def busy(self) -> bool:
@@ -84,13 +93,10 @@ class LinkEnd:
                 self.deliver(payload)
         except nats_wire.PeerEndedError as error:
             self.fail(str(error), tell=False)
-            return
         except nats_wire.WireError as error:
             self.fail(str(error))
-            return
         except msgspec.MsgspecError as error:
             self.fail(f"corrupt frame: {error}")
-            return
         if receiver.asked:
             receiver.asked = False
             if not self.busy and not self.dead:  # who is busy gives signs of life anyway
@@ -105,6 +111,8 @@ class LinkEnd:
             self._connection.publish(self.peer, nats_wire.end(why), self.address)
         self._connection.release(self.address)
         self._receiver.drop()
+        if self._links.get(self.peer) is self:
+            del self._links[self.peer]
         if self.streams:
             # a place where nobody was ever heard may just have been asked whether somebody is there
             level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG

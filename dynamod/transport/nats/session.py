@@ -4,7 +4,9 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from dynamod.transport.waiting import comes
 
 from . import client as nats_client
 from .settings import NatsSettings
@@ -12,6 +14,8 @@ from .settings import NatsSettings
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+
+    from .connection import NatsConnection
 
 log = logging.getLogger("dynamod.transport")
 
@@ -22,26 +26,10 @@ ATTEMPT_LIMIT = 10.0
 """Seconds without any attempt to connect after which the client is taken for stuck."""
 
 
-class Owner(Protocol):
-    """Who uses the connection."""
-
-    def came_up(self, client: "Client") -> None:
-        """NATS is there, and knows of all subscriptions."""
-
-    def went_down(self) -> None:
-        """NATS is not there (any more); told at least once per loss."""
-
-    def slow(self, subject: str, reply: str) -> None:
-        """A message for `subject` was dropped because nobody took it in time."""
-
-    async def write(self, client: "Client") -> None:
-        """Send through `client` until cancelled."""
-
-
 class Keeper:
     """Runs sessions for ever. A session is one client; it ends when the client is of no use any more."""
 
-    def __init__(self, settings: NatsSettings, name: str, owner: Owner) -> None:
+    def __init__(self, settings: NatsSettings, name: str, owner: "NatsConnection") -> None:
         self.settings = settings
         self.servers = ", ".join(settings.servers)
         self.client: Client | None = None
@@ -92,10 +80,7 @@ class Keeper:
         """End for good, within 3 s."""
         self._closing = True
         self.end()
-        try:
-            async with asyncio.timeout(3.0):
-                await self.stopped.wait()
-        except TimeoutError:
+        if not await comes(self.stopped, 3.0):
             log.warning("the connection to NATS did not close in time")
 
     def look(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from dynamod.message.errors import UserError
+from dynamod.transport.credentials import readable_file, tls_files, user_and_password
 
 _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls)://)?(?:(?P<user>[^\s:/@]*)(?::(?P<password>[^\s/@]*))?@)?"
@@ -64,19 +65,13 @@ class NatsSettings:
         if importlib.util.find_spec("nats") is None:
             raise UserError("NATS_SERVER is set, but the library nats-py is not installed", "pip install nats-py")
         parsed = [_server(text) for text in texts]
-        ca, cert, key = (_file(env, name) for name in ("NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY"))
-        if (cert is None) != (key is None):
-            missing = "NATS_TLS_KEY" if key is None else "NATS_TLS_CERT"
-            raise UserError(f"{missing} is not set", "a client certificate needs its key: set both or neither")
+        ca, cert, key = tls_files(env, "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY")
         tls = bool(ca or cert) or any(match["scheme"] == "tls" for match in parsed)
         scheme = "tls" if tls else "nats"
         servers = dict.fromkeys(f"{scheme}://{match['host']}:{match['port'] or 4222}" for match in parsed)
-        username, password = env.get("NATS_AUTH_USERNAME", ""), env.get("NATS_AUTH_PASSWORD", "")
+        username, password = user_and_password(env, "NATS_AUTH")
         token, nkey = env.get("NATS_AUTH_TOKEN", ""), env.get("NATS_AUTH_NKEY", "").strip()
-        file = _file(env, "NATS_AUTH_CREDENTIALS_FILE")
-        if bool(username) != bool(password):
-            missing = "NATS_AUTH_PASSWORD" if username else "NATS_AUTH_USERNAME"
-            raise UserError(f"{missing} is not set", "a user needs a password: set both or neither")
+        file = readable_file(env, "NATS_AUTH_CREDENTIALS_FILE")
         if nkey or file:
             _check_nkeys(nkey)
         names = {
@@ -133,19 +128,6 @@ def _server(text: str) -> re.Match[str]:
             "write nats://host:4222 or tls://host:4222, several with commas between them",
         )
     return match
-
-
-def _file(env: Mapping[str, str], name: str) -> Path | None:
-    text = env.get(name, "")
-    if not text:
-        return None
-    path = Path(text).expanduser()
-    try:
-        with path.open("rb"):
-            pass
-    except OSError as error:
-        raise UserError(f"{name}: cannot read {path}: {error.strerror}", "give the path of an existing file") from None
-    return path
 
 
 def _check_nkeys(seed: str) -> None:

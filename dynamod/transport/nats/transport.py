@@ -1,4 +1,4 @@
-"""The post between nodes: each worker process receives at one subject of NATS, each pair of processes has a link.
+"""The transport between nodes: each worker process receives at one subject of NATS, each pair of processes has a link.
 
 An ingress sends to the worker's subject with the link's address as reply; the worker answers there, with an address of
 its own as reply. So NATS tells both ends at once when nobody receives any more ("no responders"). What NATS does not
@@ -11,12 +11,10 @@ import asyncio
 import logging
 import re
 
-import msgspec
-
 from dynamod.message.discovery import Instance
-from dynamod.message.worker import Cancel, Credit, Open, Request, ToWorker
+from dynamod.message.worker import Request
 from dynamod.transport.base import Outbound, Receive, Sink
-from dynamod.transport.inbox import Inbox, InboxStatistics
+from dynamod.transport.inbox import Inbox, InboxStatistics, InboxStream
 from dynamod.transport.outbox import Outbox, OutboxStatistics
 
 from . import wire as nats_wire
@@ -24,8 +22,6 @@ from .connection import NatsConnection
 from .link import LinkEnd, LinkStatistics
 
 log = logging.getLogger("dynamod.transport")
-
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
 
 
 def instance_subject(namespace: str, component: str, endpoint: str, instance_id: int) -> str:
@@ -38,19 +34,20 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-class WorkerLink(LinkEnd):
+class _WorkerLink(LinkEnd):
     """A worker's end of a link to one ingress process."""
 
-    def __init__(self, server: "NatsServer", connection: NatsConnection, peer: str) -> None:
-        super().__init__(connection, peer)
-        self._server = server
+    def __init__(
+        self, connection: NatsConnection, peer: str, links: "dict[str, _WorkerLink]", receive: Receive
+    ) -> None:
+        super().__init__(connection, peer, links)
+        self._receive = receive
         self._idle_limit *= 2  # the ingress forgets first, so that it never sends on a link that is unknown here
         self.outbox = Outbox(self.send)
-        self.outbox.block(connection.blocked)
+        self.block(connection.blocked)
 
     @property
     def streams(self) -> int:
-        """Open streams."""
         return len(self.outbox.streams)
 
     @property
@@ -59,21 +56,12 @@ class WorkerLink(LinkEnd):
         return bool(self.outbox.streams) or self.outbox.statistics().waiting > 0
 
     def deliver(self, payload: bytes) -> None:
-        """Take a whole payload."""
-        message: ToWorker = _to_worker.decode(payload)
-        match message:
-            case Open(stream, endpoint, request):
-                self._server.receive(endpoint, request, self.outbox.reply(stream))
-            case Cancel(stream):
-                reply = self.outbox.streams.get(stream)
-                if reply is not None:
-                    reply.cancel()
-            case Credit(frames):
-                self.outbox.credit(frames)
+        self.outbox.take(payload, self._receive)
+
+    def block(self, blocked: bool) -> None:
+        self.outbox.block(blocked)
 
     def ended(self, why: str) -> None:
-        """The link has ended: open streams are lost."""
-        self._server.forget(self.peer)
         self.outbox.close()
 
 
@@ -84,11 +72,10 @@ class NatsServer:
         self.subject = subject
         self.receive = receive
         self._connection = connection
-        self._links: dict[str, WorkerLink] = {}  # by the ingress's address
+        self._links: dict[str, _WorkerLink] = {}  # by the ingress's address
 
     async def start(self) -> None:
         """Begin to receive; when NATS is not there yet, as soon as it is."""
-        self._connection.listen(self)
         await self._connection.subscribe(self.subject, self._arrived)
 
     def _arrived(self, message: bytes, reply: str) -> None:
@@ -99,50 +86,20 @@ class NatsServer:
                 return
         link.take(message)
 
-    def _new(self, message: bytes, reply: str) -> WorkerLink | None:
+    def _new(self, message: bytes, reply: str) -> _WorkerLink | None:
         """A link begins with its message 1; anything else is of a link that has ended here, or of a stranger."""
         try:
-            kind, number = nats_wire.kind_and_number(message)
+            kind, _, number = nats_wire.header(message)
         except nats_wire.WireError as error:
             log.warning("NATS: refused a message at %s: %s", self.subject, error)
             if reply:
                 self._connection.publish(reply, nats_wire.end(str(error)), "")
             return None
         if reply and kind == nats_wire.DATA and number == 1:
-            link = self._links[reply] = WorkerLink(self, self._connection, reply)
-            return link
+            return _WorkerLink(self._connection, reply, self._links, self.receive)
         if reply:
             self._connection.refuse(message, reply, "the worker does not know this link (any more)")
         return None
-
-    def forget(self, address: str) -> None:
-        """The link of that ingress address has ended."""
-        self._links.pop(address, None)
-
-    def tick(self) -> None:
-        """Once per `alive` seconds: let each link show a sign of life and look at its peer."""
-        for link in list(self._links.values()):
-            link.tick()
-
-    def down(self, why: str) -> None:
-        """The connection to NATS is lost for good."""
-        for link in list(self._links.values()):
-            link.fail(why, tell=False)
-
-    def block(self, blocked: bool) -> None:
-        """NATS cannot take more now, or can again."""
-        for link in list(self._links.values()):
-            link.outbox.block(blocked)
-
-    def flush(self) -> None:
-        """Send what the current engine step has produced without waiting for the end of the loop's turn."""
-        for link in list(self._links.values()):
-            link.outbox.flush()
-
-    @property
-    def streams(self) -> int:
-        """Streams open now."""
-        return sum(link.streams for link in self._links.values())
 
     def statistics(self) -> list[OutboxStatistics]:
         """A snapshot of each destination."""
@@ -157,41 +114,24 @@ class NatsServer:
         await self._connection.unsubscribe(self.subject)
         for link in list(self._links.values()):
             link.fail("the worker is stopping")
-        self._connection.leave(self)
 
 
-class IngressLink(LinkEnd):
+class _IngressLink(LinkEnd):
     """An ingress's end of a link to one worker process."""
 
-    def __init__(self, transport: "NatsTransport", connection: NatsConnection, peer: str) -> None:
-        super().__init__(connection, peer)
-        self._transport = transport
+    def __init__(self, connection: NatsConnection, peer: str, links: "dict[str, _IngressLink]") -> None:
+        super().__init__(connection, peer, links)
         self.inbox = Inbox(self.send)
 
     @property
     def streams(self) -> int:
-        """Open streams."""
         return len(self.inbox)
 
     def deliver(self, payload: bytes) -> None:
-        """Take a whole payload."""
         self.inbox.frame(payload)
 
     def ended(self, why: str) -> None:
-        """The link has ended: open streams are lost."""
-        self._transport.ended(self)
         self.inbox.lost(why)
-
-
-class _Stream:
-    __slots__ = ("_link", "_number")
-
-    def __init__(self, link: IngressLink, number: int) -> None:
-        self._link, self._number = link, number
-
-    def cancel(self) -> None:
-        """Tell the worker that the reader has left; the sink is called no more."""
-        self._link.inbox.cancel(self._number)
 
 
 class NatsTransport:
@@ -200,20 +140,17 @@ class NatsTransport:
     Without a connection to NATS for longer than `patience` seconds a request is `lost` at once; within them it waits.
     """
 
-    name = "nats"
-
     def __init__(self, connection: NatsConnection) -> None:
         self._connection = connection
-        self._links: dict[str, IngressLink] = {}
-        connection.listen(self)
+        self._links: dict[str, _IngressLink] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Send `request` to the instance. Failure is told to `sink.lost`."""
         subject = instance.transport["nats"]
         link = self._links.get(subject)
         if link is None:
-            link = self._links[subject] = IngressLink(self, self._connection, subject)
-        stream = _Stream(link, link.inbox.open(instance.path, request, sink))
+            link = _IngressLink(self._connection, subject, self._links)
+        stream = InboxStream(link.inbox, link.inbox.open(instance.path, request, sink))
         if not self._connection.accepting:
             why = f"no connection to NATS at {self._connection.servers}"
             asyncio.get_running_loop().call_soon(link.fail, why, False)
@@ -224,24 +161,6 @@ class NatsTransport:
         link = self._links.get(subject)
         if link is not None:
             link.fail("the worker is gone")
-
-    def ended(self, link: IngressLink) -> None:
-        """The link is dead: the next request makes a new one."""
-        if self._links.get(link.peer) is link:
-            del self._links[link.peer]
-
-    def tick(self) -> None:
-        """Once per `alive` seconds: let each link show a sign of life and look at its peer."""
-        for link in list(self._links.values()):
-            link.tick()
-
-    def down(self, why: str) -> None:
-        """The connection to NATS is lost for good."""
-        for link in list(self._links.values()):
-            link.fail(why, tell=False)
-
-    def block(self, blocked: bool) -> None:
-        """NATS cannot take more now, or can again."""
 
     def statistics(self) -> dict[str, InboxStatistics]:
         """A snapshot of each link, by subject."""
@@ -255,4 +174,3 @@ class NatsTransport:
         """Close all connections."""
         for link in list(self._links.values()):
             link.fail("the reader has left")
-        self._connection.leave(self)

@@ -74,15 +74,15 @@ def end(why: str) -> bytes:
     return HEADER.pack(VERSION, END, 0, 0) + why.encode()
 
 
-def kind_and_number(message: bytes) -> tuple[int, int]:
-    """Kind and sequence number of a message. Raises WireError for what is no message of ours."""
+def header(message: bytes) -> tuple[int, int, int]:
+    """Kind, length of the whole payload and sequence number. Raises WireError for what is no message of ours."""
     try:
-        version, kind, _, number = HEADER.unpack_from(message)
+        version, kind, length, number = HEADER.unpack_from(message)
     except struct.error:
-        raise WireError("the connection brought something that is no message") from None
+        raise WireError("corrupt message: too short") from None
     if version != VERSION:
         raise WireError(f"the other end speaks version {version} of the protocol over NATS, this one {VERSION}")
-    return kind, number
+    return kind, length, number
 
 
 class Receiver:
@@ -102,12 +102,9 @@ class Receiver:
         Raises WireError when messages were lost or are corrupt, PeerEndedError when the other end closed the link.
         The receiver is of no use afterwards.
         """
-        try:
-            version, kind, length, number = HEADER.unpack_from(message)
-        except struct.error:
-            raise WireError("corrupt message: too short") from None
-        if version != VERSION or kind != DATA:
-            self._sign(message)
+        kind, length, number = header(message)
+        if kind != DATA:
+            self._sign(kind, number, message)
             return None
         expected = self.sequence + 1
         if number != expected:
@@ -140,8 +137,7 @@ class Receiver:
         self.drop()
         return payload
 
-    def _sign(self, message: bytes) -> None:
-        kind, number = kind_and_number(message)
+    def _sign(self, kind: int, number: int, message: bytes) -> None:
         if kind == END:
             raise PeerEndedError(message[HEADER.size :].decode(errors="replace") or "the other end closed the link")
         if kind not in (ALIVE, ECHO):

@@ -1,0 +1,113 @@
+"""The transports of a process: local, unix, and NATS from the moment at which the daemon names a server."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from dynamod.discovery.keys import EXITED
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import UserError
+from dynamod.message.node import Welcome
+from dynamod.message.worker import Request
+from dynamod.transport.base import Outbound, Receive, Sink
+from dynamod.transport.local import LocalTransport
+from dynamod.transport.unix import UnixTransport
+
+if TYPE_CHECKING:
+    from dynamod.transport.nats.connection import NatsConnection
+    from dynamod.transport.nats.transport import NatsServer, NatsTransport
+
+log = logging.getLogger("dynamod.daemon")
+
+READY = 2.0
+"""Seconds that a worker waits for NATS before it is announced without: it can be reached as soon as NATS is there."""
+
+
+class _Nowhere:
+    def cancel(self) -> None:
+        pass
+
+
+class TransportSelector:
+    """Picks the transport that reaches an instance, and takes requests of other nodes.
+
+    `server`: where this process takes requests of its node; `receive` gets all requests. `connection`, `nats`: to other
+    nodes, None when there are none. `servers`: what takes requests of other nodes, by subject.
+    """
+
+    def __init__(
+        self, name: str, server: str, receive: Receive, spawn: Callable[[Coroutine[Any, Any, None], str], Any]
+    ) -> None:
+        self._name, self._server, self._receive, self._spawn = name, server, receive, spawn
+        self._local = LocalTransport(receive)
+        self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to
+        self.node = ""
+        self.unix = UnixTransport(spawn)
+        self.connection: NatsConnection | None = None
+        self.nats: NatsTransport | None = None
+        self.servers: dict[str, NatsServer] = {}
+
+    def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
+        """Send `request` to the instance. Failure is told to `sink.lost`."""
+        path = instance.transport.get("unix", "")
+        if path == self._server:
+            return self._local.open(instance, request, sink)
+        subject = instance.transport.get("nats")
+        if subject is None or (instance.node == self.node and self.unix.reaches(path)):
+            return self.unix.open(instance, request, sink)
+        if self.nats is None:
+            asyncio.get_running_loop().call_soon(sink.lost, f"node {instance.node} is only reached over NATS")
+            return _Nowhere()
+        self._subjects[instance.instance_id] = subject
+        return self.nats.open(instance, request, sink)
+
+    def exited(self, key: str, value: bytes | None) -> None:
+        """A process of another node is gone, which NATS would tell later."""
+        if value is not None and self.nats is not None:
+            subject = self._subjects.pop(int(key.removeprefix(EXITED), 16), None)
+            if subject is not None:
+                self.nats.forget(subject)
+
+    def welcome(self, message: Welcome) -> None:
+        """The daemon has said how other nodes are reached; what a later daemon says changes nothing any more."""
+        self.node = message.node
+        if self.connection is not None or not message.cluster:
+            return
+        from dynamod.transport.nats.connection import NatsConnection
+        from dynamod.transport.nats.settings import NatsSettings
+        from dynamod.transport.nats.transport import NatsTransport
+
+        try:
+            settings = NatsSettings.from_environment(message.cluster)
+            if settings is None:
+                return
+            connection = NatsConnection(settings, self._spawn, self._name)
+            connection.start()
+        except UserError as error:
+            log.error("other nodes cannot be reached: %s", error.line())
+            return
+        self.connection, self.nats = connection, NatsTransport(connection)
+
+    async def serve(self, subject: str) -> str:
+        """Take requests of other nodes at a subject; returns it, or nothing when this node is alone."""
+        if self.connection is None:
+            return ""
+        if subject not in self.servers:
+            from dynamod.transport.nats.transport import NatsServer
+
+            server = self.servers[subject] = NatsServer(self.connection, subject, self._receive)
+            try:
+                async with asyncio.timeout(READY):
+                    await server.start()
+            except TimeoutError:
+                log.warning("NATS is slow to take the subscription to %s", subject)
+            if not await self.connection.ready(READY):
+                log.warning("NATS does not answer yet; other nodes reach this worker when it does")
+        return subject
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for transport in (self.unix, self.nats, *self.servers.values(), self.connection):
+            if transport is not None:
+                await transport.close()
