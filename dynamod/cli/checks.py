@@ -18,6 +18,7 @@ from dynamod.actor import Actor, System
 from dynamod.daemon.cluster import Cluster, cluster_of
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
+from dynamod.discovery.records import decoded
 from dynamod.discovery.view import disagree
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
@@ -312,4 +313,5 @@ async def _ask(path: str) -> Known:
 
 
 def _read(prefix: str, items: Mapping[str, bytes], kind: type[T]) -> dict[str, T]:
-    return {key.removeprefix(prefix): msgspec.json.decode(value, type=kind) for key, value in items.items()}
+    found = {key.removeprefix(prefix): decoded(key, value, kind) for key, value in items.items()}
+    return {place: record for place, record in found.items() if record is not None}

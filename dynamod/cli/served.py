@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, INSTANCES
+from dynamod.discovery.records import decoded
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.runtime.components.served import SERVED, ServedModel
 
@@ -42,10 +41,11 @@ class Models:
 
     def _take(self, prefix: str, key: str, value: bytes | None) -> None:
         found, place = self._found[prefix], key.removeprefix(prefix)
-        if value is None:
+        new = decoded(key, value, KINDS[prefix]) if value is not None else None
+        if new is None:
             found.pop(place, None)
         else:
-            new, served = msgspec.json.decode(value, type=KINDS[prefix]), self._served()
+            served = self._served()
             found[place] = new
             if prefix == SERVED and (new.type, new.model) not in served:
                 self._added(new)

@@ -1,11 +1,7 @@
 """What every registry offers to processes."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
-
-import msgspec
-
-T = TypeVar("T")
+from typing import Protocol
 
 Watcher = Callable[[str, bytes | None], None]
 """Told of each key under the watched prefix: what stands there at first, then every change; None means deleted."""
@@ -34,15 +30,3 @@ class Registry(Protocol):
 
     def watch(self, prefix: str, watcher: Watcher) -> None:
         """Call `watcher` for every key under `prefix`, now and on each change."""
-
-
-def keep(table: dict[str, T], kind: type[T]) -> Watcher:
-    """A watcher that keeps what stands under a prefix, by key. Values are JSON of `kind`."""
-
-    def watcher(key: str, value: bytes | None) -> None:
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = msgspec.json.decode(value, type=kind)
-
-    return watcher

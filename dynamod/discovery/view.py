@@ -12,11 +12,9 @@ from dynamod.message.discovery import Instance, ModelCard
 
 from .base import Registry
 from .keys import CARDS, EXITED, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
+from .records import decoded
 
 log = logging.getLogger("dynamod.registry")
-
-_instance = msgspec.json.Decoder(Instance)
-_card = msgspec.json.Decoder(ModelCard)
 
 _Group = tuple[str, tuple[str, str, str] | None, str | None]
 """Model, what its cards must have in common, pool."""
@@ -212,17 +210,13 @@ class View:
         self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
 
     def _instance_changed(self, key: str, value: bytes | None) -> None:
-        old = self._by_key.pop(key, None)
+        old, new = self._by_key.pop(key, None), None
         if value is not None:
-            try:
-                new = _instance.decode(value)
-            except msgspec.MsgspecError as error:
-                log.warning("ignored a broken instance record at %s: %s", key, error)
-                self._revise(key.removeprefix(INSTANCES))
-                return
+            new = decoded(key, value, Instance)
+        if new is not None:
             self._by_key[key] = new
             self._instances.setdefault(new.path, {})[new.instance_id] = new
-        elif old is not None:
+        if old is not None and (new is None or (new.path, new.instance_id) != (old.path, old.instance_id)):
             self._instances[old.path].pop(old.instance_id, None)
             if not self._instances[old.path]:
                 del self._instances[old.path]
@@ -232,12 +226,7 @@ class View:
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)
         old = self._cards.pop(place, None)
-        new: ModelCard | None = None
-        if value is not None:
-            try:
-                new = _card.decode(value)
-            except msgspec.MsgspecError as error:
-                log.warning("ignored a broken model card at %s: %s", key, error)
+        new = decoded(key, value, ModelCard) if value is not None else None
         before = self.models()
         if old is not None:
             self._models[old.name].pop(place, None)

@@ -1,10 +1,16 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 EngineKind = Literal["tokens", "text"]
+
+Word = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]+\Z")]
+"""A name. It is shown in terminals, logs and metrics, so it has no control characters."""
+Label = Annotated[str, Meta(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]*\Z")]
+Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -13,16 +19,16 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
     `pool`: which phase of a request it is for; the empty one has the ordinary workers, which do all of it.
     """
 
-    namespace: str
-    component: str
-    endpoint: str
-    instance_id: int
-    transport: dict[str, str]
+    namespace: Word
+    component: Word
+    endpoint: Word
+    instance_id: Annotated[int, Meta(ge=0)]
+    transport: dict[str, Label]
     state: Literal["ready", "draining"] = "ready"
-    node: str = ""
-    pid: int = 0
-    process: str = ""
-    pool: str = ""
+    node: Label = ""
+    pid: Count = 0
+    process: Label = ""
+    pool: Label = ""
 
     @property
     def path(self) -> str:
@@ -54,16 +60,16 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens; sent with each request so that a mismatch is seen.
     """
 
-    name: str
+    name: Word
     kind: EngineKind = "tokens"
-    types: tuple[str, ...] = ("chat", "completions")
+    types: tuple[Word, ...] = ("chat", "completions")
     path: str = ""
     config_path: str = ""
-    context_length: int = 0
-    kv_cache_block_size: int = 16
-    migration_limit: int = 3
-    eos_token_ids: tuple[int, ...] = ()
-    bos_token_id: int | None = None
+    context_length: Count = 0
+    kv_cache_block_size: Annotated[int, Meta(ge=1, le=2**20)] = 16
+    migration_limit: Annotated[int, Meta(ge=0, le=1023)] = 3
+    eos_token_ids: tuple[Count, ...] = ()
+    bos_token_id: Count | None = None
     sampling_defaults: dict[str, float] = {}
     mdc_sum: str = ""
     created: int = 0

@@ -12,9 +12,10 @@ import msgspec
 
 from dynamod.actor import Ref, System
 from dynamod.actor.inspect import inspect_system
-from dynamod.discovery.base import Watcher, keep
+from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, EXITED, STATIC, Address, card_key, instance_key, place_of, static_key
 from dynamod.discovery.link import LinkRegistry
+from dynamod.discovery.records import keep
 from dynamod.discovery.view import View, disagree
 from dynamod.engine.base import Job
 from dynamod.http.metrics import Metrics

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any, Self
 from weakref import WeakSet
 
-from dynamod.discovery.base import keep
 from dynamod.discovery.keys import CARDS, STATIC, Address, card_key, place_of
+from dynamod.discovery.records import keep
 from dynamod.engine.python.context import Context
 from dynamod.engine.python.plain import plain
 from dynamod.message.discovery import Instance, ModelCard

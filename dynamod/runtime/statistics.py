@@ -14,6 +14,7 @@ import msgspec
 
 from dynamod.actor import ActorError, Ref, System
 from dynamod.actor.inspect import reports
+from dynamod.discovery import records
 from dynamod.http.metrics import HttpStatistics
 from dynamod.http.metrics import families as http_families
 from dynamod.http.metrics import statistics as http_statistics
@@ -86,6 +87,7 @@ def system_rows(system: System) -> Iterator[Row]:
     """The actors of a process: what the kernel counts for each, and what it counts itself in `statistics()`."""
     whole = system.statistics()
     yield f"{PREFIX}system", {}, whole
+    yield f"{PREFIX}records", {}, records.statistics()
     for kind, count in whole.dead_letters.items():
         yield PREFIX.rstrip("_"), {"message": kind}, DeadLetters(count)
     for report in reports(system):

@@ -6,8 +6,8 @@ import logging
 import msgspec
 
 from dynamod.actor import Reason
-from dynamod.discovery.base import keep
 from dynamod.discovery.keys import CARDS, STATIC, Address, place_of
+from dynamod.discovery.records import keep
 from dynamod.discovery.view import View
 from dynamod.graph.typed import given, validate
 from dynamod.ingress.dispatcher import Dispatcher

@@ -1,0 +1,91 @@
+"""Values of the registry that are not ours, newer, or absurd: skipped, counted, said once."""
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynamod.discovery.keys import card_key, exited_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.records import decoded, keep, statistics
+from dynamod.discovery.view import View
+from dynamod.message.discovery import Instance, ModelCard
+
+GOOD = msgspec.to_builtins(ModelCard("m", kv_cache_block_size=64))
+ONE = Instance("n", "c", "e", 7, {})
+
+FOREIGN = b'{"display_name":"Qwen/Qwen3-0.6B","slug":"qwen_qwen3-0_6b","model_info":{"hf_config_json":"nats://x"}}'
+
+ABSURD: list[dict[str, Any]] = [
+    {"name": ""},
+    {"name": "x" * 300},
+    {"name": "a\x1b[2Jb"},
+    {"name": "a\nb"},
+    {"name": 3},
+    {"kv_cache_block_size": 0},
+    {"kv_cache_block_size": -16},
+    {"context_length": -1},
+    {"context_length": 10**30},
+    {"migration_limit": 10**6},
+    {"eos_token_ids": [10**12]},
+    {"types": [""]},
+    {"kind": "images"},
+]
+
+
+@pytest.mark.parametrize("change", ABSURD, ids=str)
+def test_a_card_with_absurd_fields_is_no_card(change: dict[str, Any]) -> None:
+    value = msgspec.json.encode({**GOOD, **change})
+    assert decoded(f"v1/mdc/{change}", value, ModelCard) is None
+    assert decoded("v1/mdc/good", msgspec.json.encode(GOOD), ModelCard) is not None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*GOOD, *msgspec.to_builtins(ONE)]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=200) | st.just(FOREIGN) | JSON.map(msgspec.json.encode))
+def test_no_value_raises(value: bytes) -> None:
+    for kind in (Instance, ModelCard):
+        found = decoded("v1/some/key", value, kind)
+        assert found is None or isinstance(found, kind)
+
+
+def test_a_newer_card_with_more_fields_is_a_card() -> None:
+    assert decoded("k", msgspec.json.encode({**GOOD, "new": {"a": 1}}), ModelCard) is not None
+
+
+def test_the_same_value_is_said_once_and_counted_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    table: dict[str, ModelCard] = {}
+    watcher, before = keep(table, ModelCard), statistics().ignored
+    watcher("v1/mdc/x", msgspec.json.encode(GOOD))
+    for value in (FOREIGN, FOREIGN, b"{}"):
+        watcher("v1/mdc/x", value)
+        assert table == {}
+    assert statistics().ignored == before + 3
+    assert caplog.text.count("v1/mdc/x") == 2
+
+
+def test_a_view_lives_through_them_and_forgets_what_stood_there() -> None:
+    registry = MemoryRegistry(random.Random(0))
+    view, lease = View(registry), registry.grant()  # type: ignore[arg-type]
+    good = msgspec.json.encode(ONE), msgspec.json.encode(GOOD)
+    for key, value in zip((instance_key(ONE), card_key(ONE)), good, strict=True):
+        registry.put(key, value, lease)
+    registry.put(f"{exited_key(1)}/nonsense", b"\xff", lease)
+    assert [one.instance_id for one in view.serving("m")] == [7]
+    for key, value in zip((instance_key(ONE), card_key(ONE)), good, strict=True):
+        registry.put(key, FOREIGN, lease)
+        assert view.serving("m") == []
+        registry.put(key, value, lease)
+        assert [one.instance_id for one in view.serving("m")] == [7]
+    registry.put(instance_key(ONE), b"[]", lease)
+    assert (view.all_instances(), dict(view.instances(ONE.path))) == ([], {})
