@@ -46,9 +46,7 @@ def run(argv: Sequence[str]) -> int:
     )
     p.add_argument("--config", "-c", metavar="FILE", help=f"default {CONFIG}, if it is there")
     p.add_argument("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
-    p.add_argument(
-        "--state-dir", metavar="FOLDER", help="where handed-over graphs are kept (default: $STATE_DIRECTORY)"
-    )
+    p.add_argument("--state-dir", metavar="FOLDER", help="of handed-over graphs (default: $STATE_DIRECTORY)")
     p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")

@@ -173,9 +173,8 @@ class Commands:
         answers = await self._asked(processes, "explain", ASK, {"request": request})
         found = [decision for answer in answers.values() if isinstance(answer, list) for decision in answer]
         if not found:
-            raise UnknownName(
-                f"no decision is known for request '{request}'", "an ingress process keeps those of its last 1,000"
-            )
+            hint = "an ingress process keeps those of its last 1,000"
+            raise UnknownName(f"no decision is known for request '{request}'", hint)
         return sorted(found, key=lambda decision: decision["at"])
 
     async def _asked(
