@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,8 +71,12 @@ def run(argv: Sequence[str]) -> int:
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
-    reload = reloader(lambda: _configured(read_settings(flags.config), file))
-    return boot(Options(path, wanted, reload=reload, changed=lambda node: keep(state, node)))
+
+    def prepare(node: "Node") -> None:
+        node.graphs_changed = partial(keep, state, node)
+        node.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
+
+    return boot(Options(path, wanted, prepare=prepare))
 
 
 def read_settings(file: str | None) -> dict[str, Any]:
