@@ -94,9 +94,8 @@ class Control:
         command = request.match_info["command"]
         if not self._may_change(request):
             return _error(403, f"user {_peer(request)[0]} may not {command}", "ask the owner of the daemon, or root")
-        text = await request.text()
         try:
-            arguments = json.loads(text) if text.strip() else {}
+            arguments = json.loads((await request.text()).strip() or "{}")
         except ValueError as error:
             return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
         if not isinstance(arguments, dict):
