@@ -54,11 +54,9 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        commands = {
-            "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
-            "post": [f"/v1/{v}" for v in sorted(CHANGING)],
-        }
-        return web.json_response({"version": __version__, **commands})
+        get = [f"/v1/{name}" for name in (*READING, "metrics", "requests/{id}/decision")]
+        post = [f"/v1/{name}" for name in sorted(CHANGING)]
+        return web.json_response({"version": __version__, "get": get, "post": post})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         command = request.match_info["command"]
