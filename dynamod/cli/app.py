@@ -69,7 +69,7 @@ def _version(value: bool) -> None:
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="print the version")
+        bool, typer.Option("--version", "-V", callback=_version, is_eager=True, help="print it")
     ] = False,
 ) -> None:
     """Serve LLMs from graphs of supervised components, and control the daemon that runs them."""
@@ -191,7 +191,7 @@ app.command(
 @app.command(epilog=examples("dynamo stop agg", "dynamo stop"))
 def stop(
     graph: Annotated[
-        str | None, typer.Argument(help="graph; default: the whole daemon", autocompletion=complete.graphs)
+        str | None, typer.Argument(help="default: the daemon itself", autocompletion=complete.graphs)
     ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,

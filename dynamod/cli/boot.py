@@ -6,7 +6,7 @@ import importlib.util
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,15 +29,14 @@ log = logging.getLogger("dynamod.daemon")
 class Options:
     """How a daemon runs. `ephemeral`: it ends with its last session; `first` is the connection of the first one.
 
-    `changed` is called whenever a graph has come or gone after the start, `reload` on SIGHUP.
+    `prepare` is called when the wanted graphs have been started.
     """
 
     path: Path
     wanted: Sequence[Wanted] = ()
     ephemeral: bool = False
     first: socket.socket | None = None
-    reload: Callable[[Node, float], Awaitable[None]] | None = None
-    changed: Callable[[Node], None] | None = None
+    prepare: Callable[[Node], None] = lambda _node: None
 
 
 def run(options: Options) -> int:
@@ -69,14 +68,11 @@ async def _live(options: Options) -> None:
         try:
             for wanted in options.wanted:
                 await _start(node, wanted)
-            if (changed := options.changed) is not None:
-                node.graphs_changed = lambda: changed(node)
+            options.prepare(node)
             node.context.task(_say_ready(node), "watch graphs")
             if notifier.watchdog_interval:
                 node.context.task(_watchdog(node, notifier, notifier.watchdog_interval), "watchdog")
             notifier.ready(_status(node))
-            if (reload := options.reload) is not None:
-                node.reload = lambda finish: reload(node, finish)
             node.context.task(reloads(hangup, partial(_reload, node, notifier), log), "reload")
             await node.stopped.wait()
         finally:

@@ -234,8 +234,7 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
                 await transport.connection.ready(2.0)
             first: dict[str, tuple[str, ModelCard]] = {}
             for place, card in sorted(known.cards.items()):
-                instance = known.instances.get(place)
-                if instance is None:
+                if (instance := known.instances.get(place)) is None:
                     continue
                 who = f"{instance.process or place} on {instance.node} ({card.name})"
                 other, known_card = first.setdefault(card.name, (who, card))

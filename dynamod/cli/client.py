@@ -1,9 +1,10 @@
 """The command line's side of the control socket: one request per verb, by the standard library alone."""
 
-import http.client
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -15,15 +16,15 @@ from dynamod.runtime.paths import socket_candidates
 TIMEOUT = 5.0
 
 
-class _Unix(http.client.HTTPConnection):
+class _Unix(HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("dynamod", timeout=timeout)
-        self._path = path
+        self.path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        self.sock.connect(str(self.path))
 
 
 class Control:
@@ -47,49 +48,47 @@ class Control:
     def follow(self, component: str, lines: int) -> Iterator[str]:
         """Log lines as they come, until the daemon ends."""
         query = urlencode({"follow": "1", "lines": lines, "component": component})
-        connection, response = self._open("GET", f"/v1/logs?{query}", None, None)
-        try:
+        with self._open("GET", f"/v1/logs?{query}", None, None) as response:
             while line := response.readline():
                 yield line.decode(errors="replace").rstrip("\n")
-        finally:
-            connection.close()
 
     def _answer(self, method: str, path: str, body: str | None, timeout: float) -> Any:
-        connection, response = self._open(method, path, body, timeout)
-        try:
+        with self._open(method, path, body, timeout) as response:
             return json.loads(response.read() or b"null")
-        finally:
-            connection.close()
 
-    def _open(
-        self, method: str, path: str, body: str | None, timeout: float | None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    @contextlib.contextmanager
+    def _open(self, method: str, path: str, body: str | None, timeout: float | None) -> Iterator[HTTPResponse]:
+        connection = self._connected()
+        connection.sock.settimeout(timeout)
+        where = f"the daemon at {connection.path}"
+        try:
+            connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+        except TimeoutError:
+            raise UserError(f"{where} did not answer in time", "see dynamo inspect") from None
+        except (OSError, HTTPException) as error:
+            raise UserError(f"{where} broke off: {error or type(error).__name__}") from None
+        with contextlib.closing(connection):
+            if response.status >= 400:
+                raise _error(response)
+            yield response
+
+    def _connected(self) -> _Unix:
         tried: list[str] = []
         for candidate in socket_candidates(self._explicit):
             connection = _Unix(candidate, TIMEOUT)
             try:
                 connection.connect()
+                return connection
             except PermissionError:
                 raise UserError(f"you may not use the daemon at {candidate}", "join its group, or use sudo") from None
             except OSError:
                 tried.append(str(candidate))
-                continue
-            connection.sock.settimeout(timeout)
-            try:
-                connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-                response = connection.getresponse()
-            except TimeoutError:
-                raise UserError(f"the daemon at {candidate} did not answer in time", "see dynamo inspect") from None
-            except (OSError, http.client.HTTPException) as error:
-                raise UserError(f"the daemon at {candidate} broke off: {error or type(error).__name__}") from None
-            if response.status >= 400:
-                raise _error(response)
-            return connection, response
         hint = "start one with dynamo serve or dynamod, or name its socket with --socket"
         raise UserError(f"no daemon is running (tried {', '.join(tried)})", hint, exit_code=3)
 
 
-def _error(response: http.client.HTTPResponse) -> UserError:
+def _error(response: HTTPResponse) -> UserError:
     text = response.read()
     try:
         error = json.loads(text)["error"]

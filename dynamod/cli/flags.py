@@ -90,9 +90,7 @@ def parser() -> Parser:
     add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
-    add(
-        "--request-template", metavar="FILE", help="JSON with model, temperature, max_completion_tokens of each request"
-    )
+    add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--dry-run", action="store_true", help="print the graph and exit")
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
     return p

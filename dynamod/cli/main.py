@@ -32,7 +32,7 @@ def _dynamo(argv: Sequence[str]) -> int:
     if argv and argv[-1] in ("--version", "-V") and len(argv) <= 2:  # `dynamo serve --version` too
         argv = ["--version"]
     if argv and argv[0] == "serve":
-        _attach(argv[1:], without=("--detach", "-d", "--dry-run"))
+        _attach(argv[1:], ("ingress", "worker"), ("--detach", "-d", "--dry-run"))
     from .app import run
 
     return run(argv)
@@ -49,7 +49,7 @@ def _dynamo_run(argv: Sequence[str]) -> int:
         worker_only = any(word.startswith("in=dyn") for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
-        _attach(argv, kinds, without=("--dry-run",))
+        _attach(argv, kinds, ("--dry-run",))
     from .run import run
 
     return run(argv)
@@ -62,9 +62,7 @@ def _frontend(argv: Sequence[str]) -> int:
     return run_frontend(argv)
 
 
-def _attach(
-    argv: Sequence[str], kinds: Sequence[str] = ("ingress", "worker"), *, without: Collection[str] = ()
-) -> None:
+def _attach(argv: Sequence[str], kinds: Sequence[str], without: Collection[str] = ()) -> None:
     """Reach or fork the daemon, which warms up component processes while this one reads its arguments and files."""
     if not {*without, "--help", "-h", "--version"} & set(argv):
         from .attach import attach_early

@@ -6,6 +6,7 @@
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,19 @@ FRONTEND_KEYS = {
 """Settings of the frontend, by the flags that give them."""
 ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
 MIGRATION = ("migration_limit", "migration_max_seq_len")
-ENGINE = ("model_config", "context_length", "kv_cache_block_size", "tensor_parallel_size", "base_gpu_id")
+ENGINE = (
+    "migration_limit",
+    "model_config",
+    "context_length",
+    "kv_cache_block_size",
+    "tensor_parallel_size",
+    "base_gpu_id",
+)
 """Flags that are called as their settings."""
+ARGV = (
+    *("model_name", "http_port", "tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank"),
+    *("model_config", "leader_addr", "extra_engine_args"),
+)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -158,7 +170,6 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         "model": arguments.model or None,
         "served_model_name": flags.model_name,
         **{name: getattr(flags, name) for name in ENGINE},
-        "migration_limit": flags.migration_limit if flags.migration_limit is not None else 3,
         "static": flags.static_worker or None,
         "endpoint": address.endpoint,
         "engine_args": engine_args,
@@ -175,21 +186,9 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
 
 def _argv(arguments: RunArguments) -> list[str]:
     """What a user's file finds in sys.argv, in the original's order: flags of ours, then what stands behind `--`."""
-    flags = arguments.flags
-    words = {
-        "--model-path": arguments.model or None,
-        "--model-name": flags.model_name,
-        "--http-port": flags.http_port,
-        "--tensor-parallel-size": flags.tensor_parallel_size,
-        "--base-gpu-id": flags.base_gpu_id,
-        "--num-nodes": flags.num_nodes,
-        "--node-rank": flags.node_rank,
-        "--model-config": flags.model_config,
-        "--leader-addr": flags.leader_addr or None,
-        "--extra-engine-args": flags.extra_engine_args,
-    }
-    said = [word for name, value in words.items() if value is not None for word in (name, str(value))]
-    return [*said, *arguments.rest]
+    words = {"model_path": arguments.model, **{name: getattr(arguments.flags, name) for name in ARGV}}
+    given = ((f"--{name.replace('_', '-')}", str(value)) for name, value in words.items() if value not in (None, ""))
+    return [*chain.from_iterable(given), *arguments.rest]
 
 
 def _spec(name: str, kind: str, config: Mapping[str, Any]) -> ServiceSpec:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,7 @@ def run(argv: Sequence[str]) -> int:
     )
     p.add_argument("--config", "-c", metavar="FILE", help=f"default {CONFIG}, if it is there")
     p.add_argument("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
-    p.add_argument(
-        "--state-dir", metavar="FOLDER", help="where handed-over graphs are kept (default: $STATE_DIRECTORY)"
-    )
+    p.add_argument("--state-dir", metavar="FOLDER", help="of handed-over graphs (default: $STATE_DIRECTORY)")
     p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")
@@ -72,8 +71,12 @@ def run(argv: Sequence[str]) -> int:
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
     log.info("dynamod %s, control socket %s, %d graphs", __version__, path, len(wanted))
-    reload = reloader(lambda: _configured(read_settings(flags.config), file))
-    return boot(Options(path, wanted, reload=reload, changed=lambda node: keep(state, node)))
+
+    def prepare(node: "Node") -> None:
+        node.graphs_changed = partial(keep, state, node)
+        node.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
+
+    return boot(Options(path, wanted, prepare=prepare))
 
 
 def read_settings(file: str | None) -> dict[str, Any]:

@@ -166,16 +166,13 @@ class Commands:
 
     async def explain(self, arguments: Arguments) -> list[dict[str, Any]]:
         """The routing decisions for a request, from whichever ingress process made them."""
-        request = str(arguments.get("request") or "")
-        if not request:
-            raise UserError("no request named", "give the x-request-id of an answer, or the `id` in its body")
+        request = arguments["request"]
         processes = [process for process in self._processes() if process.answers]  # others would keep us waiting
         answers = await self._asked(processes, "explain", ASK, {"request": request})
         found = [decision for answer in answers.values() if isinstance(answer, list) for decision in answer]
         if not found:
-            raise UnknownName(
-                f"no decision is known for request '{request}'", "an ingress process keeps those of its last 1,000"
-            )
+            hint = "an ingress process keeps those of its last 1,000"
+            raise UnknownName(f"no decision is known for request '{request}'", hint)
         return sorted(found, key=lambda decision: decision["at"])
 
     async def _asked(
@@ -189,13 +186,13 @@ class Commands:
 
     async def restart(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Replace the processes of a component; `drain`: open streams finish first."""
-        graph, component = self._started(arguments), self._component(arguments)
+        graph, component = self._started(arguments)
         await graph.restart(component, drain=bool(arguments.get("drain", True)), timeout=_seconds(arguments))
         return self._rows_of(graph, component)
 
     async def scale(self, arguments: Arguments) -> list[dict[str, Any]]:
         """Run a component in `replicas` processes."""
-        graph, component = self._started(arguments), self._component(arguments)
+        graph, component = self._started(arguments)
         if "." in component:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
         await graph.scale(component, _whole(arguments, "replicas", None), _seconds(arguments))
@@ -203,7 +200,7 @@ class Commands:
 
     async def drain(self, arguments: Arguments) -> dict[str, Any]:
         """Take a component out of service."""
-        graph, component = self._graph(arguments), self._component(arguments)
+        graph, component = self._found(arguments)
         if isinstance(graph, AttachedGraph):
             await graph.stop()
         else:
@@ -266,25 +263,20 @@ class Commands:
     def _processes(self) -> list[ProcessRecord]:
         return [process for graph in self._graphs() for process in graph.processes()]
 
-    def _component(self, arguments: Arguments) -> str:
+    def _started(self, arguments: Arguments) -> tuple[GraphRunner, str]:
+        """As `_found`, when the daemon has started the graph. Raises UserError."""
+        graph, component = self._found(arguments)
+        if isinstance(graph, AttachedGraph):
+            raise graph.refusal()
+        return graph, component
+
+    def _found(self, arguments: Arguments) -> tuple[GraphRunner | AttachedGraph, str]:
+        """The component's graph, and its name there. Raises UserError when no graph or several have it."""
         name = str(arguments.get("component") or "")
         if not name:
             raise UserError("no component named", _known(self._names()))
-        graph, _, rest = name.rpartition("/")
-        return rest if graph in self._node.names() else name
-
-    def _started(self, arguments: Arguments) -> GraphRunner:
-        """The graph that has the component, which the daemon has started. Raises UserError."""
-        graph = self._graph(arguments)
-        if isinstance(graph, AttachedGraph):
-            raise graph.refusal()
-        return graph
-
-    def _graph(self, arguments: Arguments) -> GraphRunner | AttachedGraph:
-        """The graph that has the component. Raises UserError when none or several have."""
-        name = str(arguments.get("component") or "")
-        graph = str(arguments.get("graph") or "") or name.rpartition("/")[0]
-        component = self._component(arguments)
+        before, _, rest = name.rpartition("/")
+        graph, component = str(arguments.get("graph") or before), rest if before in self._node.names() else name
         found = [one for one in self._graphs() if one.has(component) and graph in ("", one.name)]
         if not found and (kept := self._node.failed.get(graph)) is not None:
             why = f"graph '{graph}' could not start: {kept.why}"
@@ -294,7 +286,7 @@ class Commands:
         if len(found) > 1:
             choices = ", ".join(f"{one.name}/{component}" for one in found)
             raise UserError(f"several graphs have a component '{component}'", f"name one of: {choices}")
-        return found[0]
+        return found[0], component
 
     def _rows_of(self, graph: GraphRunner, component: str) -> list[dict[str, Any]]:
         rows = [msgspec.to_builtins(row) for row in graph.rows() if row.state != "Draining"]  # those that stay

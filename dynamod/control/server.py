@@ -54,11 +54,9 @@ class Control:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
-        commands = {
-            "get": [f"/v1/{v}" for v in (*READING, "metrics", "requests/{id}/decision")],
-            "post": [f"/v1/{v}" for v in sorted(CHANGING)],
-        }
-        return web.json_response({"version": __version__, **commands})
+        get = [f"/v1/{name}" for name in (*READING, "metrics", "requests/{id}/decision")]
+        post = [f"/v1/{name}" for name in sorted(CHANGING)]
+        return web.json_response({"version": __version__, "get": get, "post": post})
 
     async def _read(self, request: web.Request) -> web.StreamResponse:
         command = request.match_info["command"]
@@ -94,9 +92,8 @@ class Control:
         command = request.match_info["command"]
         if not self._may_change(request):
             return _error(403, f"user {_peer(request)[0]} may not {command}", "ask the owner of the daemon, or root")
-        text = await request.text()
         try:
-            arguments = json.loads(text) if text.strip() else {}
+            arguments = json.loads((await request.text()).strip() or "{}")
         except ValueError as error:
             return _error(400, f"the body is not JSON: {error}", "send an object, or nothing")
         if not isinstance(arguments, dict):

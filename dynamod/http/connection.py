@@ -65,9 +65,7 @@ class Connection(web.RequestHandler):
         if _waiting(transport) < self._unread:
             self._watch()
             return
-        log.info(
-            "a client has read nothing for %g s, although %d bytes wait: disconnected", self._timeout, self._unread
-        )
+        log.info("a client has read nothing for %g s, while %d bytes wait: disconnected", self._timeout, self._unread)
         transport.abort()
 
     def handle_error(

@@ -30,13 +30,7 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\
 _PLAIN = re.compile(r"[^\s\"'=\\,{}]+")
 _RESERVED = frozenset({"time", "level", "target", "message", "file", "line", "exception"})
 
-_COLOR = {
-    "ERROR": "\x1b[31m",
-    "WARN": "\x1b[33m",
-    "INFO": "\x1b[32m",
-    "DEBUG": "\x1b[34m",
-    "TRACE": "\x1b[35m",
-}
+_CODES = {"ERROR": 31, "WARN": 33, "INFO": 32, "DEBUG": 34, "TRACE": 35}
 _DIM, _ITALIC, _RESET = "\x1b[2m", "\x1b[3m", "\x1b[0m"
 
 
@@ -136,12 +130,9 @@ class HumanLines(Lines):
         """The record as one line, and more lines for a traceback."""
         level = level_name(record.levelno)
         when, target, message = self.when(record), clean(record.name), clean(message_of(record))
-        if self._color:
-            head = f"{_DIM}{when}{_RESET} {_COLOR[level]}{level:>5}{_RESET} {_DIM}{target}:{_RESET} "
-            pairs = [f"{_ITALIC}{clean(k)}{_RESET}{_DIM}={_RESET}{_show(v)}" for k, v in self.values(record).items()]
-        else:
-            head = f"{when} {level:>5} {target}: "
-            pairs = [f"{clean(k)}={_show(v)}" for k, v in self.values(record).items()]
+        dim, italic, reset, color = (_DIM, _ITALIC, _RESET, f"\x1b[{_CODES[level]}m") if self._color else ("",) * 4
+        head = f"{dim}{when}{reset} {color}{level:>5}{reset} {dim}{target}:{reset} "
+        pairs = [f"{italic}{clean(k)}{reset}{dim}={reset}{_show(v)}" for k, v in self.values(record).items()]
         first, newline, rest = message.partition("\n")
         text = head + " ".join([first, *pairs]) + newline + rest
         trouble = self.trouble(record)

@@ -48,11 +48,7 @@ class Console(logging.Handler):
 
 
 def configure(
-    *,
-    component: str = "",
-    stream: TextIO | None = None,
-    level: str = "",
-    environ: Mapping[str, str] = os.environ,
+    *, component: str = "", stream: TextIO | None = None, level: str = "", environ: Mapping[str, str] = os.environ
 ) -> None:
     """Send the records of this process to `stream` (standard error); calling it again replaces what it did before.
 
@@ -71,30 +67,23 @@ def configure(
     adopt_structlog()
 
 
-def adopt_structlog() -> bool:
-    """If structlog has been imported and not configured, send its lines through logging. Returns whether it did."""
+def adopt_structlog() -> None:
+    """If structlog has been imported and not configured, send its lines through logging."""
     structlog: Any = sys.modules.get("structlog")
     if structlog is None or not hasattr(structlog, "is_configured") or structlog.is_configured():
-        return False
+        return
+    std = structlog.stdlib
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.stdlib.PositionalArgumentsFormatter(),
-            structlog.stdlib.render_to_log_kwargs,
-        ],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
+        processors=[std.filter_by_level, std.PositionalArgumentsFormatter(), std.render_to_log_kwargs],
+        logger_factory=std.LoggerFactory(),
+        wrapper_class=std.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    return True
 
 
 def _filter(level: str, environ: Mapping[str, str]) -> Filter:
-    chosen = Filter()
     path = environ.get("DYN_LOGGING_CONFIG_PATH", "")
-    if path:
-        chosen = _from_file(path)
-    chosen = parse(environ.get("DYN_LOG", ""), "DYN_LOG", chosen)
+    chosen = parse(environ.get("DYN_LOG", ""), "DYN_LOG", _from_file(path) if path else Filter())
     if level:
         chosen = Filter(parse_level(level, "log level"), chosen.targets)
     return chosen

@@ -5,6 +5,7 @@ import os
 import secrets
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,6 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
         os.environ.setdefault("DYN_LOG", "warn")
     if arguments.input == "text" and not sys.stdin.isatty():
         raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
-    changed = copy.copy(arguments)
-    changed.input, changed.flags = "http", flags
 
     def make() -> "Talk":
         way, waits = _way(arguments), sys.stderr.isatty()
@@ -71,7 +70,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
 
         return talk
 
-    return changed, make
+    return replace(arguments, input="http", flags=flags), make
 
 
 def template(file: str) -> dict[str, Any]:
