@@ -12,7 +12,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
-from ..batching.engine import BatchingEngine, answer_limit
+from ..batching.engine import BatchingEngine
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .output import Stream
@@ -120,7 +120,7 @@ class Mocker(BatchingEngine):
         self.caching = arguments.enable_prefix_caching
         self._card = self.described(card)
         self._table = output.table(vocabulary, [*card.eos_token_ids, card.bos_token_id or 0])
-        self._room = min(arguments.room, card.context_length or arguments.room)
+        self.room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
         count = arguments.dp_size
         publish = self.publish if count == 1 else RankUnion(self.publish).publish
@@ -137,13 +137,9 @@ class Mocker(BatchingEngine):
         assert options.path is not None
         return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
 
-    def submit(self, request: Generate, reply: Reply) -> None:
-        """Queue a request. One whose prompt can never fit is refused; an answer ends where the blocks would."""
+    def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
+        """Have a request computed, by the rank that has it soonest."""
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
-        limit = answer_limit(prompt, self._room, request.stops.max_tokens)
-        if done >= limit:
-            reply.tokens(b"", 0, "length")
-            return
         seed = request.sampling.seed
         ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         hashes = self.hashes(request)
@@ -152,7 +148,7 @@ class Mocker(BatchingEngine):
         sequence = Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
         rank = self._rank(hashes.blocks, prompt + done)
         rank.add(sequence)
-        reply.on_cancel(functools.partial(rank.scheduler.remove, sequence))
+        return functools.partial(rank.scheduler.remove, sequence)
 
     def uncached(self, blocks: Sequence[int], length: int) -> int:
         """By the cache of the rank that would take the request."""
