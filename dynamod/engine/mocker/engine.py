@@ -81,25 +81,23 @@ class Rank:
         self._publish(Removed(tuple(blocks)))
 
 
-class RankUnion:
-    """Events of several ranks as those of one worker: it has a block as long as one of its ranks has it."""
+def union(publish: Publish) -> Publish:
+    """Takes events of several ranks and publishes those of one worker: it has a block as long as one of them has it."""
+    ranks: Counter[int] = Counter()  # that have a block
 
-    def __init__(self, publish: Publish) -> None:
-        self._publish = publish
-        self._ranks: Counter[int] = Counter()  # that have a block
-
-    def publish(self, event: Stored | Removed) -> None:
-        """Take the event of one rank."""
+    def take(event: Stored | Removed) -> None:
         if isinstance(event, Stored):
-            self._ranks.update(event.blocks)
-            self._publish(event)
+            ranks.update(event.blocks)
+            publish(event)
             return
-        self._ranks.subtract(event.blocks)
-        gone = tuple(block for block in event.blocks if not self._ranks[block])
+        ranks.subtract(event.blocks)
+        gone = tuple(block for block in event.blocks if not ranks[block])
         for block in gone:
-            del self._ranks[block]
+            del ranks[block]
         if gone:
-            self._publish(Removed(gone))
+            publish(Removed(gone))
+
+    return take
 
 
 class Mocker(BatchingEngine):
@@ -123,7 +121,7 @@ class Mocker(BatchingEngine):
         self.room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
         count = arguments.dp_size
-        publish = self.publish if count == 1 else RankUnion(self.publish).publish
+        publish = self.publish if count == 1 else union(self.publish)
         self.ranks = [Rank(arguments, publish, self._hand_out) for _ in range(count)]
         self.schedulers = [rank.scheduler for rank in self.ranks]
         self.clocks = [rank.clock for rank in self.ranks]
