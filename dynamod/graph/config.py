@@ -40,10 +40,7 @@ def read_config(text: str, source: str, overrides: Sequence[str], environ: Mappi
     document = _normal_envs(read_document(text, source, environ))
     over = _respelled(parse_overrides(overrides), document.data)
     origins = dict(document.origins)
-    for path in _paths(over, ()):
-        origins[path] = "command line"
-        for length in range(1, len(path)):  # a section that only the command line knows
-            origins.setdefault(path[:length], "command line")
+    _mark(origins, over, ())
     return Document(deep_merge(document.data, over), origins, source)
 
 
@@ -158,10 +155,12 @@ def _respelled(over: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def _paths(data: Mapping[str, Any], path: Path) -> list[Path]:
-    """Paths of the leaves."""
-    found: list[Path] = []
-    for key, value in data.items():
+def _mark(origins: dict[Path, str], over: Mapping[str, Any], path: Path) -> None:
+    """Note what comes from the command line: its values, and sections that nobody else has."""
+    for key, value in over.items():
         inner = (*path, key)
-        found += _paths(cast("dict[str, Any]", value), inner) if isinstance(value, dict) and value else [inner]
-    return found
+        if isinstance(value, dict) and value:
+            origins.setdefault(inner, "command line")
+            _mark(origins, cast("dict[str, Any]", value), inner)
+        else:
+            origins[inner] = "command line"

@@ -26,16 +26,11 @@ class Document:
     origins: dict[Path, str] = field(default_factory=dict[Path, str])
     source: str = ""
 
-    def where(self, path: Path) -> str:
-        """`file:line` of the value at `path`, or of the nearest thing around it."""
-        for length in range(len(path), -1, -1):
-            if origin := self.origins.get(path[:length]):
-                return origin
-        return self.source or "config"
-
     def error(self, path: Path, problem: str, hint: str = "") -> UserError:
-        """The one error of a wrong config: file and line, YAML path, problem."""
-        return UserError(": ".join(filter(None, [self.where(path), ".".join(path), problem])), hint)
+        """The one error of a wrong config: file and line of the nearest thing that is known, YAML path, problem."""
+        around = (self.origins.get(path[:length]) for length in range(len(path), -1, -1))
+        where = next(filter(None, around), self.source or "config")
+        return UserError(": ".join(filter(None, [where, ".".join(path), problem])), hint)
 
     def only(self, path: Path, keys: Iterable[str], known: Collection[str]) -> None:
         """Raise UserError for the first of the `keys` at `path` that is not known."""

@@ -34,7 +34,12 @@ def parse_overrides(args: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"'{name}' has no value: '{text}' looks like an option", _FORM)
         if path[1:3] == ["ServiceArgs", "envs"] and len(path) > 3:
             value = text  # the environment knows nothing but text
-        _put(result, path, value, argument)
+        inner = result
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise UserError(f"'{argument}' contradicts an earlier value of '{key}'")
+        inner[path[-1]] = value
     return result
 
 
@@ -62,15 +67,6 @@ def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, An
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = deep_merge(merged[key], value) if both else copy.deepcopy(value)
     return merged
-
-
-def _put(result: dict[str, Any], path: Sequence[str], value: Any, argument: str) -> None:
-    inner = result
-    for key in path[:-1]:
-        inner = inner.setdefault(key, {})
-        if not isinstance(inner, dict):
-            raise UserError(f"'{argument}' contradicts an earlier value of '{key}'")
-    inner[path[-1]] = value
 
 
 def _not_json(_: str) -> NoReturn:

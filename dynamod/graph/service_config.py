@@ -27,7 +27,7 @@ def find_key(section: Mapping[str, Any], key: str) -> str | None:
 
 
 class ServiceConfig(dict[str, Any]):
-    """All sections by name. One per process: from env DYNAMO_SERVICE_CONFIG (JSON), or given by the host."""
+    """All sections by name. One per process, from env DYNAMO_SERVICE_CONFIG (JSON)."""
 
     _instance: ClassVar["ServiceConfig | None"] = None
 
@@ -40,11 +40,6 @@ class ServiceConfig(dict[str, Any]):
             except (ValueError, TypeError) as error:
                 raise UserError(f"{ENV} is not JSON, or no object: {error}") from None
         return ServiceConfig._instance
-
-    @classmethod
-    def set_instance(cls, data: Mapping[str, Any] | None) -> None:
-        """Replace the configuration of this process; None makes the next `get_instance` read the environment."""
-        ServiceConfig._instance = None if data is None else cls(data)
 
     def section(self, service: str) -> dict[str, Any]:
         """One section, empty when it is missing."""

@@ -8,8 +8,6 @@ from dynamod.message.worker import Sampling, Stops
 
 from . import checks
 
-_AS_SENT = ("n", "best_of", "presence_penalty", "frequency_penalty", "use_beam_search", "length_penalty", "seed")
-
 
 def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
     """Lower everything that ends an answer; `fit` cuts it to the context. Raises BadRequest."""
@@ -51,12 +49,18 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
     if top_k is None and "top_k" in card.sampling_defaults:
         top_k = int(card.sampling_defaults["top_k"])
     return Sampling(
-        **{name: getattr(request, name) for name in _AS_SENT},
+        n=request.n,
+        best_of=request.best_of,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
         repetition_penalty=default("repetition_penalty") if repetition is None else repetition,
         temperature=default("temperature") if temperature is None else temperature,
         top_p=default("top_p") if request.top_p is None else request.top_p,
         top_k=-1 if top_k == 0 else top_k,
         min_p=default("min_p") if request.min_p is None else request.min_p,
+        use_beam_search=request.use_beam_search,
+        length_penalty=request.length_penalty,
+        seed=request.seed,
         logit_bias=checks.logit_bias(request.logit_bias, vocab_size),
         logprobs=request.alternatives,
     )

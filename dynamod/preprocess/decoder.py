@@ -69,10 +69,10 @@ class LeadDecoder(TableDecoder):
     __slots__ = ("_open", "_remove", "_spaces", "_strip")
 
     def __init__(self, pieces: list[bytes], texts: list[str | None], table: Table) -> None:
-        super().__init__(pieces, texts, table.errors)
+        super().__init__(pieces, texts, table.rule.errors)
         self._spaces = table.spaces
-        self._remove = table.lead == "remove"
-        self._strip = table.strip
+        self._remove = table.rule.lead == "remove"
+        self._strip = table.rule.strip
         self._open = True  # nothing has been shown yet
 
     def push(self, ids: Sequence[int]) -> str:
@@ -146,7 +146,7 @@ def make_decoder(table: Table | None, reference: Any, *, skip_special: bool, con
     """Return a new decoder. `continuing`: the ids follow other text, so a space at the start belongs to the answer."""
     if table is None:
         return StreamDecoder(reference, skip_special)
-    pieces, texts = (table.plain, table.plain_texts) if skip_special else (table.full, table.full_texts)
-    if table.lead == "keep" or continuing:
-        return TableDecoder(pieces, texts, table.errors)
+    pieces, texts = table.plain if skip_special else table.full
+    if table.rule.lead == "keep" or continuing:
+        return TableDecoder(pieces, texts, table.rule.errors)
     return LeadDecoder(pieces, texts, table)

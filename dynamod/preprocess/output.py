@@ -40,10 +40,11 @@ class StopMatcher:
             return text, False
         if self._held:
             text = self._held + text
-        found = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if found:
-            self._held = ""
-            return text[: min(found)[not self._include]], True
+        for stop in self._stops:
+            if stop in text:
+                found = [(start + len(one), start) for one in self._stops if (start := text.find(one)) >= 0]
+                self._held = ""
+                return text[: min(found)[not self._include]], True
         if not text or text[-1] not in self._last:
             self._held = ""
             return text, False

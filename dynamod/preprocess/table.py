@@ -9,7 +9,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Lead = Literal["keep", "strip", "remove"]
@@ -28,37 +28,36 @@ def _per_byte(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error(PER_BYTE, _per_byte)
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """`full`: bytes of each id; `plain`: the same with special tokens empty; ids in gaps are empty in both.
+Pieces = tuple[list[bytes], list[str | None]]
+"""By id: the bytes; the text of ids that are whole characters, filled by decoders as ids come."""
 
-    `full_texts`, `plain_texts`: the text of ids that are whole characters, filled by decoders as ids come.
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`convert`: a token as the vocabulary writes it to its bytes. `mark`: how that writes a space.
+
     `lead`: what happens to spaces at the start of a text: "strip" takes up to `strip` away, "remove" takes every ▁ away
-    from the first token. `spaces`: for "remove", how tokens with real spaces look there. `errors`: how bytes that are
-    no UTF-8 are decoded.
+    from the first token. `errors`: how bytes that are no UTF-8 are decoded.
     """
 
-    full: list[bytes]
-    plain: list[bytes]
-    lead: Lead = "keep"
-    strip: int = 0
-    errors: str = "replace"
-    spaces: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    full_texts: list[str | None] = field(default_factory=list[str | None])
-    plain_texts: list[str | None] = field(default_factory=list[str | None])
-
-    def __post_init__(self) -> None:
-        self.full_texts.extend([None] * len(self.full))
-        self.plain_texts.extend([None] * len(self.plain))
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
     convert: Callable[[str], bytes]
     lead: Lead = "keep"
     strip: int = 0
     errors: str = PER_BYTE
     mark: str = _SPACE
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`full`: pieces of all ids; `plain`: the same with special tokens empty; ids in gaps are empty in both.
+
+    `spaces`: for the lead "remove", how tokens with real spaces look there.
+    """
+
+    full: Pieces
+    plain: Pieces
+    rule: Rule
+    spaces: dict[int, bytes]
 
 
 def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:
@@ -80,24 +79,24 @@ def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:
             plain[index] = b""
     real = {index: token for token, index in vocabulary.items() if " " in token} if rule.lead == "remove" else {}
     spaces = {index: rule.convert(token.replace(rule.mark, "")) for index, token in real.items()}
-    return Table(full, plain, rule.lead, rule.strip, rule.errors, spaces)
+    return Table((full, [None] * len(full)), (plain, [None] * len(full)), rule, spaces)
 
 
-def _rule(decoder: dict[str, Any]) -> _Rule | None:
+def _rule(decoder: dict[str, Any]) -> Rule | None:
     kind = decoder.get("type")
     steps: list[dict[str, Any]] = decoder.get("decoders", []) if kind == "Sequence" else [decoder]
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
-        return _Rule(_byte_level, errors="replace")
+        return Rule(_byte_level, errors="replace")
     if kinds == ["Metaspace"]:
         step = steps[0]
         lead: Lead = "keep" if step.get("prepend_scheme", "always") == "never" else "remove"
         mark = step.get("replacement", _SPACE)
-        return _Rule(_spaced(mark, byte_fallback=False), lead, mark=mark)
+        return Rule(_spaced(mark, byte_fallback=False), lead, mark=mark)
     return _sentencepiece(steps, kinds)
 
 
-def _sentencepiece(steps: list[dict[str, Any]], kinds: list[Any]) -> _Rule | None:
+def _sentencepiece(steps: list[dict[str, Any]], kinds: list[Any]) -> Rule | None:
     """Replace and ByteFallback in either order, Fuse, and perhaps Strip at the start of the fused text."""
     strip = 0
     if kinds and kinds[-1] == "Strip":
@@ -113,7 +112,7 @@ def _sentencepiece(steps: list[dict[str, Any]], kinds: list[Any]) -> _Rule | Non
     if not text or replace.get("content") != " ":
         return None
     convert = _spaced(text, byte_fallback="ByteFallback" in kinds)
-    return _Rule(convert, "strip" if strip else "keep", strip)
+    return Rule(convert, "strip" if strip else "keep", strip)
 
 
 def _spaced(mark: str, *, byte_fallback: bool) -> Callable[[str], bytes]:

@@ -117,8 +117,8 @@ class Tokenizer:
     def token_bytes(self, index: int) -> bytes | None:
         """Return the bytes that a token stands for (a space for ▁), or None for an id without a token."""
         if self._table is not None:
-            known = 0 <= index < len(self._table.full)
-            return self._table.full[index] or None if known else None
+            pieces, _ = self._table.full
+            return pieces[index] or None if 0 <= index < len(pieces) else None
         text = self._reference.id_to_token(index)  # without a table the reference stays
         return None if text is None else text.encode("utf-8", "replace")
 

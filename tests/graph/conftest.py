@@ -23,7 +23,7 @@ def clean() -> Iterator[None]:
             del sys.modules[name]
     for name, module in modules.items():
         sys.modules.setdefault(name, module)
-    ServiceConfig.set_instance(None)
+    ServiceConfig._instance = None
 
 
 @pytest.fixture

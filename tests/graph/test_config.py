@@ -286,8 +286,7 @@ def test_a_seed_era_file(project, write):
     write("c.yaml", SEED_ERA)
     graph = load_graph("graphs.routed:Frontend", "c.yaml", working_dir=project, environ={})
     assert graph.services["Router"].config["min-workers"] == 1
-    ServiceConfig.set_instance(graph.config)
-    args = ServiceConfig.get_instance().as_args("PrefillWorker")
+    args = ServiceConfig(graph.config).as_args("PrefillWorker")
     assert args[-4:] == [
         "--kv-transfer-config",
         '{"kv_connector":"DynamoNixlConnector"}',
@@ -353,9 +352,8 @@ def test_service_config(monkeypatch):
     ]  # fmt: skip
     assert config.as_args("W", prefix="vllm-") == ["--kv", '{"a": 1}', "--x", "2.5"]
     assert config.get_parsed_config("Nobody") == {}
-    ServiceConfig.set_instance({"A": {"b": 1}})
-    assert ServiceConfig.get_instance().require("A", "b") == 1
-    ServiceConfig.set_instance(None)
+    assert ServiceConfig({"A": {"b": 1}}).require("A", "b") == 1
+    ServiceConfig._instance = None
     monkeypatch.setenv("DYNAMO_SERVICE_CONFIG", "{")
     with pytest.raises(UserError, match="is not JSON"):
         ServiceConfig.get_instance()

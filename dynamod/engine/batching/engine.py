@@ -1,7 +1,7 @@
 """The part of an engine that routers and statistics see: hashes of requests, footprint, snapshot, load."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
+from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
 from .scheduler import BatchScheduler
@@ -31,7 +32,8 @@ class BatchingStatistics(EngineStatistics, frozen=True):
 class BatchingEngine(Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
-    `start` sets `schedulers`, `clocks` (one each) and `caching`; whoever hands tokens out adds them to `tokens`.
+    `start` sets `schedulers`, `clocks` (one each), `caching` and `room` (tokens of a prompt and its answer together);
+    whoever hands tokens out adds them to `tokens`.
     """
 
     serves = (Generate,)
@@ -42,7 +44,7 @@ class BatchingEngine(Engine[Generate]):
         self.caching = True
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
-        self.tokens = 0
+        self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
     def described(self, card: ModelCard) -> ModelCard:
@@ -54,6 +56,24 @@ class BatchingEngine(Engine[Generate]):
             capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
             migration_limit=self.options.migration_limit,
         )
+
+    def submit(self, request: Generate, reply: Reply) -> None:
+        """Queue a request. One whose prompt can never fit is refused; an answer ends where cache or context do."""
+        prompt, room, limit = tokens.count(request.token_ids), self.room, request.stops.max_tokens
+        if not prompt:
+            raise BadRequest("the prompt is empty")
+        if prompt >= room:
+            why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
+            raise BadRequest(why, code="context_length_exceeded")
+        limit = room - prompt if limit is None else min(limit, room - prompt)
+        if tokens.count(request.prior_output) >= limit:
+            reply.tokens(b"", 0, "length")
+        else:
+            reply.on_cancel(self.queue(request, reply, limit))
+
+    @abstractmethod
+    def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
+        """Have a request computed, up to `limit` tokens of answer; returns what takes it back. Raises BadRequest."""
 
     @abstractmethod
     def uncached(self, blocks: Sequence[int], length: int) -> int:
@@ -103,13 +123,3 @@ class BatchingEngine(Engine[Generate]):
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
             preemptions=sum(one.preemptions for one in self.schedulers),
         )
-
-
-def answer_limit(prompt: int, room: int, max_tokens: int | None) -> int:
-    """Tokens that an answer may have. `room`: tokens of prompt and answer together. Raises BadRequest without any."""
-    if not prompt:
-        raise BadRequest("the prompt is empty")
-    if prompt >= room:
-        why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
-        raise BadRequest(why, code="context_length_exceeded")
-    return room - prompt if max_tokens is None else min(max_tokens, room - prompt)

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import logging
 import threading
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,7 +84,7 @@ class LlamaCpp(BatchingEngine):
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
-        self._room = min(model.context_length, model.cells // self.block_size * self.block_size)
+        self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
 
     def _load(self, path: Path) -> float:
@@ -92,18 +93,15 @@ class LlamaCpp(BatchingEngine):
         model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
         return model.warm()
 
-    def submit(self, request: Generate, reply: Reply) -> None:
-        """Queue a request. One whose prompt can never fit is refused; an answer ends where the cells or context do."""
+    def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
+        """Have a request computed. Raises BadRequest for ids that the model does not know."""
         assert self._model is not None
-        stream = Stream(request, reply, self._model.vocabulary, self._room)
-        if stream.done >= stream.limit:
-            reply.tokens(b"", 0, "length")
-            return
+        stream = Stream(request, reply, self._model.vocabulary, limit)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
         self._scheduler.add(sequence)
         self._work.set()
-        reply.on_cancel(functools.partial(self._scheduler.remove, sequence))
+        return functools.partial(self._scheduler.remove, sequence)
 
     async def close(self) -> None:
         """End the step that is being computed, or the loading, and give all memory back."""

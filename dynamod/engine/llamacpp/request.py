@@ -8,27 +8,25 @@ from dynamod.message.worker import Generate
 from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
-from ..batching.engine import answer_limit
 from .sampling import Picked, Sampler
 
 
 class Stream:
     """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have.
 
-    `vocabulary`: ids there are; `room`: tokens that prompt and answer may have together. Raises BadRequest: the
-    frontend checks too, but other senders may not.
+    `vocabulary`: ids there are. Raises BadRequest: the frontend checks too, but other senders may not.
     """
 
     __slots__ = ("_ends", "_fresh", "_min", "done", "limit", "reply", "request", "sampler")
 
-    def __init__(self, request: Generate, reply: Reply, vocabulary: int, room: int) -> None:
+    def __init__(self, request: Generate, reply: Reply, vocabulary: int, limit: int) -> None:
         try:
             prompt, prior = tokens.unpack(request.token_ids), tokens.unpack(request.prior_output)
         except ValueError:
             raise BadRequest("the token ids cannot be read") from None
         stops, seed = request.stops, request.sampling.seed
         self.request, self.reply = request, reply
-        self.done, self.limit = len(prior), answer_limit(len(prompt), room, stops.max_tokens)
+        self.done, self.limit = len(prior), limit
         bias = list(request.sampling.logit_bias or ())
         for name, ids in (("token_ids", prompt), ("prior_output", prior), ("logit_bias", bias)):
             checks.token_ids(ids, name, vocabulary)

@@ -12,7 +12,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
-from ..batching.engine import BatchingEngine, answer_limit
+from ..batching.engine import BatchingEngine
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .output import Stream
@@ -81,25 +81,23 @@ class Rank:
         self._publish(Removed(tuple(blocks)))
 
 
-class RankUnion:
-    """Events of several ranks as those of one worker: it has a block as long as one of its ranks has it."""
+def union(publish: Publish) -> Publish:
+    """Takes events of several ranks and publishes those of one worker: it has a block as long as one of them has it."""
+    ranks: Counter[int] = Counter()  # that have a block
 
-    def __init__(self, publish: Publish) -> None:
-        self._publish = publish
-        self._ranks: Counter[int] = Counter()  # that have a block
-
-    def publish(self, event: Stored | Removed) -> None:
-        """Take the event of one rank."""
+    def take(event: Stored | Removed) -> None:
         if isinstance(event, Stored):
-            self._ranks.update(event.blocks)
-            self._publish(event)
+            ranks.update(event.blocks)
+            publish(event)
             return
-        self._ranks.subtract(event.blocks)
-        gone = tuple(block for block in event.blocks if not self._ranks[block])
+        ranks.subtract(event.blocks)
+        gone = tuple(block for block in event.blocks if not ranks[block])
         for block in gone:
-            del self._ranks[block]
+            del ranks[block]
         if gone:
-            self._publish(Removed(gone))
+            publish(Removed(gone))
+
+    return take
 
 
 class Mocker(BatchingEngine):
@@ -120,10 +118,10 @@ class Mocker(BatchingEngine):
         self.caching = arguments.enable_prefix_caching
         self._card = self.described(card)
         self._table = output.table(vocabulary, [*card.eos_token_ids, card.bos_token_id or 0])
-        self._room = min(arguments.room, card.context_length or arguments.room)
+        self.room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
         count = arguments.dp_size
-        publish = self.publish if count == 1 else RankUnion(self.publish).publish
+        publish = self.publish if count == 1 else union(self.publish)
         self.ranks = [Rank(arguments, publish, self._hand_out) for _ in range(count)]
         self.schedulers = [rank.scheduler for rank in self.ranks]
         self.clocks = [rank.clock for rank in self.ranks]
@@ -137,13 +135,9 @@ class Mocker(BatchingEngine):
         assert options.path is not None
         return card, await asyncio.to_thread(output.vocabulary_size, options.config_path or options.path)
 
-    def submit(self, request: Generate, reply: Reply) -> None:
-        """Queue a request. One whose prompt can never fit is refused; an answer ends where the blocks would."""
+    def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
+        """Have a request computed, by the rank that has it soonest."""
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
-        limit = answer_limit(prompt, self._room, request.stops.max_tokens)
-        if done >= limit:
-            reply.tokens(b"", 0, "length")
-            return
         seed = request.sampling.seed
         ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         hashes = self.hashes(request)
@@ -152,7 +146,7 @@ class Mocker(BatchingEngine):
         sequence = Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
         rank = self._rank(hashes.blocks, prompt + done)
         rank.add(sequence)
-        reply.on_cancel(functools.partial(rank.scheduler.remove, sequence))
+        return functools.partial(rank.scheduler.remove, sequence)
 
     def uncached(self, blocks: Sequence[int], length: int) -> int:
         """By the cache of the rank that would take the request."""

@@ -118,19 +118,17 @@ class Scheduler(BatchScheduler[Sequence]):
                 budget -= chunk
         while self.waiting and len(self.running) < settings.max_num_seqs and budget > 0:
             sequence = self.waiting[0]
-            missing = max(1, sequence.total - self._cached(sequence))  # the last token gives the next one
+            blocks = self._named(sequence)
+            cached = min(self.pool.cached_prefix(blocks) * settings.block_size, sequence.total)
+            missing = max(1, sequence.total - cached)  # the last token gives the next one
             if missing > budget and not settings.enable_chunked_prefill and budget < settings.max_num_batched_tokens:
                 break
-            if not self._admit(sequence):
+            if not self._admit(sequence, blocks, cached):
                 break
             chunk = min(missing, budget) if settings.enable_chunked_prefill else missing
             sequence.computed = sequence.total - missing + chunk
             budget -= chunk
         return settings.max_num_batched_tokens - budget
-
-    def _cached(self, sequence: Sequence) -> int:
-        found = self.pool.cached_prefix(self._named(sequence)) * self._settings.block_size
-        return min(found, sequence.total)
 
     def _named(self, sequence: Sequence) -> list[Block]:
         """Blocks that the sequence needs at admission: a preempted one also those of its output."""
@@ -141,14 +139,13 @@ class Scheduler(BatchScheduler[Sequence]):
             blocks.append(PartialBlock() if name is None else name)
         return blocks
 
-    def _admit(self, sequence: Sequence) -> bool:
-        blocks = self._named(sequence)
+    def _admit(self, sequence: Sequence, blocks: list[Block], cached: int) -> bool:
         full = len(blocks)
         if sequence.total % self._settings.block_size:
             blocks.append(PartialBlock())
         if self.pool.active + self.pool.needed(blocks) > self._settings.usable_blocks:
             return False
-        sequence.cached = min(self.pool.cached_prefix(blocks[:full]) * self._settings.block_size, sequence.total)
+        sequence.cached = cached
         self.acting = sequence
         if not self.pool.take(blocks, full):
             return False
