@@ -1,6 +1,7 @@
 """The transport inside a node: one unix socket per worker process, one connection per pair of processes."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
@@ -89,11 +90,9 @@ async def listen(path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> asy
 
 def remove_stale(path: str) -> None:
     """Remove a socket file of ours that is in the way; anything that is no socket stays and fails the bind."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 class _IngressEnd(FramedProtocol):
