@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
@@ -14,8 +15,7 @@ from .keys import CARDS, INSTANCES, QUARANTINED, Address, card_key, instance_key
 
 log = logging.getLogger("dynamod.registry")
 
-_instance = msgspec.json.Decoder(Instance)
-_card = msgspec.json.Decoder(ModelCard)
+T = TypeVar("T")
 
 _Group = tuple[str, tuple[str, str, str] | None, str | None]
 """Model, what its cards must have in common, pool."""
@@ -29,6 +29,14 @@ GROUPS = 64
 def disagree(one: ModelCard, other: ModelCard) -> bool:
     """Whether workers of one model name cannot take the same requests: what they are sent, or its tokens, differ."""
     return one.name == other.name and (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
+
+
+def _read(kind: type[T], key: str, value: bytes | None) -> T | None:
+    try:
+        return msgspec.json.decode(value, type=kind) if value is not None else None
+    except msgspec.MsgspecError as error:
+        log.warning("ignored a broken %s at %s: %s", kind.__name__, key, error)
+        return None
 
 
 class Serving:
@@ -185,14 +193,8 @@ class View:
         self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
 
     def _instance_changed(self, key: str, value: bytes | None) -> None:
-        old = self._by_key.pop(key, None)
-        if value is not None:
-            try:
-                new = _instance.decode(value)
-            except msgspec.MsgspecError as error:
-                log.warning("ignored a broken instance record at %s: %s", key, error)
-                self._revise(key.removeprefix(INSTANCES))
-                return
+        old, new = self._by_key.pop(key, None), _read(Instance, key, value)
+        if new is not None:
             self._by_key[key] = new
             self._instances.setdefault(new.path, {})[new.instance_id] = new
         elif old is not None:
@@ -204,13 +206,7 @@ class View:
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)
-        old = self._cards.pop(place, None)
-        new: ModelCard | None = None
-        if value is not None:
-            try:
-                new = _card.decode(value)
-            except msgspec.MsgspecError as error:
-                log.warning("ignored a broken model card at %s: %s", key, error)
+        old, new = self._cards.pop(place, None), _read(ModelCard, key, value)
         before = self.models()
         if old is not None:
             self._models[old.name].pop(place, None)
