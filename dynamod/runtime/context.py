@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import Row
+from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
 from dynamod.transport.waiting import comes
 
@@ -76,12 +77,7 @@ class ProcessContext:
 
     @classmethod
     async def open(
-        cls,
-        plan: HostPlan,
-        system: System,
-        spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
-        registry: LinkRegistry,
-        fds: Sequence[int] = (),
+        cls, plan: HostPlan, system: System, spawn: Spawn, registry: LinkRegistry, fds: Sequence[int] = ()
     ) -> Self:
         """Connect the process to its daemon and open its request server. Does not wait for a lease.
 

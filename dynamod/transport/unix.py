@@ -5,14 +5,13 @@ import contextlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request
 
-from .base import Outbound, Receive, Sink
+from .base import Outbound, Receive, Sink, Spawn
 from .framing import FramedProtocol
 from .inbox import Inbox, InboxStatistics, InboxStream
 from .outbox import Outbox, OutboxStatistics
@@ -114,8 +113,7 @@ class _IngressEnd(FramedProtocol):
 class UnixTransport:
     """The ingress side: connects to each worker's socket on first use and keeps the connection."""
 
-    def __init__(self, spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> None:
-        """`spawn` starts a task that belongs to an actor (`context.task`)."""
+    def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._ends: dict[str, _IngressEnd] = {}
 
