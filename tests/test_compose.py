@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from dynamod.daemon.brokers import ETCD_PORT, NATS_PORT
+from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT
 
 ROOT = Path(__file__).parents[1]
 

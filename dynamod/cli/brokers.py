@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from dynamod.daemon.brokers import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
+from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
 GRACE = 10.0

@@ -41,7 +41,7 @@ class Models:
 
     def _take(self, prefix: str, key: str, value: bytes | None) -> None:
         found, place = self._found[prefix], key.removeprefix(prefix)
-        new = decoded(key, value, KINDS[prefix]) if value is not None else None
+        new = decoded(key, value, KINDS[prefix])
         if new is None:
             found.pop(place, None)
         else:

@@ -4,8 +4,10 @@ Environment variables say it. Without them a daemon looks once, at its start, wh
 ports of this machine (`dynamo infra up`, or the compose file): then it joins them. DYNAMOD_CLUSTER=off forbids that.
 """
 
+import json
 import logging
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,14 +15,13 @@ from typing import TYPE_CHECKING
 from dynamod.discovery.etcd.settings import EtcdSettings
 from dynamod.message.errors import UserError
 
-from .brokers import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 log = logging.getLogger("dynamod.daemon")
 
 VARIABLE = "DYNAMOD_CLUSTER"
+NATS_PORT, ETCD_PORT = 4222, 2379
 NATS_VARIABLES = (
     *("NATS_SERVER", "NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"),
     *("NATS_AUTH_CREDENTIALS_FILE", "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY"),
@@ -69,3 +70,26 @@ def servers_here() -> tuple[str, str] | None:
     """NATS and etcd at their usual ports of this machine, when both answer as such."""
     nats, etcd = f"nats://127.0.0.1:{NATS_PORT}", f"http://127.0.0.1:{ETCD_PORT}"
     return (nats, etcd) if nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK) else None
+
+
+def nats_answers(url: str, timeout: float = 1.0) -> bool:
+    """Whether a NATS server greets at a URL."""
+    host, _, port = url.rpartition("/")[2].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout) as sock:
+            sock.settimeout(timeout)
+            return sock.recv(5) == b"INFO "
+    except (OSError, ValueError):
+        return False
+
+
+def etcd_answers(url: str, timeout: float = 1.0) -> bool:
+    """Whether a healthy etcd answers at a URL."""
+    import urllib.request  # slow to import, and rarely needed
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url}/health", timeout=timeout) as answer:
+            return bool(json.load(answer).get("health") == "true")
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -1,5 +1,6 @@
 """Names of this node and of its graphs; whether another machine has the name of the node too."""
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -30,10 +31,8 @@ def machine() -> str:
     """What tells machines apart, and containers whose process ids mean something else; the same for all who share."""
     facts = [socket.gethostname()]
     for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        try:
+        with contextlib.suppress(OSError):  # else the host's name has to do
             facts.append(os.readlink(path) if path.endswith("pid") else Path(path).read_text())
-        except OSError:
-            pass  # no Linux: the host's name has to do
     return hashlib.blake2b("\n".join(facts).encode(), digest_size=6).hexdigest()
 
 

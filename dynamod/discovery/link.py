@@ -150,11 +150,7 @@ class LinkRegistry(Actor):
 
     def _make(self) -> Channel:
         self._channel = Channel(
-            self._take,
-            opened=self._greet,
-            closed=self._closed.set,
-            handler=self._handler,
-            spawn=self.context.task,
+            self._take, opened=self._greet, closed=self._closed.set, handler=self._handler, spawn=self.context.task
         )
         return self._channel
 

@@ -6,7 +6,7 @@ A mirror is told of every change to the node's own leases and keys, so that it c
 
 import random as random_module
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,24 +14,11 @@ from dynamod.actor import Total
 
 from .base import Watcher
 
+if TYPE_CHECKING:
+    from .etcd.mirror import EtcdMirror
+
 LEASES = 1 << 63
 """Lease ids are positive and below this: what etcd takes, which stores them as signed 64 bit numbers."""
-
-
-class Mirror(Protocol):
-    """Told of the node's own leases and keys, in the order of the changes and before any watcher. Must not raise."""
-
-    def granted(self, lease: int) -> None:
-        """A lease began."""
-
-    def revoked(self, lease: int, keys: list[str]) -> None:
-        """A lease ended, and with it its keys, sorted; they are not told of one by one."""
-
-    def put(self, key: str, value: bytes, lease: int) -> None:
-        """A key got a value, or another lease."""
-
-    def deleted(self, key: str, lease: int) -> None:
-        """A key was removed from a lease that goes on."""
 
 
 class RegistryStatistics(msgspec.Struct, frozen=True):
@@ -53,7 +40,7 @@ class MemoryRegistry:
         self._foreign: dict[str, bytes] = {}
         self._leases: dict[int, set[str]] = {}
         self._watchers: dict[int, tuple[str, Watcher]] = {}
-        self.mirror: Mirror | None = None  # what stands when it is set it reads from `leases` and `own_items`
+        self.mirror: EtcdMirror | None = None  # what stands when it is set it reads from `leases` and `own_items`
         self._next_watch = 0
         self._revoked = 0
 

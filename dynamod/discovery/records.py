@@ -32,9 +32,11 @@ def statistics() -> RecordStatistics:
     return RecordStatistics(_ignored)
 
 
-def decoded(key: str, value: bytes, kind: type[T]) -> T | None:
+def decoded(key: str, value: bytes | None, kind: type[T]) -> T | None:
     """The record in a value; None for one that is not of this kind, which is counted, and said once."""
     global _ignored
+    if value is None:
+        return None
     try:
         decoder = _decoders.get(kind) or _decoders.setdefault(kind, msgspec.json.Decoder(kind))
         found: T = decoder.decode(value)
@@ -53,7 +55,7 @@ def keep(table: dict[str, T], kind: type[T]) -> Watcher:
     """A watcher that keeps what stands under a prefix, by key."""
 
     def watcher(key: str, value: bytes | None) -> None:
-        record = decoded(key, value, kind) if value is not None else None
+        record = decoded(key, value, kind)
         if record is None:
             table.pop(key, None)
         else:

@@ -210,9 +210,7 @@ class View:
         self._instance_changed(instance_key(instance), msgspec.json.encode(instance) if here else None)
 
     def _instance_changed(self, key: str, value: bytes | None) -> None:
-        old, new = self._by_key.pop(key, None), None
-        if value is not None:
-            new = decoded(key, value, Instance)
+        old, new = self._by_key.pop(key, None), decoded(key, value, Instance)
         if new is not None:
             self._by_key[key] = new
             self._instances.setdefault(new.path, {})[new.instance_id] = new
@@ -225,8 +223,7 @@ class View:
 
     def _card_changed(self, key: str, value: bytes | None) -> None:
         place = key.removeprefix(CARDS)
-        old = self._cards.pop(place, None)
-        new = decoded(key, value, ModelCard) if value is not None else None
+        old, new = self._cards.pop(place, None), decoded(key, value, ModelCard)
         before = self.models()
         if old is not None:
             self._models[old.name].pop(place, None)

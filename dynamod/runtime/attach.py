@@ -40,37 +40,30 @@ def connect(path: Path) -> socket.socket | None:
     return sock
 
 
-class Spawned:
+def _spawn(path: Path) -> subprocess.Popen[bytes]:
     """A daemon of its own process, started for a file that may have threads; it ends with its last client."""
+    popen = subprocess.Popen(
+        [sys.executable, "-m", "dynamod", "--ephemeral", "--socket", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name not in NOT_OURS},
+        cwd="/",
+        start_new_session=True,
+    )
+    threading.Thread(target=popen.wait, name="dynamod daemon", daemon=True).start()  # no zombie stays
+    return popen
 
-    def __init__(self, path: Path) -> None:
-        environ = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-        self._path = path
-        self._popen = subprocess.Popen(
-            [sys.executable, "-m", "dynamod", "--ephemeral", "--socket", str(path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environ,
-            cwd="/",
-            start_new_session=True,
-        )
-        threading.Thread(target=self._popen.wait, name="dynamod daemon", daemon=True).start()  # no zombie stays
 
-    def release(self) -> None:
-        """It answers: what it says on its standard error is its own business."""
-        if self._popen.stderr is not None:
-            self._popen.stderr.close()
-
-    def failure(self) -> UserError | None:
-        """Why it has ended, if it did for a reason that another attempt does not mend."""
-        code = self._popen.poll()
-        if code is None or self._popen.stderr is None or self._popen.stderr.closed:
-            return None
-        lines = self._popen.stderr.read().decode(errors="replace").strip().splitlines()
-        self.release()
-        said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
-        return None if "the node is held by" in said else UserError(f"the daemon did not start: {said}")
+def _failure(popen: subprocess.Popen[bytes]) -> UserError | None:
+    """Why a daemon has ended, if it did for a reason that another attempt does not mend."""
+    code = popen.poll()
+    if code is None or popen.stderr is None or popen.stderr.closed:
+        return None
+    with popen.stderr:
+        lines = popen.stderr.read().decode(errors="replace").strip().splitlines()
+    said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
+    return None if "the node is held by" in said else UserError(f"the daemon did not start: {said}")
 
 
 async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None:
@@ -79,14 +72,14 @@ async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None
     while True:
         sock = connect(path)
         if sock is not None:
-            if spawned is not None:
-                spawned.release()
+            if spawned is not None and spawned.stderr is not None:
+                spawned.stderr.close()  # what it says from now on is its own business
             await loop.create_unix_connection(make, sock=sock)
             return
         if not start:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"no daemon answers at {path}")
-        spawned = spawned or Spawned(path)
-        if (failure := spawned.failure()) is not None:
+        spawned = spawned or _spawn(path)
+        if (failure := _failure(spawned)) is not None:
             raise failure
         if time.monotonic() > end:
             raise UserError(f"the daemon at {path} does not answer within {UP:g} s", "see dynamo doctor")

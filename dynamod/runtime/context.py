@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
+from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
 from dynamod.transport.waiting import comes
 
@@ -71,12 +72,7 @@ class ProcessContext:
 
     @classmethod
     async def open(
-        cls,
-        plan: HostPlan,
-        system: System,
-        spawn: Callable[[Coroutine[Any, Any, Any], str], Any],
-        registry: LinkRegistry,
-        fds: Sequence[int] = (),
+        cls, plan: HostPlan, system: System, spawn: Spawn, registry: LinkRegistry, fds: Sequence[int] = ()
     ) -> Self:
         """Connect the process to its daemon and open its request server. Does not wait for a lease.
 

@@ -1,5 +1,6 @@
 """Where the control socket is, and the private folder of a running daemon beside it."""
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -94,10 +95,8 @@ class RunFolder:
     def remove(self) -> None:
         """Remove the folder, and its parent when it was the last."""
         shutil.rmtree(self.path, ignore_errors=True)
-        try:
+        with contextlib.suppress(OSError):  # another process's folder may be in it
             self.path.parent.rmdir()
-        except OSError:
-            pass  # another process's folder is in it
 
 
 def _sweep(parent: Path) -> None:

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dynamod.discovery.keys import EXITED
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
 from dynamod.message.node import Welcome
 from dynamod.message.worker import Request
-from dynamod.transport.base import Outbound, Receive, Sink
+from dynamod.transport.base import Outbound, Receive, Sink, Spawn
 from dynamod.transport.local import LocalTransport
 from dynamod.transport.unix import UnixTransport
 
@@ -36,9 +35,7 @@ class TransportSelector:
     nodes, None when there are none. `servers`: what takes requests of other nodes, by subject.
     """
 
-    def __init__(
-        self, name: str, server: str, receive: Receive, spawn: Callable[[Coroutine[Any, Any, None], str], Any]
-    ) -> None:
+    def __init__(self, name: str, server: str, receive: Receive, spawn: Spawn) -> None:
         self._name, self._server, self._receive, self._spawn = name, server, receive, spawn
         self._local = LocalTransport(receive)
         self._subjects: dict[int, str] = {}  # of instances on other nodes that were sent to

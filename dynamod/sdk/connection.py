@@ -3,7 +3,6 @@ closed by the last.
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import os
@@ -61,24 +60,17 @@ class Connection:
         self.states: dict[Address, str] = {}  # what `ps` says of each endpoint that is served
         self.loop = asyncio.get_running_loop()
         self._root = Actor()  # owns the tasks of the transports
-        self._socket: Path
         self._supervisors: dict[str, Supervisor] = {}
         self._starting = asyncio.Lock()
         self._block_registries: dict[tuple[str, str], BlockRegistry] = {}
         self._opened: asyncio.Future[None] = self.loop.create_future()
         self._welcome: asyncio.Future[Welcome] = self.loop.create_future()
-        self._unused = asyncio.Event()
+        self.unused = asyncio.Event()  # its last user has left
         self._serves = asyncio.Event()
         for future in (self._opened, self._welcome):  # perhaps nobody asks
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._absent = 0.0  # since when there is no daemon
-        self._life: concurrent.futures.Future[None]
-
-    def open(self) -> None:
-        """Begin to live; the task is this object's own, and `release` of the last user waits for its end.
-
-        It can belong to none of the users: they come and go in any order.
-        """
+        # a task of its own, whose end `release` of the last user waits for: users come and go in any order
         self._life = asyncio.run_coroutine_threadsafe(self._live(), self.loop)
 
     async def ready(self) -> None:
@@ -89,13 +81,8 @@ class Connection:
         """One user less; behind the last everything is closed."""
         self.users -= 1
         if self.users == 0:
-            self._unused.set()
+            self.unused.set()
             await self.closed()
-
-    @property
-    def closing(self) -> bool:
-        """Whether its last user has left."""
-        return self._unused.is_set()
 
     async def closed(self) -> None:
         """Wait until nothing is left of it."""
@@ -137,7 +124,7 @@ class Connection:
                 self.process_context = await self._open(stack)
                 stack.enter_context(Signals(self.loop, self._signalled, self._cut))
                 self._opened.set_result(None)
-                await self._unused.wait()
+                await self.unused.wait()
         except Exception as error:
             if self._opened.done():
                 log.exception("the connection to the node broke down")
@@ -152,16 +139,16 @@ class Connection:
     async def _open(self, stack: contextlib.AsyncExitStack) -> ProcessContext:
         grace_of(GRACE)  # a wrong one is told now, not at the end
         patience = clocks_of(()).heartbeat if os.environ.get(PATIENCE_VARIABLE) else 0.0
-        self._socket = choose_socket().absolute()
+        path = choose_socket().absolute()
         system = await stack.enter_async_context(System())
         await system.ready(system.start("root", lambda: self._root, restart="temporary"), timeout=5)
-        folder = RunFolder(self._socket)
+        folder = RunFolder(path)
         stack.callback(folder.remove)
         hello = Hello(script_name(), os.getpid(), version=__version__, kind="file", patience=patience)
 
         registry = LinkRegistry(
             hello,
-            lambda make: reach(self._socket, make, start=self._starts()),
+            lambda make: reach(path, make, start=self._starts()),
             take=self._take,
             handler=self._answer,
             welcomed=self._welcomed,
@@ -179,7 +166,7 @@ class Connection:
             async with asyncio.timeout(JOINED):
                 welcome = await self._welcome
         except TimeoutError:
-            text = f"the node at {self._socket} gave no lease within {JOINED:g} s"
+            text = f"the node at {path} gave no lease within {JOINED:g} s"
             raise UserError(text, "see dynamo status") from None
         context.rename(welcome.process)
         stack.enter_context(LogTap(welcome.process, self.loop, context.registry.send))
@@ -245,11 +232,10 @@ class Connection:
 async def acquire() -> Connection:
     """The connection of the running loop, opened when it is not. Raises UserError."""
     loop = asyncio.get_running_loop()
-    while (connection := _connections.get(loop)) is not None and connection.closing:
+    while (connection := _connections.get(loop)) is not None and connection.unused.is_set():
         await connection.closed()
     if connection is None:
         connection = _connections[loop] = Connection()
-        connection.open()
     connection.users += 1
     try:
         await connection.ready()

@@ -1,6 +1,6 @@
 """What every transport offers. An ingress opens streams at instances; a worker answers through `Reply`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from dynamod.message import tokens
@@ -8,6 +8,9 @@ from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.worker import Request
+
+Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+"""Starts a task that belongs to an actor (`context.task`)."""
 
 
 class Sink(Protocol):

@@ -10,6 +10,7 @@ import msgspec
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Answer, Ask, FromNode, ToNode
 
+from .base import Spawn
 from .framing import FramedProtocol, FrameError
 
 log = logging.getLogger("dynamod.transport")
@@ -18,7 +19,6 @@ _encoder = msgspec.msgpack.Encoder()
 _to_node = msgspec.msgpack.Decoder(ToNode)
 _from_node = msgspec.msgpack.Decoder(FromNode)
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], Any]
 Handler = Callable[[str, dict[str, Any]], Coroutine[Any, Any, Any]]
 """Answers a question: command and arguments to a value of MessagePack; raises UserError for the asker's mistakes."""
 

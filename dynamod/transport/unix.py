@@ -1,17 +1,17 @@
 """The transport inside a node: one unix socket per worker process, one connection per pair of processes."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import stat
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request
 
-from .base import Outbound, Receive, Sink
+from .base import Outbound, Receive, Sink, Spawn
 from .framing import FramedProtocol
 from .inbox import Inbox, InboxStatistics, InboxStream
 from .outbox import Outbox, OutboxStatistics
@@ -89,11 +89,9 @@ async def listen(path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> asy
 
 def remove_stale(path: str) -> None:
     """Remove a socket file of ours that is in the way; anything that is no socket stays and fails the bind."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
-    except FileNotFoundError:
-        pass
 
 
 class _IngressEnd(FramedProtocol):
@@ -115,8 +113,7 @@ class _IngressEnd(FramedProtocol):
 class UnixTransport:
     """The ingress side: connects to each worker's socket on first use and keeps the connection."""
 
-    def __init__(self, spawn: Callable[[Coroutine[Any, Any, None], str], Any]) -> None:
-        """`spawn` starts a task that belongs to an actor (`context.task`)."""
+    def __init__(self, spawn: Spawn) -> None:
         self._spawn = spawn
         self._ends: dict[str, _IngressEnd] = {}
 

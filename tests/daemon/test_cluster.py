@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from dynamod.daemon.brokers import etcd_answers, nats_answers
-from dynamod.daemon.cluster import cluster_of
+from dynamod.daemon.cluster import cluster_of, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
 
 NATS, ETCD = "nats://other:4222", "http://other:2379"

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason
@@ -62,7 +62,7 @@ class EtcdBridge(Actor):
         leases = [*self._mirror.held(), *self._mirror.ends()]
         try:
             async with asyncio.timeout(GOODBYE):
-                await _each(functools.partial(_revoke, client), leases)
+                await _each(functools.partial(_revoke, client, lease) for lease in leases)
         except (EtcdError, TimeoutError) as error:
             log.warning("etcd: %d leases are left to their TTL of %d s (%s)", len(leases), self._settings.ttl, error)
 
@@ -195,9 +195,9 @@ class EtcdBridge(Actor):
             mirror.wake.clear()
             ends = [functools.partial(self._end, client, lease) for lease in mirror.ends()]
             # with them, not behind them: that a process is gone is put while its lease ends, and streams wait for it
-            await _each(lambda call: call(), [*ends, *self._changes(client)])
-            await _each(lambda lease: self._grant(client, lease), mirror.wanted(taken=again))
-            await _each(lambda call: call(), self._changes(client))
+            await _each([*ends, *self._changes(client)])
+            await _each(functools.partial(self._grant, client, lease) for lease in mirror.wanted(taken=again))
+            await _each(self._changes(client))
             waiting = len(mirror.wanted(taken=True)) > len(mirror.wanted())
             again = not await comes(mirror.wake, TAKEN if waiting else None)
 
@@ -274,11 +274,11 @@ async def _revoke(client: EtcdClient, lease: int) -> None:
         await client.revoke(lease)
 
 
-async def _each(call: Callable[[Any], Coroutine[Any, Any, Any]], items: Collection[Any]) -> None:
-    """Make a call for each item, AT_ONCE together; all have ended when this does. Raises the first error."""
-    todo = list(items)
+async def _each(calls: Iterable[Callable[[], Coroutine[Any, Any, Any]]]) -> None:
+    """Make the calls, AT_ONCE together; all have ended when this does. Raises the first error."""
+    todo = list(calls)
     while todo:
         now, todo = todo[:AT_ONCE], todo[AT_ONCE:]
-        for outcome in await asyncio.gather(*(call(item) for item in now), return_exceptions=True):
+        for outcome in await asyncio.gather(*(call() for call in now), return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

@@ -33,7 +33,10 @@ class Batch(NamedTuple):
 
 
 class EtcdMirror:
-    """See memory.Mirror for the hooks. `wake` is set when there is something to say."""
+    """The registry calls the first four methods, in the order of its changes and before any watcher; none raises.
+
+    `wake` is set when there is something to say.
+    """
 
     def __init__(self, registry: MemoryRegistry) -> None:
         self._registry = registry
@@ -61,12 +64,12 @@ class EtcdMirror:
     # What the registry tells.
 
     def granted(self, lease: int) -> None:
-        """See Mirror. A lease whose end has not been said yet simply goes on."""
+        """A lease of the node began. One whose end has not been said yet simply goes on."""
         self._leases[lease] = "held" if self._ending.pop(lease, None) == 0 else "wanted"
         self.wake.set()
 
     def revoked(self, lease: int, keys: list[str]) -> None:
-        """See Mirror."""
+        """A lease ended, and with it its keys, sorted; they are not told of one by one."""
         self._leases.pop(lease, None)
         if lease in self._asked:
             self._ending[lease] = 0
@@ -74,12 +77,12 @@ class EtcdMirror:
             self._soil(key)
 
     def put(self, key: str, value: bytes, lease: int) -> None:
-        """See Mirror."""
+        """A key got a value, or another lease."""
         self._oversized.discard(key)
         self._soil(key)
 
     def deleted(self, key: str, lease: int) -> None:
-        """See Mirror."""
+        """A key was removed from a lease that goes on."""
         self._soil(key)
 
     # What the bridge says, and what comes of it.

@@ -51,10 +51,11 @@ class ProcessorComponent(Processor):
 
     async def started(self) -> None:
         """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
-        await self._ctx.process_context.registry.leased(timeout=60)
-        self._ctx.process_context.follow_exits()
+        process_context = self._ctx.process_context
+        await process_context.registry.leased(timeout=60)
+        process_context.follow_exits()
         await super().started()
-        self._ctx.process_context.processor = self.context.ref
+        process_context.processor = self.context.ref
         if self._static[0]:
             await self._follow_static(*self._static)
         try:

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.transport.base import Spawn
 from dynamod.transport.waiting import comes
 
 from . import client as nats_client
@@ -64,11 +65,9 @@ Handler = Callable[[bytes, str], None]
 
 
 class NatsConnection:
-    """See the module. `spawn` starts a task that belongs to an actor (`context.task`); `name` is shown by NATS."""
+    """See the module. `name` is shown by NATS."""
 
-    def __init__(
-        self, settings: NatsSettings, spawn: Callable[[Coroutine[Any, Any, None], str], Any], name: str = "dynamod"
-    ) -> None:
+    def __init__(self, settings: NatsSettings, spawn: Spawn, name: str = "dynamod") -> None:
         self.settings = settings
         self.accepting = True
         self.room = ROOM

@@ -1,6 +1,7 @@
 """Keeps a process connected to NATS: one client of nats-py at a time, its subscriptions, and what the log says."""
 
 import asyncio
+import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -71,10 +72,8 @@ class Keeper:
 
     def end(self) -> None:
         """End the session; the next one begins at once."""
-        try:
+        with contextlib.suppress(RuntimeError, AssertionError):  # not begun (Python 3.11: AssertionError), or ending
             self._session.reschedule(asyncio.get_running_loop().time())
-        except (RuntimeError, AssertionError):
-            pass  # it has not begun (an AssertionError in Python 3.11), or is ending already
 
     async def stop(self) -> None:
         """End for good, within 3 s."""
