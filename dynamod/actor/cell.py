@@ -165,6 +165,7 @@ class Cell:
         self.mailbox: Mailbox[Envelope, Envelope | Stop | Drain] = Mailbox(actor.mailbox_capacity)
         self.reason: Reason | None = None
         self.ready = asyncio.Event()  # set when Ready, and when dead, so that nobody waits for ever
+        self.was_ready = False
         self.gone = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._died = died
@@ -241,7 +242,7 @@ class Cell:
 
     async def _live(self) -> None:
         await self.actor.started()
-        self.state = "Ready"
+        self.state, self.was_ready = "Ready", True
         self.ready.set()
         while True:
             if self._draining() and not len(self.mailbox):

@@ -38,7 +38,7 @@ class Policy:
     """How a supervisor reacts. More than `intensity` restarts within `period` seconds is the limit.
 
     At the limit the supervisor itself crashes (`escalate`), or, without, only the child is given up as Fatal; the
-    limit is then counted for each child by itself.
+    limit is then counted for each child by itself, and a child that has been Ready is never given up.
     """
 
     intensity: int = 3
@@ -48,7 +48,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What the decision knows of one child. `since`: when it last started; `crashes`: times within the period."""
+    """What the decision knows of one child.
+
+    `since`: when it last started; `crashes`: times within the period; `proven`: it has been Ready once.
+    """
 
     name: str
     restart: Restart = "permanent"
@@ -58,6 +61,7 @@ class Child:
     in_a_row: int = 0
     restarts: int = 0
     crashes: tuple[float, ...] = ()
+    proven: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +91,12 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """A running child ended at `now`."""
+    """A running child ended at `now`. `ready`: it had started."""
 
     name: str
     reason: Reason
     now: float
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +113,14 @@ def decide(policy: Policy, state: State, event: Died, random: random_module.Rand
     if child.restart == "temporary":
         return state.without(child.name), Effect("remove")
     horizon = event.now - policy.period
-    child = replace(child, crashes=(*(t for t in child.crashes if t > horizon), event.now))
+    crashes = (*(t for t in child.crashes if t > horizon), event.now)
+    child = replace(child, crashes=crashes, proven=child.proven or event.ready)
     recent = (*(t for t in state.recent if t > horizon), event.now)
     # the error says itself that another start cannot help
     hopeless = isinstance(event.reason, Crashed) and getattr(event.reason.error, "permanent", False)
     if policy.escalate and len(recent) > policy.intensity:
         return state, Effect("escalate")
-    if not policy.escalate and (hopeless or len(child.crashes) > policy.intensity):
+    if not policy.escalate and not child.proven and (hopeless or len(child.crashes) > policy.intensity):
         return state.with_child(replace(child, fatal=True)), Effect("fatal")
     in_a_row = 1 if event.now - child.since >= child.backoff.reset_after else child.in_a_row + 1
     child = replace(child, in_a_row=in_a_row, restarts=child.restarts + 1)

@@ -110,11 +110,14 @@ class Supervisor(Actor):
         """
         spec = self._specs[name]
         self._pending.pop(name, None)
+        ready = name in self._cells and self._cells[name].was_ready
         await self._stop(name, timeout if timeout is not None else spec.shutdown, drain)
         if self._specs.get(name) is not spec or not self.context.cell.alive:
             raise ActorUnreachable(f"{name} was stopped while it restarted")
         child = self._state.child(name)
-        self._state = self._state.with_child(replace(child, fatal=False, restarts=child.restarts + 1, crashes=()))
+        proven = child.proven or ready
+        child = replace(child, fatal=False, restarts=child.restarts + 1, crashes=(), proven=proven)
+        self._state = self._state.with_child(child)
         self._start(spec)
         return self._cells[name].ref
 
@@ -147,7 +150,7 @@ class Supervisor(Actor):
             return  # we ended it ourselves, or a later incarnation lives
         if isinstance(message.reason, Crashed):
             self._last_error[name] = str(message.reason)
-        event = Died(name, message.reason, self.context.now())
+        event = Died(name, message.reason, self.context.now(), cell.was_ready)
         self._state, effect = decide(self.policy, self._state, event, self.context.random)
         if effect.action == "escalate":
             raise RestartLimit(

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dynamod.actor import ActorUnreachable, System
+from dynamod.actor import ActorError, ActorUnreachable, System
 from dynamod.control.socket import ControlSocket
-from dynamod.daemon.node import Node, Ping
+from dynamod.daemon.node import Node
 from dynamod.daemon.notify import Notifier
 from dynamod.daemon.reload import Kept, Wanted
 from dynamod.daemon.spawn import drop_spares
-from dynamod.message.control import FINISH
+from dynamod.message.control import FINISH, Ping
 from dynamod.message.errors import UserError
 
 from .interrupt import on_signals, reloads
@@ -45,13 +45,13 @@ def run(options: Options) -> int:
     factory = importlib.import_module("uvloop").new_event_loop if fast else None
     try:
         with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(_live(options))
+            return runner.run(_live(options))
     finally:
         drop_spares()
-    return 0
 
 
-async def _live(options: Options) -> None:
+async def _live(options: Options) -> int:
+    """Returns the exit code."""
     notifier = Notifier(os.environ)
     async with System() as system:
         node = Node(system, options.path, control=ControlSocket, ephemeral=options.ephemeral, first=options.first)
@@ -63,6 +63,7 @@ async def _live(options: Options) -> None:
             if isinstance(error, UserError):
                 raise error from None
             raise
+        system.watch(ref, node.part_ended)
         hangup = asyncio.Event()
         on_signals(partial(_end, node), hangup.set)
         try:
@@ -78,6 +79,7 @@ async def _live(options: Options) -> None:
         finally:
             notifier.stopping()
             await system.root.stop_child("node")
+    return node.code
 
 
 async def _start(node: Node, wanted: Wanted) -> None:
@@ -132,8 +134,8 @@ async def _watchdog(node: Node, notifier: Notifier, interval: float) -> None:
     while True:
         try:
             await node.context.ref.ask(Ping(), timeout=interval)
-        except TimeoutError:
-            log.error("the daemon does not answer itself; the service manager is not told that it lives")
+        except ActorError as error:
+            log.error("the daemon does not answer itself; the service manager is not told that it lives: %s", error)
         else:
             notifier.watchdog()
         await asyncio.sleep(interval)

@@ -10,7 +10,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from dynamod.actor import Actor, Reason
+from dynamod.actor import Actor, Reason, handle
+from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
 from dynamod.transport.unix import remove_stale
 
@@ -58,6 +59,11 @@ class ControlSocket(Actor):
         control: Control = module.Control(self._node)
         self._control = control
         await control.start(listener)
+
+    @handle
+    async def ping(self, message: Ping) -> str:
+        """Answer the watchdog."""
+        return "pong"
 
     async def stopping(self, reason: Reason) -> None:
         """Close and remove the socket."""

@@ -16,12 +16,23 @@ LATE = 0.5
 
 
 class Heartbeats:
-    """The heartbeats of one process, from the first one on. `changed(why)`: unresponsive, or, empty, no longer."""
+    """The heartbeats of one process, from the first one on.
 
-    def __init__(self, name: str, clocks: Clocks, changed: Callable[[str], None], now: Callable[[], float]) -> None:
+    `changed(why)`: it is unresponsive, or, empty, no longer. `kill(why)`: it has been so for too long.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        clocks: Clocks,
+        changed: Callable[[str], None],
+        now: Callable[[], float],
+        kill: Callable[[str], None] = lambda _why: None,
+    ) -> None:
         self.name, self.clocks = name, clocks
         self.why = ""
-        self._changed, self._now = changed, now
+        self._changed, self._now, self._kill = changed, now, kill
+        self._since = 0.0  # when it became unresponsive
         self.at: float | None = None
         self._step: tuple[float, int] | None = None  # when the engine's step began, and its tokens
 
@@ -55,9 +66,13 @@ class Heartbeats:
             return
         began, tokens = self._step or (None, 0)
         before, self.why = self.why, judge(self.clocks, now - self.at, None if began is None else now - began, tokens)
+        if before and self.why and now - self._since > self.clocks.until_kill:
+            self._since = now
+            self._kill(self.why)
         if bool(before) == bool(self.why):
             return
         if self.why:
+            self._since = now
             log.warning("%s has been %s: nothing is sent to it until it responds", self.name, self.why)
         else:
             log.info("%s is responsive again", self.name)
@@ -71,9 +86,11 @@ class HeartbeatMonitor:
         self._now = now
         self._watched: set[Heartbeats] = set()
 
-    def watch(self, name: str, clocks: Clocks, changed: Callable[[str], None]) -> Heartbeats:
+    def watch(
+        self, name: str, clocks: Clocks, changed: Callable[[str], None], kill: Callable[[str], None] = lambda _why: None
+    ) -> Heartbeats:
         """Watch a process until `forget`."""
-        heartbeats = Heartbeats(name, clocks, changed, self._now)
+        heartbeats = Heartbeats(name, clocks, changed, self._now, kill)
         self._watched.add(heartbeats)
         return heartbeats
 

@@ -6,16 +6,17 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dynamod import __version__
-from dynamod.actor import Actor, Reason
-from dynamod.discovery.keys import exited_key, quarantine_key
+from dynamod.actor import Actor, Reason, handle
+from dynamod.discovery.keys import INSTANCES, exited_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.message.control import Ping
 from dynamod.message.node import (
     Changed,
     Delete,
@@ -58,6 +59,8 @@ class Connection:
         )
         self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
         self.on_state: Callable[[], None] = lambda: None  # a component has another state
+        self.cause: Callable[[bool], Awaitable[str]] | None = None  # why our child ended; its argument: it had left
+        self.kill: Callable[[str], None] = lambda _why: None  # end our child, which is unresponsive for too long
         self.output: Callable[[Output], None] = lambda _line: None
         self.hello: Hello | None = None
         self.heartbeats: Heartbeats | None = None
@@ -126,7 +129,9 @@ class Connection:
         clocks = Clocks(heartbeat=hello.patience) if hello.patience else self._clocks
         self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
-        self.heartbeats = server.monitor.watch(self.name, clocks, lambda why: server.quarantine(hello.pid, why))
+        self.heartbeats = server.monitor.watch(
+            self.name, clocks, lambda why: server.quarantine(hello.pid, why), lambda why: self.kill(why)
+        )
         if hello.kind == "component":
             self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
         self.channel.send(Welcome(self.lease, server.node, __version__, dict(server.cluster), os.getpid(), self.name))
@@ -148,11 +153,19 @@ class Connection:
         server.connections.discard(self)
         if self.heartbeats is not None:
             server.monitor.forget(self.heartbeats)
-        if self.lease:
+        if self.lease and server.context.cell.alive:
+            server.context.task(self._exited(self.lease), "exit of a process")
+        elif self.lease:
             server.exited(self.lease)
         for callback in self._closed:
             callback()
         server.changed()
+
+    async def _exited(self, lease: int) -> None:
+        """Say that the process has gone, and why if it crashed: others then know how to go on with its requests."""
+        server = self._server
+        left = not any(key.startswith(INSTANCES) for key in server.registry.keys_of(lease))
+        server.exited(lease, await self.cause(left) if self.cause is not None else "")
 
 
 class LinkServer(Actor):
@@ -194,6 +207,11 @@ class LinkServer(Actor):
             connection.channel.close()
         self._path.unlink(missing_ok=True)
 
+    @handle
+    async def ping(self, message: Ping) -> str:
+        """Answer the watchdog."""
+        return "pong"
+
     async def adopt(
         self, sock: socket.socket, name: str, clocks: Clocks, greeted: Callable[[Connection], None] | None = None
     ) -> Connection:
@@ -216,10 +234,10 @@ class LinkServer(Actor):
             self.registry.delete(key, self._lease)
         self.changed()
 
-    def exited(self, lease: int) -> None:
-        """A process has gone: whoever waits for it need not wait for its lease to expire."""
+    def exited(self, lease: int, cause: str = "") -> None:
+        """A process has gone: whoever waits for it need not wait for its lease to expire. `cause`: why it crashed."""
         key = exited_key(lease)
-        self.registry.put(key, b"", self._lease)
+        self.registry.put(key, cause.encode(), self._lease)
         self._exited.append(key)
         if len(self._exited) > REMEMBERED:
             self.registry.delete(self._exited.popleft(), self._lease)

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from dynamod.actor import Actor, Backoff, Reason, Spec, System, handle
+from dynamod.actor import Actor, ActorError, Backoff, Crashed, Policy, Reason, Spec, System, Terminated, handle
 from dynamod.discovery.etcd.bridge import EtcdBridge
 from dynamod.discovery.etcd.client import library
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.graph.graph import Graph
+from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
 from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
@@ -36,16 +37,16 @@ log = logging.getLogger("dynamod.daemon")
 
 FIRST_CLIENT = 30.0
 """Seconds that an ephemeral daemon waits for the first command or file."""
+PING = 5.0
+"""Seconds within which each part of the daemon answers the watchdog."""
+ALWAYS = Policy(intensity=2**31)
+"""Of the bridge to etcd: it is started again for ever, and the node goes on without it meanwhile."""
 REPORT = 0.5
 """Seconds between two looks at the graphs of sessions."""
 
 
 class NodeHeld(UserError):
     """Another daemon holds the node."""
-
-
-class Ping:
-    """Asked through the mailbox by the watchdog: a blocked loop or actor does not answer."""
 
 
 class Node(Actor):
@@ -80,6 +81,7 @@ class Node(Actor):
         self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
         self.stopped = asyncio.Event()
+        self.code = 0  # with which the daemon exits
         self._control, self._first = control, first
         self._lock = NodeLock(path)
         self._etcd: EtcdBridge | None = None
@@ -124,8 +126,9 @@ class Node(Actor):
             first = await link.adopt(self._first, "", _clocks(), self._greeted)
             first.on_close(self._end_if_unused)  # also when it goes without a greeting
         if self.cluster.etcd is not None:
-            self._join_cluster()
+            await self._join_cluster()
         await self._serve(Spec("control", lambda: self._control(self)))
+        self.system.watch(self._services.context.ref, self.part_ended)
         self.context.task(self._report(), "report")
         if self.ephemeral:
             self.context.task(self._first_client(), "first client")
@@ -136,6 +139,7 @@ class Node(Actor):
             session.end("the daemon of this machine was stopped")
         stops = [graph.stop() for graph in self.graphs.values()] + [file.stop() for file in self.files.values()]
         await asyncio.gather(*stops, return_exceptions=True)
+        await self.system.root.stop_child("cluster")
         await self.system.root.stop_child("services")
         self._lock.leave()
         for handler in self._handlers:
@@ -145,9 +149,22 @@ class Node(Actor):
             self.folder.remove()
 
     @handle
-    async def ping(self, message: Ping) -> str:
-        """Answer the watchdog."""
+    async def ping(self, message: Ping) -> str | ActorError:
+        """Answer the watchdog, when the link, the control socket and the bridge to etcd answer too."""
+        parts = ["services/link", "services/control"] + ["cluster/etcd"] * (self.cluster.etcd is not None)
+        try:
+            for part in parts:
+                await self.system.ref(f"/{part}").ask(message, timeout=PING)
+        except ActorError as error:
+            return error
         return "pong"
+
+    def part_ended(self, notice: Terminated) -> None:
+        """The node, its link or its control socket has failed for good: a new daemon is better than half of one."""
+        if isinstance(notice.reason, Crashed) and not self.stopped.is_set():
+            log.critical("the daemon cannot serve its node any more and ends: %s", notice.reason)
+            self.code = 1
+            self.stop()
 
     # Graphs.
 
@@ -302,7 +319,7 @@ class Node(Actor):
     async def _serve(self, spec: Spec) -> None:
         await self.system.ready(self._services.start_child(spec), timeout=5)
 
-    def _join_cluster(self) -> None:
+    async def _join_cluster(self) -> None:
         """Tell other nodes what is here, and hear what is there."""
         etcd = self.cluster.etcd
         assert etcd is not None
@@ -315,7 +332,8 @@ class Node(Actor):
             self._etcd = EtcdBridge(self.registry, etcd)
             return self._etcd
 
-        self._services.start_child(Spec("etcd", bridge, backoff=Backoff()))
+        supervisor = await self.system.supervisor("cluster", ALWAYS)
+        supervisor.start_child(Spec("etcd", bridge, backoff=Backoff()))
 
     def output(self, process: str, stream: str, line: bytes) -> None:
         """A line of a component process, `stream` "out" or "err": for its log, and the session of its graph."""

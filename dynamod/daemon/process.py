@@ -15,7 +15,9 @@ from dynamod.actor import Actor, Reason
 from dynamod.message.errors import DynamodError
 from dynamod.runtime.liveness import Clocks
 from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
+from dynamod.transport.waiting import comes
 
+from .exits import crash, described, memory_kills
 from .link import Connection
 from .spawn import Child, Origin, take_spare
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from .node import Node
 
 log = logging.getLogger("dynamod.daemon")
+
+EXIT = 0.2
+"""Seconds between the end of a process's connection and that of the process itself, at most."""
 
 STOP_GRACE = 3.0
 """Seconds for a process to end after SIGTERM."""
@@ -118,6 +123,9 @@ class Process(Actor):
         self._child: Child | None = None
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
+        self._exited = asyncio.Event()
+        self._memory_kills = 0
+        self._killed = ""  # why we have killed it
         self._draining = False
         record.expected = {service.name: "Starting" for service in plan.services}
 
@@ -126,6 +134,7 @@ class Process(Actor):
         record = self._record
         child = take_spare(self._warm, self._origin, self._environ)
         self._child = child = child or Child(self._environ, self._warm, self._origin)
+        self._memory_kills = memory_kills()
         record.pid = child.pid
         child.send_plan(encode(self._plan), self._fds)
         self._node.changed()
@@ -135,7 +144,7 @@ class Process(Actor):
             self.context.task(self._read(err, "err"), "stderr"),
         ]
         record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
-        connection.on_state = self._stated
+        connection.on_state, connection.cause, connection.kill = self._stated, self._cause, self._kill
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
         record.ready = True
@@ -176,6 +185,23 @@ class Process(Actor):
         if all(value == "Ready" for value in self._record.states.values()):
             self._ready.set()
 
+    async def _cause(self, left: bool) -> str:
+        """Why the child crashed, whose connection has closed; empty when it was ended on purpose."""
+        child = self._child
+        if self._draining or child is None or not await comes(self._exited, EXIT):
+            return ""
+        assert child.returncode is not None
+        return self._killed or crash(child.returncode, left=left, out_of_memory=memory_kills() > self._memory_kills)
+
+    def _kill(self, why: str) -> None:
+        """The child has been unresponsive for too long; the supervisor starts it again."""
+        child = self._child
+        if child is not None and child.returncode is None:
+            log.error("%s is killed: it has been %s", self._plan.name, why)
+            self._killed = why
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+
     async def _read(self, stream: asyncio.StreamReader, which: str) -> None:
         while True:
             try:
@@ -189,13 +215,14 @@ class Process(Actor):
     async def _wait(self, readers: Sequence[asyncio.Task[Any]]) -> None:
         assert self._child is not None
         code = await self._child.wait()
+        self._exited.set()
         await asyncio.wait(readers, timeout=0.5)  # its last lines come before its end is told
         self._record.ended = True
         self._ended.set()
         if self._draining:
             return
         detail = self._record.facts().detail
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"killed, it had been {self._killed}" if self._killed else described(code)
         if code == EXIT_USER_ERROR and detail:
             raise ProcessEnded(detail, permanent=True)
         raise ProcessEnded(f"{how}{': ' + detail if detail and code > 0 else ''}", permanent=code == EXIT_USER_ERROR)

@@ -5,7 +5,7 @@ A mirror is told of every change to the node's own leases and keys, so that it c
 """
 
 import random as random_module
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -95,6 +95,10 @@ class MemoryRegistry:
             if self.mirror is not None:
                 self.mirror.deleted(key, lease)
             self._uncover(key, held[0])
+
+    def keys_of(self, lease: int) -> Collection[str]:
+        """The keys that a lease holds."""
+        return self._leases.get(lease, ())
 
     def leases(self) -> list[int]:
         """The node's live leases, in the order of their grants."""

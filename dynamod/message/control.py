@@ -7,3 +7,7 @@ FINISH = 600.0
 def patience(finish: float | None) -> float:
     """Seconds after which such a command has failed: several processes may take their turns."""
     return 600.0 + 10 * (FINISH if finish is None else finish)
+
+
+class Ping:
+    """Asked of the daemon's actors by the watchdog: a blocked loop or actor does not answer."""

@@ -15,14 +15,26 @@ HEARTBEAT = 0.5
 class Clocks:
     """Seconds. `heartbeat`: without a message the process, or its event loop, is stopped. `stall` and `per_token`: what
     an engine's step may take, all in all and for each token that it computes: a long prefill is slow, not stuck.
+    `kill`: for how long it may be unresponsive before it is killed and started again; None: for ten heartbeats.
     """
 
     heartbeat: float = 2.0
     stall: float = 10.0
     per_token: float = 0.01
+    kill: float | None = None
+
+    @property
+    def until_kill(self) -> float:
+        """Seconds that a process may be unresponsive."""
+        return self.kill if self.kill is not None else 10 * self.heartbeat
 
 
-SETTINGS = {"heartbeat_timeout": "heartbeat", "stall_timeout": "stall", "stall_per_token": "per_token"}
+SETTINGS = {
+    "heartbeat_timeout": "heartbeat",
+    "stall_timeout": "stall",
+    "stall_per_token": "per_token",
+    "kill_timeout": "kill",
+}
 """Keys of a component's configuration; in capitals behind DYNAMOD_ they are environment variables for all."""
 
 

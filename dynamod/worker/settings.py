@@ -39,6 +39,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = None
     stall_timeout: Annotated[Seconds | None, _about("seconds that a step of the engine may take (10)")] = None
     stall_per_token: Annotated[Seconds | None, _about("seconds more for each token of the step (0.01)")] = None
+    kill_timeout: Annotated[
+        Seconds | None, Meta(description="seconds that it may be unresponsive until it is killed (10 heartbeats)")
+    ] = None
     engine_args: Annotated[dict[str, Any], _about("handed to the engine as they are")] = {}
 
     @property

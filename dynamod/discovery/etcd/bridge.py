@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
-from dynamod.actor import Actor, Normal, Reason
+from dynamod.actor import Actor, Normal, Reason, handle
 from dynamod.discovery.keys import SHARED
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.message.control import Ping
 from dynamod.transport.waiting import comes
 
 from .client import EtcdClient, connect, library
@@ -48,6 +49,11 @@ class EtcdBridge(Actor):
         self._said = True  # whether a line that etcd is there is due
         self._outage = 0.0  # when the next line that it is away is due
         self._pause = SAY
+
+    @handle
+    async def ping(self, message: Ping) -> str:
+        """Answer the daemon's watchdog."""
+        return "pong"
 
     async def started(self) -> None:
         """Begin to look for etcd; does not wait for it."""
