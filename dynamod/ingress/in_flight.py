@@ -30,6 +30,7 @@ class RequestsInFlight:
     """`start` requests, each choice in a task of the processor's; let their clocks act, and leave silent workers.
 
     `migration_limit`: in place of the cards' own. `longest`: tokens above which an answer does not move.
+    `node()`: the name of this node.
     """
 
     def __init__(
@@ -44,11 +45,12 @@ class RequestsInFlight:
         limits: Limits,
         migration_limit: int | None,
         longest: int | None,
+        node: Callable[[], str],
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._spawn, self._now, self._counts = spawn, now, counts
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
-        self._suspicions = RequestSuspicions(view, now)
+        self._suspicions = RequestSuspicions(view, now, node)
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 

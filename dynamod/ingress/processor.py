@@ -148,6 +148,7 @@ class Processor(Actor):
             limits=self._limits,
             migration_limit=self._migration_limit,
             longest=self._longest_move,
+            node=self._node,
         )
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.leave_quarantined)

@@ -17,20 +17,23 @@ REMEMBERED = 600.0
 MOST = 10_000
 """Requests that are remembered."""
 
-CAUSE = 0.05
-"""Seconds for the daemon of a process to say how it ended. It does so within some milliseconds, or it is gone too."""
+CAUSE = 0.25
+"""Seconds for our daemon to say how a process of this node ended; some milliseconds are usual.
+
+What is known of a process on another node is known before its connection is lost, for that is how it is noticed.
+"""
 
 
 class RequestSuspicions:
-    """The `Suspicions` of an ingress process. `now`: seconds of a monotonic clock."""
+    """The `Suspicions` of an ingress process. `now`: seconds of a monotonic clock. `node()`: the name of this node."""
 
-    def __init__(self, view: View, now: Callable[[], float]) -> None:
-        self._view, self._now = view, now
+    def __init__(self, view: View, now: Callable[[], float], node: Callable[[], str]) -> None:
+        self._view, self._now, self._node = view, now, node
         self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
 
     async def cause(self, instance: Instance) -> str:
         """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
-        return await self._view.cause(instance, CAUSE)
+        return await self._view.cause(instance, CAUSE if instance.node == self._node() else 0.0)
 
     def check(self, request: Request) -> bool:
         """Whether a new request is to be tried alone. Raises PoisonRequest for one like another that was guilty."""
@@ -46,6 +49,10 @@ class RequestSuspicions:
     def suspect(self, request: Request) -> None:
         """The request was at an instance that crashed or hung."""
         self._remember(request, "")
+
+    def acquit(self, request: Request) -> None:
+        """An instance has lived through it, alone: others like it are nothing special."""
+        self._known.pop(_content(request), None)
 
     def convict(self, request: Request, cause: str) -> PoisonRequest:
         """It was alone there."""

@@ -83,6 +83,9 @@ class Suspicions(Protocol):
     def suspect(self, request: Request) -> None:
         """The request was at an instance that crashed or hung."""
 
+    def acquit(self, request: Request) -> None:
+        """An instance has lived through it, alone."""
+
     def convict(self, request: Request, cause: str) -> RequestError:
         """It was alone there. Returns the error of this request, and of those that are like it."""
         ...

@@ -161,6 +161,7 @@ class InFlightRequest:
             now = self._now()
             since = now if since is None and self._received > self._base else since
             if self._received - self._base >= PASSED or (since is not None and now - since >= PASSED_AFTER):
+                self._suspicions.acquit(self.request)
                 placement.passed()
                 return
             await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
@@ -371,6 +372,8 @@ class InFlightRequest:
         if text or count:
             self._show(self.index, text, count)
         if finish is not None and not self.over:
+            if self._suspect:
+                self._suspicions.acquit(self.request)
             self._end(notify_engine=engine_finish is None)
             self._sink.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
 

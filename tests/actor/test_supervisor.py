@@ -153,20 +153,66 @@ async def test_the_same_crashes_spread_over_a_longer_time_are_survived() -> None
         assert [c.restarts for c in supervisor.children()] == [0, 10, 0]
 
 
+class Late(Child):
+    """Starts from its third attempt on."""
+
+    async def started(self) -> None:
+        self.events.append("try")
+        if self.events.count("try") < 3:
+            raise OSError("not yet")
+
+
 @virtual
-async def test_without_escalation_the_child_is_fatal_with_its_reason_and_the_others_live() -> None:
+async def test_without_escalation_a_child_that_never_starts_is_fatal_with_its_reason_and_the_others_live() -> None:
+    events: list[str] = []
+    async with System() as system:
+        supervisor = await house(system, [], Policy(intensity=1, period=60, escalate=False))
+        supervisor.start_child(Spec("late", lambda: Late("late", events), backoff=STEADY))
+        await asyncio.sleep(20)
+        states = {c.name: (c.state, c.last_error) for c in supervisor.children()}
+        assert states["late"] == ("Fatal", "OSError: not yet")
+        assert {states[name][0] for name in "abc"} == {"Ready"}
+        supervisor.start_child(Spec("late", lambda: Late("late", events), backoff=STEADY))  # a person mends it
+        await asyncio.sleep(1)
+        assert await child(system, "late").ask(Who(), timeout=1) == 3
+
+
+@virtual
+async def test_without_escalation_a_child_that_has_been_ready_is_never_given_up() -> None:
     events: list[str] = []
     async with System() as system:
         supervisor = await house(system, events, Policy(intensity=1, period=60, escalate=False))
-        for _ in range(2):
+        for crashes in range(1, 8):
             child(system, "b").send_nowait(Crash())
             await asyncio.sleep(9)
-        states = {c.name: (c.state, c.last_error) for c in supervisor.children()}
-        assert states["b"] == ("Fatal", "RuntimeError: b fell")
-        assert states["a"][0] == states["c"][0] == "Ready"
-        supervisor.start_child(specs("b", events)[0])  # a person mends it
-        await asyncio.sleep(1)
-        assert await child(system, "b").ask(Who(), timeout=1) == 3
+            (row,) = [one for one in supervisor.children() if one.name == "b"]
+            assert (row.state, row.restarts) == ("Ready", crashes)
+
+
+@virtual
+async def test_a_child_that_was_ready_and_cannot_start_for_a_while_comes_back() -> None:
+    """Neither an error that calls itself permanent nor many in a row change that; a restart by hand neither."""
+    events: list[str] = []
+
+    class Flaky(Child):
+        broken = False
+
+        async def started(self) -> None:
+            if self.broken:
+                error = OSError("away")
+                error.permanent = True  # type: ignore[attr-defined]
+                raise error
+
+    async with System() as system:
+        supervisor = await house(system, events, Policy(intensity=1, period=60, escalate=False))
+        await system.ready(supervisor.start_child(Spec("f", lambda: Flaky("f", events), backoff=STEADY)), timeout=1)
+        Flaky.broken = True
+        await supervisor.restart_child("f")
+        await asyncio.sleep(60)
+        assert {one.name: one.state for one in supervisor.children()}["f"] == "Restarting"
+        Flaky.broken = False
+        await asyncio.sleep(9)
+        assert {one.name: one.state for one in supervisor.children()}["f"] == "Ready"
 
 
 @virtual

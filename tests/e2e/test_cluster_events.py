@@ -164,6 +164,6 @@ def node(machine: Any) -> Iterator[House]:
 def test_events_inside_a_node_come_twice_or_not_at_all(node: House) -> None:
     """No socket does that to its bytes; what reads them does not rely on it."""
     node.suffers(Doubling())
-    noticed = node.noticed("a worker's feed lost news, and is opened again: ")
+    noticed = node.noticed("events of a worker were lost, subscribing again: ")
     node.suffers(Once(lambda mail: news(mail) and mail.goes_on, lambda _: []))
     assert noticed()

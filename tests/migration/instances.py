@@ -188,6 +188,7 @@ class Air:
     ) -> None:
         self.crashes: dict[int, str] = {}  # instance -> why its process crashed
         self.suspected: list[str] = []
+        self.acquitted = 0
         self.guilty: list[str] = []
         self.alone: list[bool] = []  # of each acquire
         self.made.append(self)
@@ -269,6 +270,9 @@ class Air:
 
     def suspect(self, request: Request) -> None:
         self.suspected.append(request.request_id)
+
+    def acquit(self, request: Request) -> None:
+        self.acquitted += 1
 
     def convict(self, request: Request, cause: str) -> RequestError:
         self.guilty.append(cause)

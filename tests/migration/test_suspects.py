@@ -30,6 +30,7 @@ async def test_after_a_crash_it_is_tried_alone_and_passes_with_its_first_tokens(
     send.tokens(PASSED)
     await asyncio.sleep(0.1)
     assert not trial.alone
+    assert air.acquitted
     send.tokens(0, finish="eos")
     await air.settle()
     assert air.client.finished

@@ -1,0 +1,112 @@
+"""One request that ends every worker that works on it: it costs two workers a restart, and nobody else anything."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .together import together
+
+ROOT = Path(__file__).parents[2]
+WORDS = " ".join(f"word{n}" for n in range(120))
+
+POISON = """
+import sys
+
+if "dynamod.runtime.host" in sys.orig_argv:
+    import os, signal
+    from dynamod.engine.echo import EchoCore
+
+    submit = EchoCore.submit
+
+    def poisoned(self, request, reply):
+        match request.stops.max_tokens:  # how a request of this test says what the engine does with it
+            case 61:
+                os._exit(3)
+            case 62:
+                while True:
+                    pass
+            case 63:
+                os.kill(os.getpid(), signal.SIGSEGV)
+        submit(self, request, reply)
+
+    EchoCore.submit = poisoned
+"""
+"""An engine with a bug: it stands for one of a GPU whose kernel crashes on some prompt."""
+
+
+def serve(machine: Any, workers: int, **env: str) -> tuple[Any, str]:
+    (machine.folder / "sitecustomize.py").write_text(POISON)
+    path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
+    command = machine.agg(
+        f"--Worker.ServiceArgs.workers={workers}", PYTHONPATH=path, DYN_TOKEN_ECHO_DELAY_MS="20", **env
+    )
+    url = command.ready()
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * workers)
+    return command, url
+
+
+def ask(machine: Any, url: str, text: str, kind: int) -> tuple[int, Any]:
+    body = {"model": "sample", "messages": [{"role": "user", "content": text}], "max_tokens": kind}
+    status, answer = machine.ask(url, "/v1/chat/completions", body, 60)
+    return status, json.loads(answer)
+
+
+@pytest.mark.parametrize("kind", [61, 62, 63])
+@together
+def test_it_alone_is_refused_and_the_others_go_on(machine: Any, kind: int) -> None:
+    command, url = serve(machine, 3, DYNAMOD_HEARTBEAT_TIMEOUT="1")
+    streams = [machine.stream(url, WORDS) for _ in range(6)]
+    answers: list[tuple[int, Any]] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(ask(machine, url, "the bad one", kind))) for _ in range(1)
+    ]
+    for thread in threads:
+        thread.start()
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.finish, stream.done) == (None, "stop", True)
+        assert stream.text.endswith(WORDS) or WORDS in stream.text
+    for thread in threads:
+        thread.join(60)
+    ((status, answer),) = answers
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), answer
+    restarts = lambda: sum(row["restarts"] for row in machine.ps("Worker"))  # noqa: E731
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * 3, 60)
+    assert restarts() == 2
+
+    status, answer = ask(machine, url, "the bad one", kind)
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), "it is remembered"
+    assert restarts() == 2
+    assert WORDS in machine.chat(url, WORDS)
+    command.end()
+
+
+@together
+def test_workers_that_are_killed_make_nobody_suspect(machine: Any) -> None:
+    command, url = serve(machine, 2)
+    streams = [machine.stream(url, WORDS) for _ in range(4)]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.finish) == (None, "stop")
+    assert "alone" not in command.err
+    command.end()
+
+
+@together
+def test_the_only_worker_crashes(machine: Any) -> None:
+    command, url = serve(machine, 1)
+    status, answer = ask(machine, url, "the bad one", 61)
+    assert status == 503, answer
+    machine.until(lambda: machine.serves(url))
+    status, answer = ask(machine, url, "the bad one", 61)
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), (answer, command.err)
+    machine.until(lambda: machine.serves(url))
+    assert ask(machine, url, "the bad one", 61)[0] == 422
+    assert machine.ps("Worker")[0]["restarts"] == 2
+    command.end()
