@@ -169,7 +169,7 @@ class Cell:
         self.gone = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self._died = died
-        self._shutdown = shutdown
+        self.shutdown = shutdown
         self._watchers: list[Callable[[Terminated], None]] = []
         self._helpers: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -309,7 +309,7 @@ class Cell:
             if not later.done():
                 later.set_exception(ActorUnreachable(f"{self.ref.path} ended ({reason}) before it replied"))
         try:
-            async with asyncio.timeout(self._shutdown):
+            async with asyncio.timeout(self.shutdown):
                 await self.actor.stopping(reason)
         except asyncio.CancelledError:
             self._uncancel()
@@ -383,7 +383,7 @@ class Cell:
     def start_child(self, name: str, actor: Actor) -> "Ref":
         """Start an actor in the task group of this one. When it crashes, this one crashes."""
         ref = self.system.next_incarnation(f"{self.ref.path}/{name}")
-        cell = Cell(self.system, ref, actor, self._child_died, self._shutdown)
+        cell = Cell(self.system, ref, actor, self._child_died, self.shutdown)
         self.system.register(cell)
         cell.adopt(self.spawn(cell.run(), name))
         return ref

@@ -14,7 +14,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import bench, complete, doctor, infra, reload, serve, sim
-from .options import OPEN, Component, Finish, Form, Output, Socket, examples
+from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples
 
 app = typer.Typer(
     name="dynamo",
@@ -188,16 +188,17 @@ app.command(
 )(reload.reload)
 
 
-@app.command(epilog=examples("dynamo stop agg", "dynamo stop"))
+@app.command(epilog=examples("dynamo stop agg", "dynamo stop --timeout 60"))
 def stop(
     graph: Annotated[
         str | None, typer.Argument(help="default: the daemon itself", autocompletion=complete.graphs)
     ] = None,
+    timeout: Timeout = None,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Stop a graph, or the daemon with everything."""
-    _ask("stop", socket, output, change=True, graph=graph)
+    _ask("stop", socket, output, change=True, graph=graph, timeout=timeout)
 
 
 app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)

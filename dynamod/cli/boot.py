@@ -37,6 +37,7 @@ class Options:
     ephemeral: bool = False
     first: socket.socket | None = None
     prepare: Callable[[Node], None] = lambda _node: None
+    grace: float | None = None  # seconds that open answers get to finish; None: the daemon's default
 
 
 def run(options: Options) -> int:
@@ -55,6 +56,8 @@ async def _live(options: Options) -> int:
     notifier = Notifier(os.environ)
     async with System() as system:
         node = Node(system, options.path, control=ControlSocket, ephemeral=options.ephemeral, first=options.first)
+        if options.grace is not None:
+            node.grace = options.grace
         ref = system.start("node", lambda: node, restart="temporary", shutdown=20.0)
         try:
             await system.ready(ref, timeout=30)
@@ -78,7 +81,8 @@ async def _live(options: Options) -> int:
             await node.stopped.wait()
         finally:
             notifier.stopping()
-            await system.root.stop_child("node")
+            grace = node.grace if node.last_grace is None else node.last_grace
+            await system.root.stop_child("node", timeout=grace + 20.0)
     return node.code
 
 

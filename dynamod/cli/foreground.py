@@ -51,7 +51,8 @@ class DaemonGone(DynamodError):
 class Request:
     """What a command wants to be served. `again` reads the graph anew, for SIGHUP and `dynamo reload`.
 
-    `talk` runs when the graph is ready, and the command ends with it: nothing else is printed then.
+    `talk` runs when the graph is ready, and the command ends with it: nothing else is printed then. `timeout`: seconds
+    that open answers get to finish at the end.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Request:
     name: str = ""
     again: Callable[[], Graph] | None = None
     talk: Talk | None = None
+    timeout: float | None = None
 
 
 def serve(request: Request, socket: str | None, verbose: int) -> int:
@@ -148,6 +150,7 @@ class _Foreground:
             "environ": dict(os.environ),
             "folder": str(folder),
             "python": sys.executable,
+            "timeout": self._request.timeout,
         }
         self._components = (await self._link.ask("serve", arguments, timeout=STARTED))["components"]
 
@@ -259,7 +262,7 @@ class _Foreground:
         if self._lost.is_set() or not self._greeted:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
-            if await self._link.ask("stop", timeout=STOPPED):
+            if await self._link.ask("stop", timeout=STOPPED + (self._request.timeout or 0.0)):
                 async with asyncio.timeout(GONE):
                     await self._lost.wait()
 

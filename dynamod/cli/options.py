@@ -30,6 +30,9 @@ ServiceName = Annotated[str | None, typer.Option(envvar="DYNAMO_SERVICE_NAME", h
 _FINISH = "how long open streams may finish; then they move where their engine can, else they are cut"
 Finish = Annotated[float, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_FINISH)]
 
+_GRACE = "how long open answers may finish at the end (default: 2 in a terminal, 30 in the daemon)"
+Timeout = Annotated[float | None, typer.Option("--timeout", min=0.1, max=86400, metavar="SECONDS", help=_GRACE)]
+
 
 def examples(*lines: str) -> str:
     """The end of a command's help."""

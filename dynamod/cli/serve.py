@@ -9,7 +9,7 @@ import typer
 
 from dynamod.message.errors import UserError
 
-from .options import ConfigFile, ServiceName, Socket, Target, target_and_overrides
+from .options import ConfigFile, ServiceName, Socket, Target, Timeout, target_and_overrides
 
 if TYPE_CHECKING:
     from dynamod.graph.graph import Graph
@@ -26,6 +26,7 @@ def serve(
     port: Annotated[int | None, typer.Option("--port", "-p", envvar="DYNAMO_PORT", help="port of the frontend")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print the configuration and exit")] = False,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="hand the graph to the running daemon")] = False,
+    timeout: Timeout = None,
     socket: Socket = None,
     verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="-v debug, -vv trace")] = 0,
 ) -> None:
@@ -53,7 +54,7 @@ def serve(
     else:
         from . import foreground
 
-        request = foreground.Request(check(read()), "dynamo serve", name, lambda: check(read()))
+        request = foreground.Request(check(read()), "dynamo serve", name, lambda: check(read()), timeout=timeout)
         raise typer.Exit(foreground.serve(request, socket, verbose))
 
 

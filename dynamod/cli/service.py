@@ -48,12 +48,17 @@ def run(argv: Sequence[str]) -> int:
     p.add_argument("--config", "-c", metavar="FILE", help=f"default {CONFIG}, if it is there")
     p.add_argument("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
     p.add_argument("--state-dir", metavar="FOLDER", help="of handed-over graphs (default: $STATE_DIRECTORY)")
+    p.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="for open answers to finish at the end (default: 30)"
+    )
     p.add_argument("--ephemeral", action="store_true", help="no file and no state: end with the last command or file")
     p.add_argument("--verbose", "-v", action="count", default=0, help="-v debug, -vv trace")
     p.add_argument("--version", action="version", version=f"dynamod {__version__}")
     flags = p.parse_args(argv)
     if flags.ephemeral and (flags.config or flags.state_dir):
         raise UserError("--ephemeral reads no --config and keeps no --state-dir", "leave them out")
+    if flags.timeout is not None and not 0 <= flags.timeout <= 86400:
+        raise UserError(f"--timeout {flags.timeout:g} is out of range", "give seconds from 0 to 86400")
     settings = read_settings(flags.config) if not flags.ephemeral else {}
     if settings.get("log_level") and not flags.verbose and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = str(settings["log_level"])
@@ -66,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
 
     path = choose_socket(flags.socket or settings.get("socket")).absolute()
     if flags.ephemeral:
-        return boot(Options(path, ephemeral=True))
+        return boot(Options(path, ephemeral=True, grace=flags.timeout))
     state = state_file(flags.state_dir)
     file = flags.config or CONFIG
     wanted = _configured(settings, file) + _kept(state)
@@ -76,7 +81,7 @@ def run(argv: Sequence[str]) -> int:
         node.graphs_changed = partial(keep, state, node)
         node.reload = partial(reloader(lambda: _configured(read_settings(flags.config), file)), node)
 
-    return boot(Options(path, wanted, prepare=prepare))
+    return boot(Options(path, wanted, prepare=prepare, grace=flags.timeout))
 
 
 def read_settings(file: str | None) -> dict[str, Any]:

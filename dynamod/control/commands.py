@@ -208,15 +208,16 @@ class Commands:
         return {"drained": component}
 
     async def stop(self, arguments: Arguments) -> dict[str, Any]:
-        """End a graph, without a name the daemon."""
+        """End a graph, without a name the daemon. `timeout`: seconds that open answers get to finish."""
         node, name = self._node, str(arguments.get("graph") or "")
+        grace = None if arguments.get("timeout") is None else _seconds(arguments)
         if not name:
-            node.stop()
+            node.stop(grace)
             return {"stopping": "dynamod"}
         if name in node.failed:
             node.forget_graph(name)
         elif name in node.names():
-            await node.stop_graph(name)
+            await node.stop_graph(name, grace)
         else:
             raise UnknownName(f"no graph '{name}'", _known([*sorted(node.names()), *node.failed]))
         return {"stopped": name}

@@ -69,8 +69,8 @@ class AttachedGraph:
         """The process: it can be asked as those can that the node starts."""
         return [] if self._record.ended else [self._record]
 
-    async def stop(self) -> None:
-        """Ask the file to shut down, and wait for it. Raises UserError when it does not end."""
+    async def stop(self, _grace: float | None = None) -> None:
+        """Ask the file to shut down, and wait for it; its own grace counts. Raises UserError when it does not end."""
         if self._gone.is_set():
             return
         try:

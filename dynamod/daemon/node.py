@@ -41,6 +41,7 @@ PING = 5.0
 """Seconds within which each part of the daemon answers the watchdog."""
 ALWAYS = Policy(intensity=2**31)
 """Of the bridge to etcd: it is started again for ever, and the node goes on without it meanwhile."""
+IN_SERVICE = 30.0
 REPORT = 0.5
 """Seconds between two looks at the graphs of sessions."""
 
@@ -81,8 +82,11 @@ class Node(Actor):
         self.reload: Callable[[float], Awaitable[None]] | None = None  # reads the daemon's own file again
         self.registry = MemoryRegistry(system.random)
         self.stopped = asyncio.Event()
+        self.grace = IN_SERVICE
+        """Seconds that open answers of graphs that are in no terminal get to finish when they are stopped."""
         self.code = 0  # with which the daemon exits
         self._control, self._first = control, first
+        self.last_grace: float | None = None  # in place of those of all graphs, at the end
         self._lock = NodeLock(path)
         self._etcd: EtcdBridge | None = None
         self._lease = self.registry.grant()  # of what the node itself puts
@@ -137,7 +141,9 @@ class Node(Actor):
         """End all graphs, then let go of the node."""
         for session in self.sessions:
             session.end("the daemon of this machine was stopped")
-        stops = [graph.stop() for graph in self.graphs.values()] + [file.stop() for file in self.files.values()]
+        stops = [graph.stop(self.last_grace) for graph in self.graphs.values()] + [
+            file.stop() for file in self.files.values()
+        ]
         await asyncio.gather(*stops, return_exceptions=True)
         await self.system.root.stop_child("cluster")
         await self.system.root.stop_child("services")
@@ -173,13 +179,20 @@ class Node(Actor):
         return {*self.graphs, *self.files}
 
     async def start_graph(
-        self, name: str, graph: Graph, *, origin: Origin = Origin(), session: str = "", kept: bool = False
+        self,
+        name: str,
+        graph: Graph,
+        *,
+        origin: Origin = Origin(),
+        session: str = "",
+        kept: bool = False,
+        grace: float | None = None,
     ) -> GraphRunner:
         """Start a graph. Raises UserError when the name cannot be or is taken, or it cannot start."""
         check_name(name)
         if name in self.names():
             raise UserError(f"a graph '{name}' runs already", f"stop it first: dynamo stop {name}, or use --name")
-        runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept)
+        runner = GraphRunner(self, name, graph, origin=origin, session=session, kept=kept, grace=grace)
         self.graphs[name] = runner
         try:
             await runner.start()
@@ -192,10 +205,10 @@ class Node(Actor):
         self.graphs_changed()
         return runner
 
-    async def stop_graph(self, name: str) -> None:
-        """End a graph for good."""
+    async def stop_graph(self, name: str, grace: float | None = None) -> None:
+        """End a graph for good. `grace`: seconds that open answers get to finish, in place of the graph's own."""
         graph = self.graphs.get(name) or self.files[name]
-        await graph.stop()
+        await graph.stop(grace)
         if self.graphs.get(name) is graph:
             del self.graphs[name]
             self.graphs_changed()
@@ -228,8 +241,9 @@ class Node(Actor):
         if self.reload is None and not any(followed):
             raise UserError("nothing that runs here has a file to read again", "dynamo reload -f new.yaml")
 
-    def stop(self) -> None:
-        """End this process in good order."""
+    def stop(self, grace: float | None = None) -> None:
+        """End this process in good order. `grace`: as for `stop_graph`, of all graphs."""
+        self.last_grace = grace
         self.stopped.set()
 
     # Who is connected.

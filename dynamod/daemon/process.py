@@ -63,6 +63,7 @@ class ProcessRecord:
         self.born = time.monotonic()
         self.expected: dict[str, str] = {}  # components before the process says anything
         self.ready = self.ended = False
+        self.grace = 0.0  # seconds that its open answers get to finish when it is stopped
 
     @property
     def states(self) -> Mapping[str, str]:
@@ -78,6 +79,11 @@ class ProcessRecord:
     def answers(self) -> bool:
         """Whether it is worth asking: it has started, and responds."""
         return self.ready and not self.why and not self.ended
+
+    @property
+    def to_stop(self) -> float:
+        """Seconds from SIGTERM to SIGKILL."""
+        return max(STOP_GRACE, self.grace + 1.0)
 
     async def ask(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
         """Ask the process. Raises TimeoutError, or DynamodError with the process's own message."""
@@ -103,7 +109,8 @@ class ProcessRecord:
 class Process(Actor):
     """Starts `python -m dynamod.runtime.host`, hands it the plan, and is Ready when all its components are.
 
-    Stop: SIGTERM, then SIGKILL to the whole group after STOP_GRACE seconds. Whatever the child started dies with it.
+    Stop: SIGTERM, then SIGKILL to the whole group STOP_GRACE seconds later, or a second after the grace of open
+    answers. Whatever the child started dies with it.
     """
 
     def __init__(
@@ -164,11 +171,12 @@ class Process(Actor):
         if child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGTERM)
+            seconds = self._record.to_stop
             try:
-                async with asyncio.timeout(STOP_GRACE):
+                async with asyncio.timeout(seconds):
                     await self._ended.wait()
             except (TimeoutError, asyncio.CancelledError):
-                log.warning("%s did not end within %g s and is killed", self._plan.name, STOP_GRACE)
+                log.warning("%s did not end within %g s and is killed", self._plan.name, seconds)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)  # what is left of it: it is its own session, so the group has its pid
         if child.returncode is None:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,13 +14,14 @@ from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
-from dynamod.message.errors import UserError
+from dynamod.message.errors import DynamodError, UserError
 
 from .groups import Group, groups, require_some
 from .process import ProcessRecord
 from .running import Running
 from .sockets import listen, url_of
 from .spawn import Origin
+from .stand_in import stand_in
 
 if TYPE_CHECKING:
     from .node import Node
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
+IN_TERMINAL = 2.0
+"""Seconds that open answers of a graph in a terminal get to finish when it is stopped."""
 READY = 600.0
 """Seconds that a process gets to become Ready before the next one is touched."""
 
@@ -57,14 +60,24 @@ class GraphRunner:
     """Starts, watches and changes the processes of a graph.
 
     `session`: the command in whose terminal the graph runs; empty for one that runs until it is stopped. `kept`: it was
-    handed over to a service, which starts it again after a restart.
+    handed over to a service, which starts it again after a restart. `grace`: seconds that open answers get to finish
+    when it is stopped.
     """
 
     def __init__(
-        self, node: "Node", name: str, graph: Graph, *, origin: Origin, session: str = "", kept: bool = False
+        self,
+        node: "Node",
+        name: str,
+        graph: Graph,
+        *,
+        origin: Origin,
+        session: str = "",
+        kept: bool = False,
+        grace: float | None = None,
     ) -> None:
         self.node, self.name, self.graph = node, name, graph
         self.origin, self.session, self.kept = origin, session, kept
+        self.grace = grace if grace is not None else IN_TERMINAL if session else node.grace
         self.records: dict[str, ProcessRecord] = {}  # of each process that was started, by the supervisor's name
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
@@ -88,18 +101,41 @@ class GraphRunner:
         for running in self._groups.values():
             for index in list(running.replicas):
                 self._spawn(running, index)
+        self._supervisor.context.task(stand_in(self._ports), "stand-in")
         self.node.changed()
 
-    async def stop(self) -> None:
-        """End all processes at once and give everything back. A second caller waits for the first."""
+    def _ports(self) -> Iterator[tuple[socket.socket, bool]]:
+        """The sockets for clients, and whether a process serves each; or should not, because there is to be none."""
+        for running in self._groups.values():
+            if running.sock is not None:
+                names = running.names()
+                records = [record for name in names if (record := self._record(name)) is not None]
+                yield running.sock, not names or any(record.ready for record in records)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """End the processes that listen for clients, then all others, and give everything back.
+
+        `grace`: seconds that open answers get to finish; None: the graph's own. A second caller waits for the first.
+        """
         async with self._stopping:
             if self._supervisor is not None:
+                await self._stop_ingress(self._supervisor, grace)
                 names = [child.name for child in self._supervisor.children()]
                 await asyncio.gather(*(self._supervisor.stop_child(name) for name in names))
                 await self.node.system.root.stop_child(self.name)
                 self._supervisor = None
             self._release()
             self.node.changed()
+
+    async def _stop_ingress(self, supervisor: Supervisor, grace: float | None) -> None:
+        names = [name for running in self._groups.values() if running.sock is not None for name in running.names()]
+        records = [record for name in names if (record := self._record(name)) is not None]
+        for record in records if grace is not None else ():
+            record.grace = grace or 0.0
+            with contextlib.suppress(TimeoutError, DynamodError):
+                await record.ask("grace", {"seconds": grace}, timeout=1.0)
+        longest = max((record.to_stop for record in records), default=0.0)
+        await asyncio.gather(*(supervisor.stop_child(name, timeout=longest + 1.5) for name in names))
 
     def rows(self, *, leaving: bool = True) -> list[Row]:
         """One row per component and replica; with `leaving` also for processes about to take its place or to leave."""

@@ -57,6 +57,10 @@ class Running:
         number = component.rpartition("/")[2].partition(".")[2]
         return [index for index in sorted(self.replicas) if number in ("", str(index))]
 
+    def names(self) -> list[str]:
+        """The supervisor's names of all its processes."""
+        return [*(self.child(index) for index in self.replicas), *self.others]
+
     @property
     def overlaps(self) -> bool:
         """Whether a successor can start while its predecessor still serves: both hold the socket, neither a device."""
@@ -84,6 +88,7 @@ class Running:
         def factory() -> Process:
             plan = self._plan(index, child, environ)  # with what the other components are told by now
             record = runner.records[child] = ProcessRecord(plan.name)
+            record.grace = plan.grace
             return Process(runner.node, plan, record, runner.origin, environ, fds=fds, warm=warm, clocks=clocks)
 
         return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
@@ -106,6 +111,7 @@ class Running:
             server=str(worker_socket_path(runner.node.folder.path, f"{runner.name}.{child}")),
             config=config,
             env=env,
+            grace=runner.grace if self.sock is not None else 0.0,
         )
 
     def _environment(self, index: int) -> Mapping[str, str]:

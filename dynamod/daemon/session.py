@@ -92,7 +92,14 @@ class Session:
             raise UserError("this session has a graph already")
         graph, wanted = _graph(arguments["graph"]), str(arguments.get("name") or "")
         name = wanted or unused(graph_name(graph), self._node.names())
-        self.runner = await self._node.start_graph(name, graph, origin=_origin(arguments), session=self.name)
+        grace = arguments.get("timeout")
+        self.runner = await self._node.start_graph(
+            name,
+            graph,
+            origin=_origin(arguments),
+            session=self.name,
+            grace=None if grace is None else float(grace),
+        )
         self.report()
         return {"name": name, "components": self.runner.components()}
 

@@ -66,6 +66,7 @@ class ProcessContext:
     processor: Ref | None = None  # the processor of this process, once it can be asked
     http: list[Metrics] = field(default_factory=list[Metrics])  # counters of the HTTP servers in this process
     in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
+    grace: float = 2.0  # seconds that open answers get to finish when the process is stopped
     subject: str = ""  # where other nodes reach this process
     _view: View | None = None
     _follows: bool = False

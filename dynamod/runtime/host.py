@@ -54,6 +54,7 @@ class Host(Actor):
             lost=lambda _why: self.over.set(),
         )
         self._context = context = await ProcessContext.open(self._plan, system, self.context.task, registry, self._fds)
+        context.grace = self._plan.grace
         self.context.task(self._beat(context), "heartbeat")
         self.context.task(self._start_all(context), "start components")
 
@@ -62,8 +63,13 @@ class Host(Actor):
         self.over.set()
         if self._context is not None:
             for service in reversed(self._plan.services):
-                await self.context.system.root.stop_child(service.name)
+                await self.context.system.root.stop_child(service.name, timeout=self._context.grace + 1.0)
             await self._context.close()
+
+    @property
+    def to_stop(self) -> float:
+        """Seconds that the end of all components may take."""
+        return 20.0 + (self._context.grace if self._context is not None else 0.0)
 
     async def _start_all(self, context: ProcessContext) -> None:
         system = context.system
@@ -104,6 +110,9 @@ class Host(Actor):
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         assert self._context is not None
+        if command == "grace":
+            self._context.grace = float(arguments["seconds"])
+            return None
         if command != "drain":
             return await self._context.answer(command, arguments)
         self.context.task(self._drain(float(arguments.get("timeout", 600))), "drain")
@@ -128,7 +137,7 @@ async def run(plan: HostPlan, sock: socket.socket, fds: Sequence[int]) -> int:
         ref = system.start("host", lambda: host, restart="temporary", shutdown=20)
         system.watch(ref, lambda _notice: host.over.set())
         await host.over.wait()
-        await system.root.stop_child("host")
+        await system.root.stop_child("host", timeout=host.to_stop)
     return host.code
 
 

@@ -24,7 +24,8 @@ class ServicePlan(msgspec.Struct, frozen=True):
 class HostPlan(msgspec.Struct, frozen=True):
     """One process: `name` is unique on the node (`graph/Worker.0`), `index` its number among its replicas.
 
-    `server`: path of the socket at which it takes requests.
+    `server`: path of the socket at which it takes requests. `grace`: seconds that open answers get to finish when it is
+    stopped.
     """
 
     graph: str
@@ -34,6 +35,7 @@ class HostPlan(msgspec.Struct, frozen=True):
     server: str
     config: dict[str, Any] = {}
     env: dict[str, str] = {}
+    grace: float = 2.0
 
 
 encode = msgspec.json.Encoder().encode

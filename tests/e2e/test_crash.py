@@ -172,3 +172,52 @@ def test_what_cannot_work_is_given_up_at_once(machine: Any) -> None:
     assert len(lines) == 1, result.err
     assert "DYN_TOKEN_ECHO_DELAY_MS=soon" in lines[0]
     assert "Traceback" not in result.err
+
+
+@together
+def test_an_ingress_that_dies_again_and_again_is_started_for_ever_and_the_port_answers(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    url = command.ready()
+    for _ in range(7):
+        kill(machine, "Frontend")
+        machine.until(lambda: machine.row("Frontend")["state"] in ("Restarting", "Starting"))
+        if machine.row("Frontend")["restarts"] >= 5:
+            machine.until(
+                lambda: machine.answers(url, "/health") == 503, 8.0, "the daemon answers while nobody else does"
+            )
+            status, text = machine.ask(url, "/v1/chat/completions", {"model": "sample", "messages": []})
+            assert (status, json.loads(text)["error"]["code"]) == (503, "no_ingress")
+        machine.until(lambda: machine.row("Frontend")["state"] == "Ready", 40.0)
+    assert machine.row("Frontend")["restarts"] == 7
+    machine.until(lambda: machine.serves(url))
+    assert "hello" in machine.chat(url, "hello")
+    command.end()
+
+
+@together
+def test_open_answers_finish_when_the_command_is_ended(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="8")
+    url = command.ready()
+    text = " ".join(f"word{n}" for n in range(40))
+    streams = [machine.stream(url, text) for _ in range(8)]
+    command.send(signal.SIGTERM)
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.finish, stream.done) == (None, "stop", True)
+        assert text in stream.text
+    command.gone(5)
+
+
+@together
+def test_stop_gives_open_answers_the_time_that_it_is_told(machine: Any) -> None:
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="40")
+    url = command.ready()
+    text = " ".join(f"word{n}" for n in range(40))
+    stream = machine.stream(url, text)
+    began = time.monotonic()
+    stopped = machine.run("dynamo", "stop", "agg", "--timeout", "30")
+    assert stopped.code == 0, stopped.err
+    assert 2.5 < time.monotonic() - began < 30
+    stream.read()
+    assert (stream.error, stream.finish) == (None, "stop")
+    command.gone(5)

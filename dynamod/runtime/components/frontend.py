@@ -15,9 +15,6 @@ from dynamod.runtime.context import ComponentContext
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-GRACE = 2.0
-"""Seconds that open answers get to finish when the frontend is stopped (a drain waits for them)."""
-
 
 class FrontendComponent(Actor):
     """Listens on the socket that the daemon bound and passes requests to the processor of the same process."""
@@ -53,6 +50,6 @@ class FrontendComponent(Actor):
             self._server = None
 
     async def stopping(self, reason: Reason) -> None:
-        """Close the door."""
+        """Close the door; open answers have the process's grace to finish (a drain waits for them)."""
         if self._server is not None:
-            await self._server.stop(grace=GRACE)
+            await self._server.stop(grace=self._ctx.process_context.grace)

@@ -1,0 +1,64 @@
+"""What answers on a port while no ingress process lives: 503, so that clients need not wait for a process that is away.
+
+A short absence is none: connections wait in the listener's backlog until the next process accepts them.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterable
+from typing import cast
+
+BODY = b'{"error":{"message":"no ingress process is running; it is being started","type":"service_unavailable",'
+BODY += b'"param":null,"code":"no_ingress"}}'
+ANSWER = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 2\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+)
+AWAY = 2.0
+"""Seconds without an ingress after which clients are answered here."""
+LOOK = 0.25
+READ = 5.0
+"""Seconds for a client to send its request."""
+
+
+class _Refusal(asyncio.Protocol):
+    """Answers one request of a connection, once its header is complete, and closes it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self._head = cast("asyncio.Transport", transport), b""  # uvloop's is no subclass
+        self._timer = asyncio.get_running_loop().call_later(READ, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        self._head = (self._head + data)[-65536:]
+        if b"\r\n\r\n" in self._head and not self._transport.is_closing():
+            self._transport.write(ANSWER)
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._timer.cancel()
+
+
+async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool]]]) -> None:
+    """Answer on listening sockets which nobody has served for AWAY seconds; to be cancelled.
+
+    `ports()`: the sockets, and whether somebody serves each of them now.
+    """
+    loop = asyncio.get_running_loop()
+    answering: dict[socket.socket, asyncio.Server] = {}
+    served: dict[socket.socket, float] = {}
+    try:
+        while True:
+            now, here = loop.time(), dict(ports())
+            for sock in [*answering]:
+                if here.get(sock, True):
+                    answering.pop(sock).close()
+            served = {sock: now if serves else served.get(sock, now) for sock, serves in here.items()}
+            for sock, since in served.items():
+                if sock not in answering and now - since > AWAY:
+                    with contextlib.suppress(OSError):  # it was closed just now
+                        answering[sock] = await loop.create_server(_Refusal, sock=sock.dup())
+            await asyncio.sleep(LOOK)
+    finally:
+        for listener in answering.values():
+            listener.close()
