@@ -53,7 +53,7 @@ class Row:
 def node(*runners: Runner) -> tuple[Commands, Any]:
     fake = SimpleNamespace(graphs={runner.name: runner for runner in runners}, files={}, failed={}, ended=0)
     fake.names = lambda: set(fake.graphs)
-    fake.stop = lambda: setattr(fake, "ended", fake.ended + 1)
+    fake.stop = lambda _grace: setattr(fake, "ended", fake.ended + 1)
     return Commands(fake), fake  # type: ignore[arg-type]
 
 
