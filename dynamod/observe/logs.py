@@ -9,7 +9,11 @@ DYN_SDK_DISABLE_ANSI_LOGGING, NO_COLOR; DYNAMOD_LOG_PIPE is set by the daemon fo
 
 import logging
 import os
+import select
+import stat
 import sys
+import threading
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -23,28 +27,86 @@ __all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "conf
 PIPE = "DYNAMOD_LOG_PIPE"
 """When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
 
+LIMIT = 1 << 20
+"""Characters of log lines that may wait for a reader."""
+FLUSH = 0.5
+"""Seconds that they get at the end of the process."""
+
 
 class Console(logging.Handler):
     """Writes records to a stream; without one to whatever sys.stderr is. A reader that is gone is no error.
 
-    A write waits while the reader of a pipe is slow, as every print does.
+    A reader that stops reading stops nobody: what the stream does not take now waits for a thread, LIMIT characters at
+    most; lines above that are dropped and counted.
     """
 
     def __init__(self, formatter: Lines, stream: TextIO | None = None) -> None:
         super().__init__()
         self.setFormatter(formatter)
         self._stream = stream
+        self._waiting: deque[str] = deque()
+        self._size = self._dropped = 0
+        self._writer: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record with one call, so that lines of several writers stay whole."""
         stream = self._stream if self._stream is not None else sys.stderr
         if stream is None:
             return
-        try:
-            stream.write(self.format(record) + "\n")
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+        text = self.format(record) + "\n"
+        if self._writer is None and _takes(stream, text):
+            _write(stream, text)
+        elif self._size + len(text) > LIMIT:
+            self._dropped += 1
+        else:
+            self._size += len(text)
+            self._waiting.append(text)
+            if self._writer is None:
+                self._writer = threading.Thread(target=self._drain, args=(stream,), name="log writer", daemon=True)
+                self._writer.start()
+
+    def flush(self) -> None:
+        """Wait a moment for what the thread has not written yet; at the end of the process."""
+        writer = self._writer
+        if writer is not None and writer is not threading.current_thread():
+            writer.join(FLUSH)
+
+    def _drain(self, stream: TextIO) -> None:
+        assert self.lock is not None
+        while True:
+            with self.lock:
+                if not self._waiting:
+                    self._writer = None
+                    return
+                text = self._waiting.popleft()
+                self._size -= len(text)
+                dropped, self._dropped = self._dropped, 0
+            _write(stream, text)
+            if dropped:
+                note = f"{dropped} log lines were dropped because nobody read them"
+                record = logging.LogRecord("dynamod.observe", logging.WARNING, __file__, 0, note, None, None)
+                _write(stream, self.format(record) + "\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    try:
+        stream.write(text)
+        stream.flush()
+    except (OSError, ValueError):
+        pass
+
+
+def _takes(stream: TextIO, text: str) -> bool:
+    """Whether a write returns at once. A pipe that can be written has room for PIPE_BUF bytes at least."""
+    try:
+        fd = stream.fileno()
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return True
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        return bool(poll.poll(0)) and len(text.encode(errors="replace")) <= select.PIPE_BUF
+    except (OSError, ValueError):  # no file at all, or one that is closed
+        return True
 
 
 def configure(

@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import logging
@@ -5,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -315,3 +317,52 @@ print(*sorted(name.split(".")[0] for name in set(sys.modules) - before))
     )
     assert not {"structlog", "rich", "pygments", "msgspec", "pydantic", "tomllib"} & set(done.stdout.split())
     assert len(done.stdout.split()) < 40
+
+
+def test_a_reader_that_stops_stops_nobody_and_what_is_lost_is_counted() -> None:
+    read, write = os.pipe()
+    with open(write, "w") as stream:
+        console = Console(HumanLines(component="c", local=False, color=False), stream)
+        record = logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, "x" * 1000, None, None)
+        began = time.monotonic()
+        for _ in range(5000):  # 5 MB into a pipe of 64 kB that nobody reads
+            console.handle(record)
+        assert time.monotonic() - began < 5.0
+        got = b""
+        while b"were dropped" not in got:
+            got += os.read(read, 1 << 16)
+        console.handle(logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, "the last", None, None))
+        while b"the last" not in got:
+            got += os.read(read, 1 << 16)
+        console.flush()
+    os.close(read)
+    lines = got.decode().splitlines()
+    (note,) = [line for line in lines if "were dropped" in line]
+    whole = sum("x" * 1000 in line for line in lines)
+    (lost,) = [int(word) for word in note.split() if word.isdigit()]
+    assert whole + lost == 5000
+    assert 1000 < whole < 1300
+
+
+def test_long_lines_keep_their_order() -> None:
+    read, write = os.pipe()
+    with open(write, "w") as stream:
+        console = Console(HumanLines(component="c", local=False, color=False), stream)
+        for number in range(20):
+            text = f"line {number} " + "y" * (30_000 if number % 3 == 0 else 10)
+            console.handle(logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, text, None, None))
+        got = b""
+        while b"line 19 " not in got:
+            got += os.read(read, 1 << 16)
+        console.flush()
+    os.close(read)
+    assert [int(word) for word in re.findall(r"line (\d+) ", got.decode())] == list(range(20))
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with contextlib.suppress(BrokenPipeError), open(write, "w") as stream:
+        console = Console(HumanLines(component="c", local=False, color=False), stream)
+        for _ in range(3):
+            console.handle(logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, "x", None, None))
