@@ -130,7 +130,7 @@ class Connection:
         self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
         self.heartbeats = server.monitor.watch(
-            self.name, clocks, lambda why: server.quarantine(hello.pid, why), lambda why: self.kill(why)
+            self.name, clocks, lambda why: server.quarantine(self.lease, why), lambda why: self.kill(why)
         )
         if hello.kind == "component":
             self.heartbeats.beat(None, 0)  # it may hang before it sends one; a file may take its time until it serves
@@ -225,9 +225,9 @@ class LinkServer(Actor):
         """Leases of connected processes, by pid."""
         return {connection.pid: connection.lease for connection in self.connections if connection.lease}
 
-    def quarantine(self, pid: int, why: str) -> None:
+    def quarantine(self, lease: int, why: str) -> None:
         """A process is unresponsive, or, empty, responds again: ingress processes send it nothing meanwhile."""
-        key = quarantine_key(self.node, pid)
+        key = quarantine_key(lease)
         if why:
             self.registry.put(key, why.encode(), self._lease)
         else:

@@ -16,7 +16,7 @@ STATIC = "local/static/"
 EXITED = "v1/exited/"
 """Leases whose process is known to be gone: `v1/exited/{lease in hex}`. A lease that only expired is not among them."""
 QUARANTINED = "v1/quarantined/"
-"""Processes whose daemon does not hear from them: `v1/quarantined/{node}/{pid}`. They keep lease and keys."""
+"""Leases whose process does not respond to its daemon: `v1/quarantined/{lease in hex}`. They keep their keys."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_/-]*")
 
@@ -67,9 +67,9 @@ def exited_key(lease: int) -> str:
     return f"{EXITED}{lease:x}"
 
 
-def quarantine_key(node: str, pid: int) -> str:
-    """Key that stands while a process is silent."""
-    return f"{QUARANTINED}{node}/{pid}"
+def quarantine_key(lease: int) -> str:
+    """Key that stands while the process of a lease is unresponsive."""
+    return f"{QUARANTINED}{lease:x}"
 
 
 def place_of(where: Address | Instance) -> str:

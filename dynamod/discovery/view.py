@@ -165,7 +165,7 @@ class View:
 
     def quarantined(self, instance: Instance) -> bool:
         """Whether the daemon of the instance's process does not hear from it."""
-        return bool(self._quarantined) and quarantine_key(instance.node, instance.pid) in self._quarantined
+        return bool(self._quarantined) and quarantine_key(instance.instance_id) in self._quarantined
 
     async def cause(self, instance: Instance, timeout: float) -> str:
         """Why an instance's process crashed or hung, as its daemon says.
@@ -197,7 +197,7 @@ class View:
         else:
             self._quarantined.add(key)
         for where, instance in self._by_key.items():
-            if quarantine_key(instance.node, instance.pid) == key:
+            if quarantine_key(instance.instance_id) == key:
                 self._revise(where.removeprefix(INSTANCES))
         self._changed()
 

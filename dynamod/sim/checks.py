@@ -39,7 +39,7 @@ def serving(place: Place) -> list[int]:
     for key, value in registry.known(INSTANCES).items():
         where = key.removeprefix(INSTANCES)
         row = json.loads(value)
-        if where in cards and f"{QUARANTINED}{row['node']}/{row['pid']}" not in quarantined:
+        if where in cards and f"{QUARANTINED}{row['instance_id']:x}" not in quarantined:
             found.append(int(where.rpartition("/")[2], 16))
     return found
 

@@ -76,6 +76,7 @@ class Cluster:
         self.gone: Callable[[Process, bool], None] = lambda _process, _node_died: None
         self.quarantined: Callable[[Process], None] = lambda _process: None
         self.decisions = 1000
+        self._keys: dict[Process, str] = {}  # of quarantined ones
         self._pids = 0
 
     # Ways.
@@ -251,13 +252,18 @@ class Cluster:
         node = self.nodes[process.node]
         if process.frozen and process.alive and node.alive and not node.frozen:
             self.log("daemon", f"{process.name} is unresponsive")
-            node.registry.put(quarantine_key(f"n{process.node}", process.pid), b"")
+            (lease,) = (place.registry.lease for place in self._of(process) if place.registry is not None)
+            self._keys[process] = quarantine_key(lease)
+            node.registry.put(self._keys[process], b"")
             self.quarantined(process)
 
     def _unquarantine(self, process: Process) -> None:
-        node = self.nodes[process.node]
-        if node.alive:
-            node.registry.delete(quarantine_key(f"n{process.node}", process.pid))
+        node, key = self.nodes[process.node], self._keys.pop(process, None)
+        if node.alive and key is not None:
+            node.registry.delete(key)
+
+    def _of(self, process: Process) -> list[Place]:
+        return [place for place in self.places.values() if place.process is process]
 
     def _processes(self, node: Node) -> Iterator[Process]:
         yield from (place.process for place in node.places.values() if place.process is not None)

@@ -37,9 +37,9 @@ async def test_a_process_that_hangs_before_its_first_heartbeat(tmp_path: Path, k
                 await asyncio.sleep(0.001)
         await asyncio.sleep(0.5)
         assert bool(connection.why) == judged
-        assert (registry.own(quarantine_key("here", os.getpid())) is not None) == judged
+        assert (registry.own(quarantine_key(connection.lease)) is not None) == judged
         channel.close()
         async with asyncio.timeout(5):
             while server.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        assert registry.own(quarantine_key("here", os.getpid())) is None, "who is gone is not unresponsive"
+        assert registry.own(quarantine_key(connection.lease)) is None, "who is gone is not unresponsive"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.discovery.keys import card_key, exited_key, instance_key
+from dynamod.discovery.keys import card_key, exited_key, instance_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.records import decoded, keep, statistics
 from dynamod.discovery.view import View
@@ -89,3 +89,14 @@ def test_a_view_lives_through_them_and_forgets_what_stood_there() -> None:
         assert [one.instance_id for one in view.serving("m")] == [7]
     registry.put(instance_key(ONE), b"[]", lease)
     assert (view.all_instances(), dict(view.instances(ONE.path))) == ([], {})
+
+
+def test_quarantine_means_one_process_also_where_two_nodes_have_one_name() -> None:
+    registry = MemoryRegistry(random.Random(0))
+    view, lease = View(registry), registry.grant()  # type: ignore[arg-type]
+    for number in (1, 2):  # containers of one name, and their processes have the same pid
+        one = Instance("n", "c", "e", number, {}, node="same", pid=2)
+        registry.put(instance_key(one), msgspec.json.encode(one), lease)
+        registry.put(card_key(one), msgspec.json.encode(GOOD), lease)
+    registry.put(quarantine_key(1), b"", lease)
+    assert [one.instance_id for one in view.serving("m")] == [2]

@@ -59,9 +59,9 @@ def test_what_is_kept_is_what_a_look_at_everything_finds(found: list[tuple[str, 
             case "no card":
                 memory.delete(card, lease)
             case "quarantine":
-                memory.put(quarantine_key("x", number % 2), b"", lease)
+                memory.put(quarantine_key(number % 2 + 1), b"", lease)
             case _:
-                memory.delete(quarantine_key("x", number % 2), lease)
+                memory.delete(quarantine_key(number % 2 + 1), lease)
         for name, like in (("m", None), ("m", CARDS[0]), ("m", CARDS[1]), ("other", None)):
             group = view.served(name, like)
             ids = [one.instance_id for one in group.instances]
