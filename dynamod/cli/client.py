@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from dynamod.message.control import patience
 from dynamod.message.errors import UserError
+from dynamod.runtime.owned import check_socket
 from dynamod.runtime.paths import socket_candidates
 
 TIMEOUT = 5.0
@@ -76,6 +77,7 @@ class Control:
     def _connected(self) -> _Unix:
         tried: list[str] = []
         for candidate in socket_candidates(self._explicit):
+            check_socket(candidate)
             connection = _Unix(candidate, TIMEOUT)
             try:
                 connection.connect()

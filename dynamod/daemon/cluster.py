@@ -1,15 +1,18 @@
 """The other nodes: where etcd and NATS are, for the daemon that holds this node and for all its processes.
 
 Environment variables say it. Without them a daemon looks once, at its start, whether both servers answer at their usual
-ports of this machine (`dynamo infra up`, or the compose file): then it joins them. DYNAMOD_CLUSTER=off forbids that.
+ports of this machine (`dynamo infra up`, or the compose file) and are the same user's or root's: then it joins them.
+DYNAMOD_CLUSTER=off forbids that.
 """
 
+import contextlib
 import json
 import logging
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynamod.discovery.etcd.settings import EtcdSettings
@@ -26,6 +29,7 @@ NATS_VARIABLES = (
     *("NATS_SERVER", "NATS_AUTH_USERNAME", "NATS_AUTH_PASSWORD", "NATS_AUTH_TOKEN", "NATS_AUTH_NKEY"),
     *("NATS_AUTH_CREDENTIALS_FILE", "NATS_TLS_CA", "NATS_TLS_CERT", "NATS_TLS_KEY"),
 )
+NAME_THEM = "name them with NATS_SERVER and ETCD_ENDPOINTS if they are yours"
 LOOK = 0.3
 """Seconds for a server of this machine to answer."""
 
@@ -67,9 +71,31 @@ def cluster_of(
 
 
 def servers_here() -> tuple[str, str] | None:
-    """NATS and etcd at their usual ports of this machine, when both answer as such."""
+    """NATS and etcd at their usual ports of this machine, when both answer as such and are ours or root's.
+
+    Anybody may listen at these ports; who serves them could read requests and answer them.
+    """
     nats, etcd = f"nats://127.0.0.1:{NATS_PORT}", f"http://127.0.0.1:{ETCD_PORT}"
-    return (nats, etcd) if nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK) else None
+    if not (nats_answers(nats, LOOK) and etcd_answers(etcd, LOOK)):
+        return None
+    owners = {owner for port in (NATS_PORT, ETCD_PORT) for owner in listeners(port)}
+    if not owners or owners - {0, os.getuid()}:
+        others = ", ".join(map(str, sorted(owners - {0, os.getuid()}))) or "somebody unknown"
+        log.warning("NATS and etcd at their usual ports belong to user %s and are not joined; %s", others, NAME_THEM)
+        return None
+    return nats, etcd
+
+
+def listeners(port: int) -> set[int]:
+    """Ids of the users that listen at a TCP port of this machine; empty where the system does not say."""
+    found = set[int]()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                    found.add(int(words[7]))
+    return found
 
 
 def nats_answers(url: str, timeout: float = 1.0) -> bool:

@@ -4,6 +4,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from dynamod.message.errors import UserError
+from dynamod.runtime.owned import open_own
 from dynamod.runtime.paths import lock_path
 
 
@@ -15,10 +17,14 @@ class NodeLock:
         self._file: int | None = None
 
     def take(self) -> bool:
-        """Try to hold the node."""
+        """Try to hold the node. Raises UserError when the lock is not a file of ours."""
         if self._file is not None:
             return True
-        file = os.open(lock_path(self.socket), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            file = open_own(lock_path(self.socket), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            text = f"the lock {lock_path(self.socket)} cannot be opened: {error.strerror or error}"
+            raise UserError(text, "choose another --socket, in a folder of your own") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

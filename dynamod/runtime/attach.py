@@ -14,6 +14,7 @@ from pathlib import Path
 from dynamod.message.errors import UserError
 from dynamod.transport.channel import Channel
 
+from .owned import check_socket
 from .paths import link_path
 
 UP = 20.0
@@ -25,6 +26,7 @@ NOT_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LIS
 
 def connect(path: Path) -> socket.socket | None:
     """A connection to the daemon of the control socket `path`; None when none runs. Raises UserError."""
+    check_socket(link_path(path))
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(str(link_path(path)))

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from dynamod.message.errors import UserError
 
+from .owned import own_folder
+
 SOCKET_VARIABLE = "DYNAMOD_SOCKET"
 _LONGEST = 100  # sockaddr_un holds 108 bytes on Linux, 104 on macOS
 
@@ -84,9 +86,10 @@ class RunFolder:
         self.path = parent / str(os.getpid())
         for attempt in range(10):  # the last of the processes that end removes the parent, perhaps just now
             try:
-                parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                own_folder(parent)
                 _sweep(parent)
-                self.path.mkdir(mode=0o700, exist_ok=True)
+                own_folder(self.path)
                 return
             except FileNotFoundError:
                 if attempt == 9:
