@@ -116,11 +116,19 @@ def component_config(document: Document, name: str, model: type | None) -> dict[
 
 
 def dry_run_text(graph: Graph) -> str:
-    """What `--dry-run` prints: the configuration, readable, and as children get it."""
+    """What `--dry-run` prints: the configuration, readable, and as children get it, without API keys."""
+    shown = _without_keys(graph.config)
     return (
-        f"Service Configuration:\n{json.dumps(graph.config, indent=2)}\n\n"
-        f"Environment Variable that would be set:\n{ENV}={json.dumps(graph.config)}"
+        f"Service Configuration:\n{json.dumps(shown, indent=2)}\n\n"
+        f"Environment Variable that would be set:\n{ENV}={json.dumps(shown)}"
     )
+
+
+def _without_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        secret = {key for key in value if str(key).replace("-", "_") == "api_keys" and value[key]}
+        return {key: "***" if key in secret else _without_keys(one) for key, one in value.items()}
+    return [_without_keys(one) for one in value] if isinstance(value, list) else value
 
 
 def _section(document: Document, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hmac
+import ipaddress
 import logging
 import socket
 import ssl
@@ -83,6 +84,8 @@ class Server:
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG)
         log.info("listening on %s port=%d tls=%s", self.settings.host, self.port, "on" if tls is not None else "off")
+        if not self._keys and not _local(self.settings.host):
+            log.warning("whoever reaches port %d may use the models: set api_keys, or host to 127.0.0.1", self.port)
 
     async def stop(self, grace: float = 5.0) -> None:
         """Take no new requests, let running ones finish for `grace` seconds, then end them with an error.
@@ -176,6 +179,14 @@ class Server:
         except (OSError, ssl.SSLError) as error:
             raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
         return context
+
+
+def _local(host: str) -> bool:
+    """Whether only this machine reaches what listens at `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_key(keys: Sequence[str], authorization: str | None) -> None:

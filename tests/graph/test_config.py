@@ -363,3 +363,11 @@ def test_dry_run(project):
     text = dry_run_text(load_graph(None, "configs/small.yaml", working_dir=project, environ={}))
     assert text.startswith("Service Configuration:\n{")
     assert json.loads(text.partition("DYNAMO_SERVICE_CONFIG=")[2])["Frontend"] == {"port": 8000}
+
+
+def test_a_dry_run_shows_no_keys(project):
+    overrides = ["--Frontend.api-keys=secret,other", "--Frontend.api_key_file=/etc/keys"]
+    text = dry_run_text(load_graph(None, "configs/small.yaml", overrides=overrides, working_dir=project, environ={}))
+    assert "secret" not in text
+    assert text.count("***") == 2
+    assert "/etc/keys" in text

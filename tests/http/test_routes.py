@@ -87,3 +87,14 @@ async def test_a_server_of_routes_alone() -> None:
         assert (status, body["error"]["code"]) == (500, "internal_error")
         assert "secret" not in str(body)
     await server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("host", "keys", "warns"),
+    [("0.0.0.0", "", True), ("0.0.0.0", "key", False), ("127.0.0.1", "", False), ("::1", "", False), ("::", "", True)],
+)
+async def test_an_open_port_without_keys_is_said(host: str, keys: str, warns: bool, caplog) -> None:
+    server = Server(FrontendSettings(host=host, port=0, api_keys=keys), ROUTES, dict)
+    await server.start(listener())
+    await server.stop(grace=0)
+    assert ("whoever reaches port" in caplog.text) == warns

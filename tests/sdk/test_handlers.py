@@ -269,3 +269,19 @@ async def test_what_cannot_be_sent_harms_no_other_stream(item: Any) -> None:
     said, _ = await called(handler)
     assert isinstance(said[0], Failed)
     assert "which cannot be sent" in said[0].message
+
+
+@pytest.mark.parametrize(
+    "error", [asyncio.CancelledError(), SystemExit(1), KeyboardInterrupt(), ValueError("x")], ids=repr
+)
+@virtual
+async def test_whatever_a_handler_raises_is_the_error_of_its_request(error: BaseException) -> None:
+    async def handler(request: Any) -> AsyncIterator[Any]:
+        yield chunk("a")
+        raise error
+
+    said, took = await called(handler, make=ChunkWriter)
+    assert isinstance(said[-1], Failed)
+    assert said[-1].error == "EngineFailed"
+    assert type(error).__name__ in said[-1].message
+    assert took < 1

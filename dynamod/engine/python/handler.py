@@ -71,6 +71,12 @@ Raises RequestError for an item that is none.
 """
 
 
+def _ended() -> bool:
+    """Whether somebody has cancelled the current task; a handler may raise CancelledError by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 class Calls:
     """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader."""
 
@@ -123,6 +129,8 @@ class Calls:
         except RequestError as error:
             log.warning("request %s: %s", context.id(), error)
             reply.raised(error)
-        except Exception as error:  # the user's code: the caller gets the error, the log the traceback
+        except BaseException as error:  # the user's code: the caller gets the error, the log the traceback
+            if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _ended()):
+                raise  # by us: the reader has left, or the engine ends
             log.exception("%s failed (request %s)", name, context.id())
             reply.failed("EngineFailed", f"{name}: {type(error).__name__}: {error}")
