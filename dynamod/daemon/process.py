@@ -66,6 +66,11 @@ class ProcessRecord:
         self.grace = 0.0  # seconds that its open answers get to finish when it is stopped
 
     @property
+    def age(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.born
+
+    @property
     def states(self) -> Mapping[str, str]:
         """The state of each component."""
         return {**self.expected, **(self.connection.states if self.connection is not None else {})}
@@ -101,7 +106,7 @@ class ProcessRecord:
             components=dict(self.states),
             detail=connection.detail if connection is not None else "",
             beat_age=beats.age if beats is not None else None,
-            uptime=time.monotonic() - self.born,
+            uptime=self.age,
             silent=self.why,
         )
 

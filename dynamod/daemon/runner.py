@@ -31,6 +31,8 @@ log = logging.getLogger("dynamod.daemon")
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
 IN_TERMINAL = 2.0
 """Seconds that open answers of a graph in a terminal get to finish when it is stopped."""
+STARTS = 5.0
+"""Seconds for which clients wait for an ingress process that is starting, in the listener's backlog."""
 READY = 600.0
 """Seconds that a process gets to become Ready before the next one is touched."""
 
@@ -105,12 +107,12 @@ class GraphRunner:
         self.node.changed()
 
     def _ports(self) -> Iterator[tuple[socket.socket, bool]]:
-        """The sockets for clients, and whether a process serves each; or should not, because there is to be none."""
+        """The sockets for clients, and whether a process serves each, or soon will; or need not: none is wanted."""
         for running in self._groups.values():
             if running.sock is not None:
                 names = running.names()
                 records = [record for name in names if (record := self._record(name)) is not None]
-                yield running.sock, not names or any(record.ready for record in records)
+                yield running.sock, not names or any(record.ready or record.age < STARTS for record in records)
 
     async def stop(self, grace: float | None = None) -> None:
         """End the processes that listen for clients, then all others, and give everything back.

@@ -1,13 +1,20 @@
 """Reading a request's body, bounded."""
 
+import asyncio
+
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
 from dynamod.message.errors import BadRequest, TooLarge
 
+from .errors import TooSlow
+
+SILENT = 60.0
+"""Seconds without a byte of the body."""
+
 
 async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced).
+    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow.
 
     Compressed bodies are counted as they unpack. A client that leaves cancels this like everything else.
     """
@@ -18,18 +25,22 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     content = request.content
     try:
-        first = await content.readany()
-        if content.at_eof() and len(first) <= limit:
-            return first
-        parts, size = [first], len(first)
-        while size <= limit:
-            part = await content.readany()
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            size += len(part)
+        async with asyncio.timeout(SILENT) as clock:
+            first = await content.readany()
+            if content.at_eof() and len(first) <= limit:
+                return first
+            parts, size = [first], len(first)
+            while size <= limit:
+                clock.reschedule(asyncio.get_running_loop().time() + SILENT)
+                part = await content.readany()
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+                size += len(part)
     except RequestPayloadError as error:
         raise BadRequest("the body is cut short or not encoded as its headers say") from error
+    except TimeoutError:
+        raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
     raise _too_large(limit)
 
 

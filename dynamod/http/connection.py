@@ -4,6 +4,7 @@ import array
 import asyncio
 import fcntl
 import logging
+import resource
 import sys
 import termios
 from collections.abc import Awaitable, Callable
@@ -19,17 +20,43 @@ log = logging.getLogger("dynamod.frontend")
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
+HEADER = 30.0
+"""Seconds from a new connection to the end of its first request's header."""
+IDLE = 75.0
+"""Seconds between the requests of a connection."""
+RESERVE = 64
+"""Descriptors of the process that clients do not get: workers must be reached, and files read, whoever connects."""
+
+
 class Connection(web.RequestHandler):
-    """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never)."""
+    """One client connection. A client that reads nothing for `timeout` seconds is disconnected (0: never).
 
-    __slots__ = ("_clock", "_timeout", "_unread", "is_new")
+    `refused`: there are too many connections; this one is closed at once.
+    """
 
-    def __init__(self, *arguments: Any, timeout: float, **options: Any) -> None:
+    __slots__ = ("_clock", "_header", "_refused", "_timeout", "_unread", "is_new")
+
+    def __init__(self, *arguments: Any, timeout: float, refused: bool, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.is_new = True  # no request has come yet
+        self._refused = refused
+        self._header: asyncio.TimerHandle | None = None
         self._timeout = timeout
         self._clock: asyncio.TimerHandle | None = None
         self._unread = 0  # bytes that waited when the clock was set
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has come (called by the event loop)."""
+        super().connection_made(transport)
+        if self._refused:
+            cast("asyncio.Transport", transport).abort()
+        else:
+            self._header = asyncio.get_running_loop().call_later(HEADER, self._silent)
+
+    def _silent(self) -> None:
+        if self.is_new and self.transport is not None:
+            log.info("a client has sent no request for %g s: disconnected", HEADER)
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """The socket is full (called by the transport)."""
@@ -44,6 +71,8 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """The client has left (called by the transport)."""
         self._unwatch()
+        if self._header is not None:
+            self._header.cancel()
         super().connection_lost(exc)
 
     def _watch(self) -> None:
@@ -108,6 +137,8 @@ class HttpServer(web.Server):
     def __init__(self, handler: Handler, client_timeout: float) -> None:
         super().__init__(handler, handler_cancellation=True)
         self._client_timeout = client_timeout
+        self._most = max(resource.getrlimit(resource.RLIMIT_NOFILE)[0] - RESERVE, 16)
+        self._full = False
 
     def waits(self) -> bool:
         """Whether a connection has not sent its first request."""
@@ -115,4 +146,14 @@ class HttpServer(web.Server):
 
     def __call__(self) -> Connection:
         """Called by the event loop for each new client."""
-        return Connection(self, loop=asyncio.get_running_loop(), access_log=None, timeout=self._client_timeout)
+        before, self._full = self._full, len(self.connections) >= self._most
+        if self._full and not before:
+            log.warning("%d clients are connected: no more until some leave, see ulimit -n", self._most)
+        return Connection(
+            self,
+            loop=asyncio.get_running_loop(),
+            access_log=None,
+            timeout=self._client_timeout,
+            refused=self._full,
+            keepalive_timeout=IDLE,
+        )

@@ -35,6 +35,14 @@ class NoMethod(BadRequest):
         self.allow = allow
 
 
+class TooSlow(RequestError):
+    """408: the client has stopped to send its request."""
+
+    status = 408
+    kind = "invalid_request_error"
+    code_default = "request_timeout"
+
+
 def error_object(error: RequestError) -> dict[str, Any]:
     """OpenAI's `{"error": {...}}`."""
     return {"error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code}}

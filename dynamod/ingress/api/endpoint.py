@@ -95,7 +95,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
     """Reads a JSON body about one model. `model_type`: what the model must serve, a word of `ModelCard.types`."""
 
     method = "POST"
-    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 413, 500, 503)
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 500, 503)
     request: ClassVar[type[ModelRequest]]
     model_type: ClassVar[str] = ""
     label: ClassVar[str] = ""  # `endpoint` in the metrics; empty: requests are not counted
@@ -136,7 +136,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
 class EngineEndpoint(BodyEndpoint[E]):
     """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
 
-    errors = (400, 401, 404, 413, 500, 502, 503, 504)
+    errors = (400, 401, 404, 408, 413, 422, 500, 502, 503, 504)
 
     @abstractmethod
     async def lower(self, job: Job, served: Served) -> Lowered:
