@@ -67,6 +67,14 @@ def exited_key(lease: int) -> str:
     return f"{EXITED}{lease:x}"
 
 
+def exited_lease(key: str) -> int | None:
+    """The lease of such a key; None for one that names none."""
+    try:
+        return int(key.removeprefix(EXITED), 16)
+    except ValueError:
+        return None
+
+
 def quarantine_key(lease: int) -> str:
     """Key that stands while the process of a lease is unresponsive."""
     return f"{QUARANTINED}{lease:x}"

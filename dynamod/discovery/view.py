@@ -11,7 +11,18 @@ import msgspec
 from dynamod.message.discovery import Instance, ModelCard
 
 from .base import Registry
-from .keys import CARDS, EXITED, INSTANCES, QUARANTINED, Address, card_key, instance_key, place_of, quarantine_key
+from .keys import (
+    CARDS,
+    EXITED,
+    INSTANCES,
+    QUARANTINED,
+    Address,
+    card_key,
+    exited_lease,
+    instance_key,
+    place_of,
+    quarantine_key,
+)
 from .records import decoded
 
 log = logging.getLogger("dynamod.registry")
@@ -180,10 +191,8 @@ class View:
         return self._exits.get(instance.instance_id, "")
 
     def _exited(self, key: str, value: bytes | None) -> None:
-        try:
-            lease = int(key.removeprefix(EXITED), 16)
-        except ValueError:
-            log.warning("ignored %s: it names no lease", key)
+        lease = exited_lease(key)
+        if lease is None:
             return
         if value is None:
             self._exits.pop(lease, None)

@@ -196,9 +196,14 @@ class Dispatcher(Actor):
         """The router of each model and pool."""
         return {key: group.router for key, group in self._groups.items()}
 
+    def reserved(self, key: Key) -> int | None:
+        """The instance that takes no request but the one which is tried alone there."""
+        isolation = self._isolations.get(key)
+        return isolation.instance if isolation is not None else None
+
     def waiting(self, key: Key) -> int:
-        """Requests in a queue."""
-        return sum(not one.turn.done() for one in self._queues.get(key, ()))
+        """Requests in a queue, or waiting to be tried alone."""
+        return sum(not one.turn.done() for one in self._queues.get(key, ())) + len(self._isolations.get(key, ()))
 
     # Placing.
 
@@ -209,12 +214,11 @@ class Dispatcher(Actor):
         if group is None:
             return None
         router, serving, exclude = group.router, self._serving(key), message.exclude
-        isolation = self._isolations.get(key)
-        if isolation is not None and isolation.instance is not None:
+        if (reserved := self.reserved(key)) is not None:
             if not message.alone:
-                exclude = {*exclude, isolation.instance}
+                exclude = {*exclude, reserved}
             else:
-                exclude = {one.instance_id for one in serving.instances if one.instance_id != isolation.instance}
+                exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
         decision = router.decide(message.prompt, serving.instances, exclude)
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
@@ -229,8 +233,7 @@ class Dispatcher(Actor):
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
         queue = self._queues.setdefault(key, [])
         waits = message.waits and (message.again or message.prompt.instance is None)
-        isolation = self._isolations.get(key)
-        isolating = isolation is not None and isolation.instance is not None  # that worker comes back soon
+        isolating = self.reserved(key) is not None  # that worker comes back soon
         if waits and not message.again and not isolating and len(queue) >= self._settings.queue_size:
             queue[:] = [one for one in queue if not one.turn.done()]
             waits = len(queue) < self._settings.queue_size

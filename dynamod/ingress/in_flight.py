@@ -66,7 +66,7 @@ class RequestsInFlight:
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
         suspects = [self._suspicions.check(request) for request in lowered.requests]
-        run = _Run(sink)
+        run = RequestRun(sink)
         run.in_flight = [self._choice(job, run, lowered, index, suspect) for index, suspect in enumerate(suspects)]
         sink.started(len(run.in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         self._open.update(dict.fromkeys(run.in_flight))
@@ -88,7 +88,7 @@ class RequestsInFlight:
             if request.instance is not None and self._view.quarantined(request.instance):
                 request.leave("the worker's process does not answer any more")
 
-    def _choice(self, job: Job, run: "_Run", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
+    def _choice(self, job: Job, run: "RequestRun", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt = prompt_of(job, lowered, index)
         return InFlightRequest(
@@ -131,10 +131,10 @@ class RequestsInFlight:
             found["token_data"] = list(tokens.unpack(request.token_ids))
         sink.started(1, lowered.prompt_tokens[0], found)
         sink.finish(0, "stop", 0)
-        return _Run(sink)
+        return RequestRun(sink)
 
 
-class _Run:
+class RequestRun:
     """All choices of one request; the first failure ends them all."""
 
     def __init__(self, sink: ResponseSink) -> None:

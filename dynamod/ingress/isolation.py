@@ -68,6 +68,9 @@ class Isolation:
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
 
+    def __len__(self) -> int:
+        return sum(not suspect.turn.done() for suspect in self._suspects)
+
     def add(self, message: Acquire) -> asyncio.Future[Placement]:
         """A request to be tried alone; the future is its place."""
         turn: asyncio.Future[Placement] = self._loop.create_future()

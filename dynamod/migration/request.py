@@ -78,6 +78,8 @@ class InFlightRequest:
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
         self._tried: set[int] = set()
+        self.displaced = 0  # how often it has left for the trial of another, which is no failure
+        self.made_room: set[int] = set()  # instances that it has left for the trial of another; it may come back
         self._broke_at: float | None = None  # until another instance has taken the request
         self._broke_why = ""  # until it is sent to another instance
         self._received = self._base = 0  # tokens, characters or items of the answer: so far, and before this attempt
@@ -141,6 +143,7 @@ class InFlightRequest:
             request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
         attempt = self._attempt = _Attempt(self)
         outbound = self._transport.open(self.instance, request, attempt)
+        self.made_room.discard(placement.instance.instance_id)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call
             attempt.outbound = outbound
         if self._broke_why:
@@ -170,6 +173,8 @@ class InFlightRequest:
         if self._attempt is None or (self._received and (not self._exact or self._too_long())):
             return False
         self._tried.discard(self._placement.instance.instance_id)  # nothing is wrong with it
+        self.displaced += 1
+        self.made_room.add(self._placement.instance.instance_id)
         self._break("its worker tries another request alone", retry=True, displaced=True)
         return True
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from dynamod.discovery.keys import CARDS, INSTANCES, QUARANTINED
 from dynamod.ingress.processor import CLOCK
-from dynamod.message.errors import NotFound, Overloaded, TimedOut
+from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
 from dynamod.router.placement import Placement
 
 from .clients import Client
@@ -49,17 +49,19 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
     error, place = client.error, client.place
     if error is None or place is None:
         return "it has no error"
-    text, sends = str(error), len(client.sends)
+    text, sends, tries = str(error), len(client.sends), client.tries
     there = serving(place)
     busy = cluster.routing.busy_prefill is not None or cluster.routing.busy_blocks is not None
+    if isinstance(error, PoisonRequest):
+        return "" if sends > 1 else "it was at one worker only"
     if isinstance(error, TimedOut):
         return "" if now - client.begun > (CLOCKS.total or 0.0) else "its clock has not passed"
     if isinstance(error, NotFound):
         return f"{len(there)} instances serve the model" if there else ""
-    if text.endswith(f", after {sends} tries"):
-        return "" if sends == MIGRATIONS + 1 else f"it may be sent {MIGRATIONS + 1} times, and was sent {sends} times"
+    if text.endswith(f", after {tries} tries"):
+        return "" if tries == MIGRATIONS + 1 else f"it may be sent {MIGRATIONS + 1} times, and was sent {tries} times"
     if isinstance(error, Overloaded):
-        if text.endswith("; no other instance is ready"):
+        if text.endswith("; no other instance is ready") or text.startswith("No other instance of model"):
             left = [one for one in there if one not in client.sends]
             return f"{len(left)} others are ready" if left else ""
         if text == f"No instance of model {MODEL!r} is ready.":
@@ -68,6 +70,10 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
             return "" if client.process is None or not client.process.alive else "it is there"
         if busy and (text.endswith("can take the request.") or text.startswith("no instance took the request within")):
             return ""
+        if sends and text.endswith(f"within {CLOCKS.first:g} s: all are busy"):
+            return ""  # others were tried alone before it, at workers that did not answer either
+        if text.endswith(": all are busy") and place.processor is not None and place.processor.isolating:
+            return ""  # the last worker tries another alone
         if busy and sends:  # an instance was lost, and all others are busy
             return ""
     return "there is no reason for such an error"

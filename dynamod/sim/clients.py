@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.base import Job, Run
+from dynamod.ingress.in_flight import RequestRun
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
@@ -111,12 +112,21 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        if instance.instance_id in self.sends:
+        if instance.instance_id in self.sends and instance.instance_id not in self._made_room():
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:
             self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")
         self.sends.append(instance.instance_id)
         self.at, self.since = instance.process, self.active
+
+    def _made_room(self) -> set[int]:
+        """Instances to which the request may come back, because it left them only for the trial of another."""
+        return self.run.in_flight[0].made_room if isinstance(self.run, RequestRun) else set()
+
+    @property
+    def tries(self) -> int:
+        """How often it was sent, without those sends after which it made room for the trial of another."""
+        return len(self.sends) - (self.run.in_flight[0].displaced if isinstance(self.run, RequestRun) else 0)
 
     # ingress.base.ResponseSink.
 

@@ -150,6 +150,11 @@ class SimulatedProcessor(Processor):
         """Requests in the queue of the one model."""
         return self.dispatch.waiting((MODEL, ""))
 
+    @property
+    def isolating(self) -> bool:
+        """Whether an instance takes no requests because one is tried alone there."""
+        return self.dispatch.reserved((MODEL, "")) is not None
+
     def router(self) -> Router | None:
         """The router of the one model, None before it is known."""
         return self.dispatch.routers.get((MODEL, ""))

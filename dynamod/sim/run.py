@@ -12,7 +12,7 @@ from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import RequestError
+from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate
 from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings
@@ -141,7 +141,7 @@ class Driver(Actor):
 
     def _failed(self, client: Client) -> None:
         why = checks.illegal(client, self._cluster, self.context.now())
-        if not why and self._plan.gentle:
+        if not why and self._plan.gentle and not isinstance(client.error, PoisonRequest):  # two hangs may look like it
             why = "healthy workers can be reached, and it has moved no more often than it may"
         if why:
             self._log.violate("failures have a reason", f"{client.id} ({client.error}): {why}")

@@ -1,9 +1,11 @@
 """Two and three nodes, a real NATS and a real etcd between them."""
 
+import base64
 import json
 import os
 import shutil
 import signal
+import urllib.request
 from itertools import pairwise
 from typing import Any
 
@@ -171,3 +173,42 @@ def test_a_front_door_without_the_models_files_fetches_them(machine: Any, server
     machine.until(lambda: models(machine, url) == ["far"])
     assert machine.chat(url, "hello there", model="far", max_tokens=20) == whole
     assert "fetching" not in again.err, "they are kept"
+
+
+def put(servers: Servers, key: str, value: bytes) -> None:
+    """Into etcd, by its own JSON interface."""
+    body = json.dumps({"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value).decode()})
+    url = f"http://127.0.0.1:{servers.ports['etcd_port']}/v3/kv/put"
+    with urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=5) as answer:
+        assert answer.status == 200
+
+
+@together
+def test_values_of_other_systems_stop_no_node(machine: Any, servers: Servers) -> None:
+    """Cards of NVIDIA Dynamo, of a newer version, absurd ones and damage: every node serves on, and mends itself."""
+    foreign = b'{"display_name":"Qwen/Qwen3-0.6B","slug":"qwen_qwen3-0_6b","model_info":null}'
+    command, url = front(machine, servers)
+    two = worker(machine, servers, "two")
+    machine.until(lambda: models(machine, url) == ["sample"])
+    for number in range(5):
+        put(servers, f"v1/mdc/dynamo/backend/generate/694d9b2f1c2a3b4{number}", foreign)
+    put(servers, "v1/mdc/dynamo/backend/generate/1", b'{"name":"zero","kv_cache_block_size":0}')
+    put(servers, "v1/mdc/dynamo/backend/generate/2", b'{"name":"newer","kind":{"tokens":true}}')
+    put(servers, "v1/instances/dynamo/backend/generate/3", b"\xff\x00")
+    put(servers, "v1/exited/what", b"\xff")
+    put(servers, "v1/quarantined/what", b"")
+    put(servers, "v1/nobody/knows/this", b"{}")
+    three = worker(machine, servers, "three")
+    nodes = [("one", command), ("two", two), ("three", three)]
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    assert models(machine, url) == ["sample"]
+    assert "hello" in machine.chat(url, "hello", max_tokens=50) or machine.chat(url, "hello", max_tokens=5)
+    for node, running in nodes:
+        status, facts = machine.raw("GET", "/v1/status", socket_path=machine.folder / node / "d.sock")
+        assert status == 200, facts
+        assert running.err.count("694d9b2f1c2a3b40") <= 2, "said once by each process"
+    words = ("dynamo-run", "in=http", "out=auto", "--http-port", 0)
+    late = machine.start(*words, **on(machine, servers, "four")).ready()
+    machine.until(lambda: models(machine, late) == ["sample"], what="also for one that comes later")
+    two.end()
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 1)
