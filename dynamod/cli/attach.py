@@ -35,7 +35,7 @@ _early: Attachment | None = None
 def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
     """Called by a command that will serve for certain, as soon as that is known: the rest goes on beside the daemon.
 
-    A mistake is told when the attachment is taken.
+    A mistake is an error when the attachment is taken.
     """
     global _early
     try:

@@ -139,7 +139,7 @@ async def _watchdog(node: Node, notifier: Notifier, interval: float) -> None:
         try:
             await node.context.ref.ask(Ping(), timeout=interval)
         except ActorError as error:
-            log.error("the daemon does not answer itself; the service manager is not told that it lives: %s", error)
+            log.error("the daemon does not answer itself; the service manager gets no sign of life: %s", error)
         else:
             notifier.watchdog()
         await asyncio.sleep(interval)

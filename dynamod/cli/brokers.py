@@ -148,7 +148,7 @@ def down(folder: Path, *, purge: bool = False) -> list[Server]:
 
 
 def environment(servers: Sequence[Server]) -> dict[str, str]:
-    """What a daemon on another machine (or with another port) must be told."""
+    """The variables of a daemon on another machine (or with another port)."""
     return {VARIABLES[server.name]: server.url for server in servers}
 
 

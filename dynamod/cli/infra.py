@@ -53,7 +53,7 @@ def up(
     for server in servers:
         state = "ran already" if server.pid in before else "is healthy"
         print(f"{server.name} {state}: {server.url}")
-    print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, tell them:")
+    print("Daemons on this machine find them at their usual ports. Elsewhere, or at other ports, name them:")
     for name, value in brokers.environment(servers).items():
         print(f"  export {name}={value}")
 

@@ -15,7 +15,7 @@ KINDS: dict[str, type[Any]] = {SERVED: ServedModel, CARDS: ModelCard, INSTANCES:
 
 
 class Models:
-    """Kept by watching the registry. `added` is told of each model that becomes served, once per model and type."""
+    """Kept by watching the registry. `added` is called with each model that becomes served, once per model and type."""
 
     def __init__(self, added: Callable[[ServedModel], None], changed: Callable[[], None]) -> None:
         self._added, self._changed = added, changed

@@ -48,7 +48,7 @@ class IngressFacts(msgspec.Struct, frozen=True):
 class ProcessRow(msgspec.Struct, frozen=True):
     """One component process. `cpu`: per cent of a core; `rss`: bytes; `mailbox`: messages that wait at its components.
 
-    `state` is the worst of its components'; `answers`: it has told its statistics just now. `instance`: its lease, as
+    `state` is the worst of its components'; `answers`: it has sent its statistics just now. `instance`: its lease, as
     `dynamo explain` and workers' labels show it. `session`: the foreground command it belongs to.
     """
 

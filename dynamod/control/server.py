@@ -110,7 +110,7 @@ class Control:
 
 
 def _peer(request: web.Request) -> tuple[int, set[int]]:
-    """User and groups of the client, from the kernel; user -1 when it does not tell."""
+    """User and groups of the client, from the kernel; user -1 when it does not say."""
     sock = request.transport.get_extra_info("socket") if request.transport is not None else None
     option = getattr(socket, "SO_PEERCRED", None)
     if sock is None or option is None:

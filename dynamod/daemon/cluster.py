@@ -36,11 +36,11 @@ LOOK = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """`etcd` None: this node is alone. `nats`: the variables that every process of the node is told; empty without."""
+    """`etcd` None: this node is alone. `nats`: the variables that every process of the node gets; empty without."""
 
     etcd: EtcdSettings | None = None
     nats: Mapping[str, str] = field(default_factory=dict[str, str])
-    found: bool = False  # not told, but found on this machine
+    found: bool = False  # not named, but found on this machine
 
 
 def cluster_of(
@@ -57,7 +57,7 @@ def cluster_of(
     if nats.get("NATS_SERVER"):
         from dynamod.transport.nats.settings import NatsSettings
 
-        NatsSettings.from_environment(environ)  # wrong ones are told now
+        NatsSettings.from_environment(environ)  # wrong ones are an error now
     if etcd is not None or "NATS_SERVER" in nats:
         if etcd is not None and "NATS_SERVER" not in nats:
             log.warning("ETCD_ENDPOINTS is set and NATS_SERVER is not: workers of other nodes are seen, not reached")

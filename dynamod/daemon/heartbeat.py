@@ -61,7 +61,7 @@ class Heartbeats:
             self._changed("")
 
     def judge(self, now: float) -> None:
-        """Decide, and tell what has changed."""
+        """Decide, and report what has changed."""
         if self.at is None:
             return
         began, tokens = self._step or (None, 0)

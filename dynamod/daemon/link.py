@@ -40,7 +40,7 @@ from .heartbeat import HeartbeatMonitor, Heartbeats
 log = logging.getLogger("dynamod.daemon")
 
 REMEMBERED = 256
-"""Processes that have ended and are still told of."""
+"""Processes that have ended and whose keys are still there."""
 
 
 class Connection:

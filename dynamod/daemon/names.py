@@ -41,7 +41,7 @@ def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]
     ours, others = machine(), set[str]()
     prefix = f"{NODES}{name}/"
 
-    def heard(key: str, value: bytes | None) -> None:
+    def changed(key: str, value: bytes | None) -> None:
         where = key.removeprefix(prefix).partition("/")[0]
         if where == ours:
             return
@@ -52,7 +52,7 @@ def watch_namesakes(registry: MemoryRegistry, name: str, lease: int) -> set[str]
             log.error("another machine is called %s too: give one of them another name (DYNAMOD_NODE)", name)
 
     registry.put(f"{prefix}{ours}/{lease:x}", b"", lease)
-    registry.watch(prefix, heard)
+    registry.watch(prefix, changed)
     return others
 
 

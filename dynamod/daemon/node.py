@@ -296,7 +296,7 @@ class Node(Actor):
         }
 
     def changed(self) -> None:
-        """Something that `ps` shows may have changed: tell whoever waits."""
+        """Something that `ps` shows may have changed: wake whoever waits."""
         for waiter in list(self._waiters):
             waiter()
         for session in self.sessions:
@@ -337,7 +337,7 @@ class Node(Actor):
         """Tell other nodes what is here, and hear what is there."""
         etcd = self.cluster.etcd
         assert etcd is not None
-        where = "found at the usual ports of this machine" if self.cluster.found else "as told"
+        where = "found at the usual ports of this machine" if self.cluster.found else "as named"
         endpoints = ", ".join(map(str, etcd.endpoints))
         log.info("this node is %s in the cluster of etcd at %s (%s)", self.name, endpoints, where)
         self._namesakes = watch_namesakes(self.registry, self.name, self._lease)

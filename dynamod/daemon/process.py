@@ -229,7 +229,7 @@ class Process(Actor):
         assert self._child is not None
         code = await self._child.wait()
         self._exited.set()
-        await asyncio.wait(readers, timeout=0.5)  # its last lines come before its end is told
+        await asyncio.wait(readers, timeout=0.5)  # its last lines come before its end is reported
         self._record.ended = True
         self._ended.set()
         if self._draining:

@@ -93,7 +93,7 @@ class GraphRunner:
                 listener = group.listener()
                 sock = listen(listener[1], listener[2], listener[0].name) if listener is not None else None
                 running = self._groups[group.name] = Running(self, group, sock)
-                running.clocks()  # wrong ones are told before anything runs
+                running.clocks()  # wrong ones are an error before anything runs
                 for index in range(group.replicas):
                     running.take(index)
             self._supervisor = await self.node.system.supervisor(self.name, POLICY)

@@ -86,7 +86,7 @@ class Running:
         warm = "worker" if self.sock is None else "ingress"
 
         def factory() -> Process:
-            plan = self._plan(index, child, environ)  # with what the other components are told by now
+            plan = self._plan(index, child, environ)  # with the settings that the other components have by now
             record = runner.records[child] = ProcessRecord(plan.name)
             record.grace = plan.grace
             return Process(runner.node, plan, record, runner.origin, environ, fds=fds, warm=warm, clocks=clocks)

@@ -30,7 +30,7 @@ READ = 60.0
 
 
 class Session:
-    """What a command asks for, and what it is told: rows of its graph, lines of its processes."""
+    """What a command asks for, and what is sent to it: rows of its graph, lines of its processes."""
 
     def __init__(self, node: "Node", connection: Connection) -> None:
         self._node, self._connection = node, connection

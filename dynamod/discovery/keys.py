@@ -10,7 +10,7 @@ from dynamod.message.errors import UserError
 INSTANCES = "v1/instances/"
 CARDS = "v1/mdc/"
 SHARED = "v1/"
-"""Keys that nodes tell each other of begin so; all others stay in the node."""
+"""Keys that nodes publish to each other begin so; all others stay in the node."""
 STATIC = "local/static/"
 """Static workers of this node."""
 EXITED = "v1/exited/"

@@ -1,7 +1,7 @@
 """The registry of one node, in the daemon's memory: keys with leases, and watchers. Plain and synchronous.
 
 Keys of other nodes lie in a layer below the node's own: an own key hides a foreign one of the same name until it goes.
-A mirror is told of every change to the node's own leases and keys, so that it can repeat them elsewhere (etcd).
+A mirror gets every change of the node's own leases and keys, so that it can repeat them elsewhere (etcd).
 """
 
 import random as random_module
@@ -32,7 +32,7 @@ class RegistryStatistics(msgspec.Struct, frozen=True):
 
 
 class MemoryRegistry:
-    """Every change is told to watchers before the call returns, in the order of the calls."""
+    """Watchers get every change before the call returns, in the order of the calls."""
 
     def __init__(self, random: random_module.Random) -> None:
         self._random = random
@@ -67,7 +67,7 @@ class MemoryRegistry:
         if self.mirror is not None:
             self.mirror.revoked(lease, gone)
         for key in gone:
-            if key not in self._values:  # else a watcher has put it anew and told of that
+            if key not in self._values:  # else a watcher has put it anew, which was published
                 self._uncover(key, hidden[key])
 
     def put(self, key: str, value: bytes, lease: int) -> None:

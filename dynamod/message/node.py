@@ -3,7 +3,7 @@
 A process sends `Hello`, gets `Welcome`, and from then on either side may `Ask` the other something. Three kinds of
 process are connected: a `component` process that the daemon has started (over a socket pair), a user's Python `file`
 that joined the node, and the `session` of a command in a terminal. The first two have a lease: they put keys under it,
-and when the connection closes the lease is revoked and watchers are told.
+and when the connection closes the lease is revoked and watchers are notified.
 """
 
 from typing import Any, Literal

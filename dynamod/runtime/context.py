@@ -141,7 +141,7 @@ class ProcessContext:
             self.subject = await self.transport.serve(_subject(address, self.registry.lease))
 
     async def caught_up(self, prefix: str, watcher: Watcher) -> None:
-        """Watch a prefix and wait (with a bound) until all that stands there now has been told, to all watchers.
+        """Watch a prefix and wait (with a bound) until all watchers know all that stands there now.
 
         What we put comes back behind the snapshots that were asked for before.
         """

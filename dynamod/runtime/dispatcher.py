@@ -15,7 +15,7 @@ Make = Callable[[Request, Reply], object]
 
 
 class EndpointDispatcher:
-    """`receive` is what the post calls for every new stream; it never blocks and never raises."""
+    """`receive` is what the request server calls for every new stream; it never blocks and never raises."""
 
     def __init__(self) -> None:
         self._places: dict[str, tuple[Ref, Make]] = {}

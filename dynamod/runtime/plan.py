@@ -1,4 +1,4 @@
-"""What a component process is told by the daemon that starts it."""
+"""What the daemon sends to a component process that it starts."""
 
 from typing import Any
 

@@ -46,7 +46,7 @@ class TransportSelector:
         self.servers: dict[str, NatsServer] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance. Failure is told to `sink.lost`."""
+        """Send `request` to the instance. Failure is reported by `sink.lost`."""
         path = instance.transport.get("unix", "")
         if path == self._server:
             return self._local.open(instance, request, sink)
@@ -60,7 +60,7 @@ class TransportSelector:
         return self.nats.open(instance, request, sink)
 
     def exited(self, key: str, value: bytes | None) -> None:
-        """A process of another node is gone, which NATS would tell later."""
+        """A process of another node is gone, which NATS reports later."""
         lease = exited_lease(key)
         if value is not None and self.nats is not None and lease is not None:
             subject = self._subjects.pop(lease, None)

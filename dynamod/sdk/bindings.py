@@ -1,4 +1,4 @@
-"""What else of the original's `dynamo.llm` and `dynamo.runtime` is offered here, and how what is missing is told."""
+"""What else of the original's `dynamo.llm` and `dynamo.runtime` is offered here, and how what is missing is said."""
 
 import importlib.util
 from collections.abc import Callable, Iterable

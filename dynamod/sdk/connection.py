@@ -89,7 +89,7 @@ class Connection:
         await asyncio.wait([asyncio.wrap_future(self._life)])
 
     def block_registry(self, namespace: str, component: str) -> BlockRegistry:
-        """What the engine of a component tells of itself."""
+        """What the engine of a component publishes of itself."""
         return self._block_registries.setdefault((namespace, component), BlockRegistry(f"{namespace}.{component}"))
 
     def spawn(self, coro: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any]":
@@ -137,7 +137,7 @@ class Connection:
                 self._opened.cancel()
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> ProcessContext:
-        grace_of(GRACE)  # a wrong one is told now, not at the end
+        grace_of(GRACE)  # a wrong one is an error now, not at the end
         patience = clocks_of(()).heartbeat if os.environ.get(PATIENCE_VARIABLE) else 0.0
         path = choose_socket().absolute()
         system = await stack.enter_async_context(System())

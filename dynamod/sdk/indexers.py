@@ -86,7 +86,7 @@ class _ComponentIndexer:
         return self._size
 
     async def find_matches_for_request(self, token_ids: Iterable[int], lora_id: int | None = 0) -> OverlapScores:
-        """For a prompt. With an adapter (`lora_id` above 0) none: their blocks are not told of."""
+        """For a prompt. With an adapter (`lora_id` above 0) none: their blocks are not published."""
         if lora_id:
             return OverlapScores()
         return OverlapScores.of(self._find(block_hashes(tokens.pack(token_ids), self._size)))
@@ -96,7 +96,7 @@ class _ComponentIndexer:
 
 
 class KvIndexer(_ComponentIndexer):
-    """What the workers of a component tell of their caches, as the routers of frontends hear it.
+    """What the workers of a component publish of their caches, as the routers of frontends get it.
 
     It learns while the process's loop runs, from instances of all nodes. Ends with the runtime. Raises UserError for a
     block size below 1 and without a connection.

@@ -1,4 +1,4 @@
-"""Publishers: how an engine in Python tells routers what its KV cache holds and how busy it is."""
+"""Publishers: how an engine in Python publishes what its KV cache holds and how busy it is."""
 
 import asyncio
 import contextlib
@@ -51,9 +51,9 @@ class KvEventPublisher:
 
         `token_ids`: of all blocks, one after the other; `num_block_tokens`: how many each has; `block_hashes`: the
         engine's own names, 64 bits with or without sign. From the first block on that is not full, and with another
-        parent than was told before, nothing is told, with a warning; so are blocks of adapters (`lora_id` above 0),
-        which routers cannot tell from others. `event_id` has no effect: feeds have numbers of their own.
-        Raises UserError for lists that do not fit together.
+        parent than was published before, nothing is published, with a warning. The same holds for blocks of adapters
+        (`lora_id` above 0), which routers cannot distinguish from others. `event_id` has no effect: subscriptions have
+        numbers of their own. Raises UserError for lists that do not fit together.
         """
         ids, sizes = _whole("token_ids", token_ids), _whole("num_block_tokens", num_block_tokens)
         names = [name & MASK for name in _whole("block_hashes", block_hashes)]
@@ -64,11 +64,11 @@ class KvEventPublisher:
                 "give one hash and one number per block, and the tokens of all blocks",
             )
         if lora_id:
-            self._skip("lora", "blocks of adapters are not told of (lora_id %s)", lora_id)
+            self._skip("lora", "blocks of adapters are not published (lora_id %s)", lora_id)
             return
         full = next((place for place, size in enumerate(sizes) if size != self._block_size), len(sizes))
         if full < len(sizes):
-            self._skip("size", "a block of %d tokens is not told of, blocks have %d", sizes[full], self._block_size)
+            self._skip("size", "a block of %d tokens is not published, blocks have %d", sizes[full], self._block_size)
         if not full:
             return
         try:

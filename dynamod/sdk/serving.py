@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.python")
 
 LINGER = 0.1
-"""Seconds that an endpoint still takes requests once it has left the registry: not all have heard of that yet."""
+"""Seconds that an endpoint still takes requests once it has left the registry: not all processes know that yet."""
 STOP = 3.0
 """Seconds that an endpoint has to end once nothing is waited for any more."""
 

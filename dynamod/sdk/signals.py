@@ -12,7 +12,7 @@ from typing import Any, Self
 class Signals:
     """The first signal ends in good order, the second cuts what is open, the third is what it would be without us.
 
-    So is the second when the loop has not heard of the first: a file keeps it busy. The handlers are therefore Python's
+    So is the second when the loop has not handled the first: a file keeps it busy. The handlers are therefore Python's
     own and not the loop's. A file that sets its own handlers keeps them. Outside of the main thread nothing is handled.
     """
 

@@ -35,14 +35,14 @@ class Outbound(Protocol):
     """An open stream, seen from the ingress."""
 
     def cancel(self) -> None:
-        """The reader leaves: the worker is told and the sink is called no more."""
+        """The reader leaves: the worker is notified and the sink is called no more."""
 
 
 class Transport(Protocol):
     """The ingress side."""
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance's endpoint. Never blocks or raises: failure is told to `sink.lost`."""
+        """Send `request` to the instance's endpoint. Never blocks or raises: failure is reported by `sink.lost`."""
         ...
 
 

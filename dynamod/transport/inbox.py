@@ -45,7 +45,7 @@ class Inbox:
         return stream
 
     def cancel(self, stream: int) -> None:
-        """Forget a stream and tell the worker. Unknown and ended streams pass."""
+        """Forget a stream and notify the worker. Unknown and ended streams pass."""
         if self._sinks.pop(stream, None) is not None:
             self._write(_encoder.encode(Cancel(stream)))
 
@@ -89,7 +89,7 @@ class Inbox:
                 sink.token(offset, index)
 
     def lost(self, why: str) -> None:
-        """The connection is gone: tell every open sink."""
+        """The connection is gone: every open sink is lost."""
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
             sink.lost(why)

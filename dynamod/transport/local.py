@@ -39,7 +39,7 @@ class LocalTransport:
         self._receive = receive
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance. Failure is told to `sink.lost`."""
+        """Send `request` to the instance. Failure is reported by `sink.lost`."""
         stream = _LocalStream(sink, self)
         self._receive(instance.path, request, stream.reply)
         return stream

@@ -95,7 +95,7 @@ def remove_stale(path: str) -> None:
 
 
 class _IngressEnd(FramedProtocol):
-    """An ingress's end of a connection to one worker process. Its end is told to all open sinks."""
+    """An ingress's end of a connection to one worker process. At its end all open sinks are lost."""
 
     def __init__(self, ended: Callable[[], object]) -> None:
         self.inbox = Inbox(self.write)
@@ -118,7 +118,7 @@ class UnixTransport:
         self._ends: dict[str, _IngressEnd] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance. Failure is told to `sink.lost`."""
+        """Send `request` to the instance. Failure is reported by `sink.lost`."""
         path = instance.transport["unix"]
         end = self._ends.get(path)
         if end is None:

@@ -1,4 +1,4 @@
-"""What a worker can be told: the keys of its section in a config file, and the engine's options made of them."""
+"""The keys of a worker's section in a config file, and the engine's options made of them."""
 
 from typing import Annotated, Any
 

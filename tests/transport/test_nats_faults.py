@@ -185,7 +185,7 @@ async def test_a_stopped_worker_process_is_noticed_and_told_when_it_wakes(server
             await until(lambda: sink.deltas)
             worker.send_signal(signal.SIGSTOP)
             await sink.wait()
-            assert "nothing was heard" in str(sink.why)
+            assert "nothing has come" in str(sink.why)
             worker.send_signal(signal.SIGCONT)
             house.transport.open(instance, Call("x"), again)
             await until(lambda: again.deltas)

@@ -53,7 +53,7 @@ def _prompt(line: str, where: str) -> str:
 
 
 def count(files: Sequence[Path]) -> int:
-    """Reads all once, so that a mistake in the last line is told before the first prompt is asked."""
+    """Reads all once, so that a mistake in the last line is an error before the first prompt is asked."""
     total = sum(1 for _ in prompts(files))
     if not total:
         raise UserError(f"{', '.join(map(str, files))}: no prompts", 'a line is an object like {"text": "Hello"}')

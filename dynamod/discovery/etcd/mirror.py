@@ -61,7 +61,7 @@ class EtcdMirror:
             self._soil(key)
         registry.mirror = self
 
-    # What the registry tells.
+    # Changes of the registry.
 
     def granted(self, lease: int) -> None:
         """A lease of the node began. One whose end has not been said yet simply goes on."""
@@ -69,7 +69,7 @@ class EtcdMirror:
         self.wake.set()
 
     def revoked(self, lease: int, keys: list[str]) -> None:
-        """A lease ended, and with it its keys, sorted; they are not told of one by one."""
+        """A lease ended, and with it its keys, sorted; they are not reported one by one."""
         self._leases.pop(lease, None)
         if lease in self._asked:
             self._ending[lease] = 0
@@ -203,7 +203,7 @@ class EtcdMirror:
         self._flying.discard(key)
         self._oversized.add(key)
 
-    # What etcd tells.
+    # Events of etcd.
 
     def resync(self, items: Mapping[str, Item], revision: int) -> int:
         """Compare a snapshot with what we knew; returns the revision from which changes are to be followed.
@@ -279,7 +279,7 @@ class EtcdMirror:
         return {f"{lease:x}": state for lease, state in self._leases.items()}
 
     def _settle(self, key: str) -> None:
-        """Look at one key: tell the registry what others hold, and note what is left to say."""
+        """Look at one key: give the registry what others hold, and note what is left to send."""
         if self._closed:
             return
         have = self._remote.get(key)
@@ -307,7 +307,7 @@ class EtcdMirror:
             self.wake.set()
 
     def _known(self, key: str) -> int:
-        """The last revision of a key that we have heard of."""
+        """The last known revision of a key."""
         have = self._remote.get(key)
         return max(have.revision if have is not None else 0, self._gone.get(key, 0))
 

@@ -24,7 +24,7 @@ class FrontendComponent(Actor):
         self._server: Server | None = None
 
     async def started(self) -> None:
-        """Open the door; models appear as the processor finds them."""
+        """Begin to accept clients; models appear as the processor finds them."""
         ctx = self._ctx
         processor = ctx.process_context.processor
         if processor is None:
@@ -44,12 +44,12 @@ class FrontendComponent(Actor):
         return await process_families(self._ctx.process_context)
 
     async def drained(self) -> None:
-        """Close the door, let open answers finish."""
+        """Accept no more clients, let open answers finish."""
         if self._server is not None:
             await self._server.stop(grace=600.0)
             self._server = None
 
     async def stopping(self, reason: Reason) -> None:
-        """Close the door; open answers have the process's grace to finish (a drain waits for them)."""
+        """Accept no more clients; open answers have the process's grace to finish (a drain waits for them)."""
         if self._server is not None:
             await self._server.stop(grace=self._ctx.process_context.grace)

@@ -50,7 +50,7 @@ class ProcessorComponent(Processor):
         )
 
     async def started(self) -> None:
-        """Wait for the lease, then until the models that are there now can be asked for: the door opens after us."""
+        """Wait for the lease, then until the models that are there now can be asked for: the frontend starts then."""
         process_context = self._ctx.process_context
         await process_context.registry.leased(timeout=60)
         process_context.follow_exits()

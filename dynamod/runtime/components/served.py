@@ -1,4 +1,4 @@
-"""How ingress processes tell which models can be asked for there."""
+"""How ingress processes publish which models can be asked for there."""
 
 import msgspec
 

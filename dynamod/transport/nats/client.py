@@ -61,7 +61,7 @@ def options(settings: NatsSettings, client: "Client", name: str) -> dict[str, An
         "max_reconnect_attempts": -1,
         "pending_size": PENDING,
         "flush_timeout": settings.silence,
-        "ping_interval": 3600,  # our own sign of life tells more, see nats_connection
+        "ping_interval": 3600,  # our own signs of life say more, see `link`
     }
     if settings.tls:
         found["tls"] = settings.tls_context()

@@ -58,7 +58,7 @@ class LinkEnd:
         raise NotImplementedError
 
     def ended(self, why: str) -> None:
-        """The link is dead; tell the streams."""
+        """The link is dead: so are its streams."""
         raise NotImplementedError
 
     def block(self, blocked: bool) -> None:
@@ -114,7 +114,7 @@ class LinkEnd:
         if self._links.get(self.peer) is self:
             del self._links[self.peer]
         if self.streams:
-            # a place where nobody was ever heard may just have been asked whether somebody is there
+            # at an address that never answered this was perhaps only the question whether somebody is there
             level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG
             log.log(level, "link with %s: %s; %d streams are lost", self.peer, why, self.streams)
         self.ended(why)
@@ -133,7 +133,7 @@ class LinkEnd:
         self._silent = 0 if self._heard else self._silent + 1
         self._heard = False
         if self._silent > self._silent_limit:
-            self.fail(f"nothing was heard from the other end for {self._connection.settings.silence:g} s")
+            self.fail(f"nothing has come from the other end for {self._connection.settings.silence:g} s")
         else:
             self._connection.publish(self.peer, self._sender.alive(), self.address)
 

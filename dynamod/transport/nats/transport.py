@@ -1,9 +1,9 @@
 """The transport between nodes: each worker process receives at one subject of NATS, each pair of processes has a link.
 
 An ingress sends to the worker's subject with the link's address as reply; the worker answers there, with an address of
-its own as reply. So NATS tells both ends at once when nobody receives any more ("no responders"). What NATS does not
-tell shows by sequence numbers and signs of life, see nats_wire: while streams are open each end gives one every
-`alive` seconds, and what is busy and hears nothing for `silence` seconds fails the link. A link that fails ends its
+its own as reply. So NATS reports to both ends at once when nobody receives any more ("no responders"). What NATS does
+not report shows by sequence numbers and signs of life, see `wire`: while streams are open each end gives one every
+`alive` seconds, and a link that is busy and receives nothing for `silence` seconds fails. A link that fails ends its
 streams on both sides; the next request begins a new one.
 """
 
@@ -110,7 +110,7 @@ class NatsServer:
         return [link.link_statistics() for link in self._links.values()]
 
     async def close(self) -> None:
-        """Receive no more and end all links, which tells the ingresses at once."""
+        """Receive no more and end all links, which the ingresses notice at once."""
         await self._connection.unsubscribe(self.subject)
         for link in list(self._links.values()):
             link.fail("the worker is stopping")
@@ -145,7 +145,7 @@ class NatsTransport:
         self._links: dict[str, _IngressLink] = {}
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
-        """Send `request` to the instance. Failure is told to `sink.lost`."""
+        """Send `request` to the instance. Failure is reported by `sink.lost`."""
         subject = instance.transport["nats"]
         link = self._links.get(subject)
         if link is None:
@@ -157,7 +157,7 @@ class NatsTransport:
         return stream
 
     def forget(self, subject: str) -> None:
-        """The instance behind `subject` is gone: end its link, which tells every open sink at once."""
+        """The instance behind `subject` is gone: end its link and with it every open sink, at once."""
         link = self._links.get(subject)
         if link is not None:
             link.fail("the worker is gone")

@@ -1,4 +1,4 @@
-"""`dynamo.llm`: which model an endpoint serves; what its engine tells of KV cache and load; indexes; block hashes."""
+"""`dynamo.llm`: which model an endpoint serves; what its engine publishes of cache and load; indexes; block hashes."""
 
 from dynamod.message.discovery import Capabilities as Capabilities
 from dynamod.message.discovery import ModelCard as ModelDeploymentCard
