@@ -58,14 +58,14 @@ class RequestsInFlight:
         return len(self._open)
 
     async def start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
-        """Begin to serve a request; the sink is called from now on. Raises Overloaded when nobody serves the model."""
+        """Begin to serve a request; the sink is called from now on. Raises Overloaded, PoisonRequest."""
         self.started += 1
         name = lowered.card.name
+        suspects = [self._suspicions.check(request) for request in lowered.requests]
         if not self._view.served(name, lowered.card).instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
-        suspects = [self._suspicions.check(request) for request in lowered.requests]
         run = RequestRun(sink)
         run.in_flight = [self._choice(job, run, lowered, index, suspect) for index, suspect in enumerate(suspects)]
         sink.started(len(run.in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)

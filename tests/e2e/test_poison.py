@@ -101,12 +101,17 @@ def test_workers_that_are_killed_make_nobody_suspect(machine: Any) -> None:
 @together
 def test_the_only_worker_crashes(machine: Any) -> None:
     command, url = serve(machine, 1)
+
+    def back(restarts: int) -> bool:
+        row = machine.row("Worker")
+        return (row["restarts"], row["state"]) == (restarts, "Ready") and machine.serves(url)
+
     status, answer = ask(machine, url, "the bad one", 61)
     assert status == 503, answer
-    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: back(1))
     status, answer = ask(machine, url, "the bad one", 61)
     assert (status, answer["error"]["code"]) == (422, "poison_request"), (answer, command.err)
-    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: back(2))
     assert ask(machine, url, "the bad one", 61)[0] == 422
     assert machine.ps("Worker")[0]["restarts"] == 2
     command.end()
