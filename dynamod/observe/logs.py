@@ -15,14 +15,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from dynamod.message.errors import UserError
 
 from .levels import TRACE, Filter, apply, parse, parse_level
 from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
-__all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "configure"]
+__all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "configure", "leave"]
 
 PIPE = "DYNAMOD_LOG_PIPE"
 """When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
@@ -45,6 +45,7 @@ class Console(logging.Handler):
         self.setFormatter(formatter)
         self._stream = stream
         self._waiting: deque[str] = deque()
+        self._guard = threading.Lock()  # of what follows; the handler's own lock is held while `flush` waits
         self._size = self._dropped = 0
         self._writer: threading.Thread | None = None
 
@@ -54,16 +55,11 @@ class Console(logging.Handler):
         if stream is None:
             return
         text = self.format(record) + "\n"
-        if self._writer is None and _takes(stream, text):
-            _write(stream, text)
-        elif self._size + len(text) > LIMIT:
-            self._dropped += 1
-        else:
-            self._size += len(text)
-            self._waiting.append(text)
-            if self._writer is None:
-                self._writer = threading.Thread(target=self._drain, args=(stream,), name="log writer", daemon=True)
-                self._writer.start()
+        with self._guard:
+            if self._writer is not None or not _takes(stream, text):
+                self._wait(stream, text)
+                return
+        _write(stream, text)
 
     def flush(self) -> None:
         """Wait a moment for what the thread has not written yet; at the end of the process."""
@@ -71,10 +67,19 @@ class Console(logging.Handler):
         if writer is not None and writer is not threading.current_thread():
             writer.join(FLUSH)
 
+    def _wait(self, stream: TextIO, text: str) -> None:
+        if self._size + len(text) > LIMIT:
+            self._dropped += 1
+            return
+        self._size += len(text)
+        self._waiting.append(text)
+        if self._writer is None:
+            self._writer = threading.Thread(target=self._drain, args=(stream,), name="log writer", daemon=True)
+            self._writer.start()
+
     def _drain(self, stream: TextIO) -> None:
-        assert self.lock is not None
         while True:
-            with self.lock:
+            with self._guard:
                 if not self._waiting:
                     self._writer = None
                     return
@@ -107,6 +112,12 @@ def _takes(stream: TextIO, text: str) -> bool:
         return bool(poll.poll(0)) and len(text.encode(errors="replace")) <= select.PIPE_BUF
     except (OSError, ValueError):  # no file at all, or one that is closed
         return True
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once, but for the log lines that wait to be written."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def configure(

@@ -179,7 +179,7 @@ def main() -> None:
     plan = decode(payload)
     sock.setblocking(False)
     os.environ.update(plan.env)
-    from dynamod.observe.logs import configure
+    from dynamod.observe.logs import configure, leave
 
     configure(component=plan.name)
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
@@ -187,7 +187,7 @@ def main() -> None:
         factory = importlib.import_module("uvloop").new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         code = runner.run(run(plan, sock, fds))
-    os._exit(code) if code else sys.exit(0)
+    leave(code) if code else sys.exit(0)
 
 
 if __name__ == "__main__":

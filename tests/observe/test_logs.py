@@ -366,3 +366,36 @@ def test_a_reader_that_is_gone_is_no_error() -> None:
         console = Console(HumanLines(component="c", local=False, color=False), stream)
         for _ in range(3):
             console.handle(logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, "x", None, None))
+
+
+def test_what_waits_is_written_at_the_end_of_the_process() -> None:
+    """As `logging.shutdown` does it: with the handler's lock held."""
+    read, write = os.pipe()
+    with open(write, "w") as stream:
+        console = Console(HumanLines(component="c", local=False, color=False), stream)
+        for number in range(3):
+            text = f"line {number} " + "y" * 10_000
+            console.handle(logging.LogRecord("dynamod.x", logging.INFO, __file__, 1, text, None, None))
+        began = time.monotonic()
+        console.acquire()
+        console.flush()
+        console.release()
+        assert time.monotonic() - began < 0.4
+        assert re.findall(r"line (\d+) ", os.read(read, 1 << 16).decode()) == ["0", "1", "2"]
+    os.close(read)
+
+
+CRASH = """
+import os, sys
+os.environ["DYNAMOD_LOG_PIPE"] = "1"
+from dynamod.observe.logs import configure, leave
+import logging
+configure()
+logging.getLogger("dynamod.x").error("z" * 20_000)
+leave(3)
+"""
+
+
+def test_a_long_traceback_is_not_lost_by_a_process_that_ends_at_once() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("z")) == (3, 20_000)
