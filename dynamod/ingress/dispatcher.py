@@ -27,7 +27,7 @@ from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
 from .counts import MigrationCounts, Overhead
-from .isolation import Isolation, RetryBudget
+from .isolation import Isolation, RetryBudget, Waiting
 from .subscriptions import EventSubscriptions
 
 log = logging.getLogger("dynamod.frontend")
@@ -89,21 +89,6 @@ class _Group:
     live: dict[int, Instance] = field(default_factory=dict[int, Instance])
 
 
-@dataclass(slots=True, order=True)
-class _Waiting:
-    """A request in the queue. The lowest rank is served first: high priority, then early arrival."""
-
-    rank: tuple[int, int]
-    message: Acquire = field(compare=False)
-    turn: asyncio.Future[Placement] = field(compare=False)
-
-
-def _bug(message: Acquire) -> Internal:
-    """The error of a request whose decision raised; called in the handler of that exception."""
-    log.exception("no instance could be chosen for request %s of model %s", message.prompt.request, message.model)
-    return Internal("internal error while an instance was chosen; the log has it under this request's id")
-
-
 class Dispatcher(Actor):
     """Places requests (`Acquire`). `counts`: by model, where it observes what decisions cost.
 
@@ -123,7 +108,7 @@ class Dispatcher(Actor):
         self._view, self._transport, self._settings, self.counts = view, transport, settings, counts
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
-        self._queues: dict[Key, list[_Waiting]] = {}
+        self._queues: dict[Key, list[Waiting]] = {}
         self._isolations: dict[Key, Isolation] = {}
         self.decisions = DecisionLog(decisions)
         self._arrivals = count()
@@ -158,8 +143,8 @@ class Dispatcher(Actor):
         self._serve_queue(key)
         try:
             return self._place(key, message) or self._enqueue(key, message)
-        except Exception:
-            return _bug(message)
+        except Internal as error:
+            return error
 
     @control
     async def model_served(self, message: ModelServed) -> None:
@@ -208,7 +193,18 @@ class Dispatcher(Actor):
     # Placing.
 
     def _place(self, key: Key, message: Acquire) -> Placement | None:
-        """Decide, and count the request as load there. None when nobody can take it now."""
+        """Decide, and count the request as load there. None when nobody can take it now.
+
+        Raises Internal: a bug in the decision is the error of this request, and of no other.
+        """
+        try:
+            return self._decide(key, message)
+        except Exception:
+            log.exception("no instance could be chosen for request %s of model %s", message.prompt.request, key[0])
+            text = "internal error while an instance was chosen; the log has it under this request's id"
+            raise Internal(text) from None
+
+    def _decide(self, key: Key, message: Acquire) -> Placement | None:
         started = perf_counter()
         group = self._group(key)
         if group is None:
@@ -244,21 +240,21 @@ class Dispatcher(Actor):
         return turn
 
     def _queue(self, key: Key, message: Acquire, turn: asyncio.Future[Placement]) -> None:
-        insort(self._queues.setdefault(key, []), _Waiting((-message.priority, next(self._arrivals)), message, turn))
+        insort(self._queues.setdefault(key, []), Waiting((-message.priority, next(self._arrivals)), message, turn))
 
     def _serve_queue(self, key: Key) -> None:
         """Place those who wait, in their order. Who is choosy may wait although others behind it are placed."""
         queue = self._queues.get(key)
         if not queue:
             return
-        left: list[_Waiting] = []
+        left: list[Waiting] = []
         for place, waiting in enumerate(queue):
             if waiting.turn.done():
                 continue  # its client has left, or its clock has passed
             try:
                 placement = self._place(key, waiting.message)
-            except Exception:
-                waiting.turn.set_exception(_bug(waiting.message))
+            except Internal as error:
+                waiting.turn.set_exception(error)
                 continue
             if placement is not None:
                 waiting.turn.set_result(placement)
@@ -272,7 +268,10 @@ class Dispatcher(Actor):
     def _load_fell(self, key: Key) -> None:
         """A worker may have become free: serve the queue, soon."""
         if (isolation := self._isolations.get(key)) is not None:
-            self._loop.call_soon(isolation.serve)
+            if isolation.over:
+                del self._isolations[key]
+            else:
+                self._loop.call_soon(isolation.serve)
         if self._queues.get(key):
             self._loop.call_soon(self._serve_queue, key)
 

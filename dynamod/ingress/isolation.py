@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import RequestError
 from dynamod.router.placement import Acquire, Placement
 
 GATHER = 0.005
@@ -37,8 +37,8 @@ class RetryBudget:
 
 
 @dataclass(slots=True, order=True)
-class _Suspect:
-    """The lowest rank is tried first: who has got least of its answer, and among those who came last."""
+class Waiting:
+    """A request that waits for its place. The lowest rank is served first."""
 
     rank: tuple[int, int]
     message: Acquire = field(compare=False)
@@ -46,11 +46,11 @@ class _Suspect:
 
 
 class Isolation:
-    """The suspects of one model and pool.
+    """The suspects of one model and pool; who has got least of its answer is tried first, of those who came last.
 
     `place(message, instance)`: give it a place at that instance alone, or at another if that one is not for it; None
-    when it has to wait. `acquit(message, turn)`: it goes on as an ordinary request. Raises Overloaded from `place` when
-    there is no instance that it has not tried.
+    when it has to wait. What it raises is the request's error. `acquit(message, turn)`: it goes on as an ordinary
+    request.
     """
 
     def __init__(
@@ -61,12 +61,17 @@ class Isolation:
     ) -> None:
         self._place, self._acquit, self._budget = place, acquit, budget
         self._loop = asyncio.get_running_loop()
-        self._suspects: list[_Suspect] = []
+        self._suspects: list[Waiting] = []
         self._arrivals = count()
         self._trial: Placement | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.instance: int | None = None
         """The worker of the trial, which takes no other requests."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is tried, or waits for it."""
+        return self._trial is None and not self._suspects
 
     def __len__(self) -> int:
         return sum(not suspect.turn.done() for suspect in self._suspects)
@@ -74,7 +79,7 @@ class Isolation:
     def add(self, message: Acquire) -> asyncio.Future[Placement]:
         """A request to be tried alone; the future is its place."""
         turn: asyncio.Future[Placement] = self._loop.create_future()
-        insort(self._suspects, _Suspect((message.received, -next(self._arrivals)), message, turn))
+        insort(self._suspects, Waiting((message.received, -next(self._arrivals)), message, turn))
         self._later(GATHER)
         return turn
 
@@ -101,10 +106,10 @@ class Isolation:
         if self._timer is None:
             self._try(self._suspects[0])
 
-    def _try(self, suspect: _Suspect) -> None:
+    def _try(self, suspect: Waiting) -> None:
         try:
             placement = self._place(suspect.message, self.instance)
-        except Overloaded as error:
+        except RequestError as error:
             suspect.turn.set_exception(error)
             self._later(0.0)
             return

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message.discovery import Instance
-from dynamod.message.worker import Cancel, Credit, Open, Request, Subscribe, ToWorker
+from dynamod.message.worker import Credit, Open, Request, Subscribe, ToWorker
 from dynamod.transport.base import Outbound, Receive, Sink
 from dynamod.transport.inbox import Inbox
 from dynamod.transport.outbox import Outbox
@@ -120,17 +120,11 @@ class Session:
         outbox = self.outbox
         if outbox is None:
             outbox = self.outbox = Outbox(self._to_ingress)
-        match message:
-            case Open(stream, endpoint, request):
-                if stream not in self._opened:
-                    self._opened.add(stream)
-                    self.server.receive(endpoint, request, outbox.reply(stream))
-            case Cancel(stream):
-                reply = outbox.streams.get(stream)
-                if reply is not None:
-                    reply.cancel()
-            case Credit(frames):
-                outbox.credit(frames)
+        if isinstance(message, Open):
+            if message.stream in self._opened:
+                return
+            self._opened.add(message.stream)
+        outbox.take(payload, self.server.receive)
 
     def _arrived_here(self, payload: bytes) -> None:
         if not self.open_here:

@@ -7,8 +7,9 @@ import pytest
 
 from dynamod.actor.testing import virtual
 from dynamod.ingress.isolation import RetryBudget
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import Internal, Overloaded
 from dynamod.router.placement import Placement
+from dynamod.router.router import Prompt, Router
 
 from .test_dispatcher import Desk, desk, settled
 
@@ -151,3 +152,35 @@ async def test_more_suspects_than_the_budget_allows_are_tried_later() -> None:
 
         assert await tried(0.2) == 10
         assert await tried(1.0) == 12
+
+
+@virtual
+async def test_a_bug_in_a_decision_is_the_error_of_the_suspect_and_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decide = Router.decide
+
+    def broken(self: Router, prompt: Prompt, *rest: Any) -> Any:
+        return 1 / 0 if prompt.request == "bad" else decide(self, prompt, *rest)
+
+    monkeypatch.setattr(Router, "decide", broken)
+    async with desk(1) as (made, group):
+        bad = asyncio.gather(made.acquire("bad", alone=True), return_exceptions=True)
+        good = suspect(made, group, "good", received=1)
+        await gathered()
+        assert isinstance((await bad)[0], Internal)
+        (await good).release()
+        assert made.load == 0
+
+
+@virtual
+async def test_nothing_is_left_when_all_trials_are_over() -> None:
+    async with desk(1) as (made, group):
+        trial = suspect(made, group, "s")
+        await gathered()
+        (await trial).release()
+        await settled()
+        with await made.acquire("another"):
+            pass
+        await settled()
+        assert made.actor._isolations == {}
