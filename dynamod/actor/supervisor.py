@@ -209,8 +209,8 @@ class Supervisor(Actor):
         if cell is None or cell.task is None or cell.gone.is_set():
             return
         self._stopping.add(name)
-        if cell.shutdown is not None:
-            cell.shutdown = timeout  # what it does at its end has as much time as we wait
+        if cell.shutdown is not None and not drain:
+            cell.shutdown = max(cell.shutdown, timeout)  # its end may take as long as we wait for it
         try:
             if cell.state == "Starting":
                 cell.task.cancel()  # it reads no messages yet

@@ -85,6 +85,12 @@ class ProcessRecord:
         """Whether it is worth asking: it has started, and responds."""
         return self.ready and not self.why and not self.ended
 
+    async def set_grace(self, seconds: float) -> None:
+        """Give its open answers another time to finish; a process that does not respond keeps its own."""
+        self.grace = seconds
+        with contextlib.suppress(TimeoutError, DynamodError):
+            await self.ask("grace", {"seconds": seconds}, timeout=1.0)
+
     @property
     def to_stop(self) -> float:
         """Seconds from SIGTERM to SIGKILL."""

@@ -14,7 +14,7 @@ from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
-from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.errors import UserError
 
 from .groups import Group, groups, require_some
 from .process import ProcessRecord
@@ -132,10 +132,8 @@ class GraphRunner:
     async def _stop_ingress(self, supervisor: Supervisor, grace: float | None) -> None:
         names = [name for running in self._groups.values() if running.sock is not None for name in running.names()]
         records = [record for name in names if (record := self._record(name)) is not None]
-        for record in records if grace is not None else ():
-            record.grace = grace or 0.0
-            with contextlib.suppress(TimeoutError, DynamodError):
-                await record.ask("grace", {"seconds": grace}, timeout=1.0)
+        if grace is not None:
+            await asyncio.gather(*(record.set_grace(grace) for record in records))
         longest = max((record.to_stop for record in records), default=0.0)
         await asyncio.gather(*(supervisor.stop_child(name, timeout=longest + 1.5) for name in names))
 

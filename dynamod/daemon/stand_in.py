@@ -56,8 +56,10 @@ async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool]]]) ->
             served = {sock: now if serves else served.get(sock, now) for sock, serves in here.items()}
             for sock, since in served.items():
                 if sock not in answering and now - since > AWAY:
-                    with contextlib.suppress(OSError):  # it was closed just now
-                        answering[sock] = await loop.create_server(_Refusal, sock=sock.dup())
+                    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:  # it was closed just now
+                        ours = undo.enter_context(sock.dup())
+                        answering[sock] = await loop.create_server(_Refusal, sock=ours)
+                        undo.pop_all()
             await asyncio.sleep(LOOK)
     finally:
         for listener in answering.values():

@@ -358,3 +358,37 @@ async def test_the_supervisor_behind_a_reference() -> None:
         assert system.supervisor_of(child) is None
         await system.root.stop_child("family")
         assert system.supervisor_of(ref) is None
+
+
+@virtual
+async def test_a_drain_that_may_take_long_does_not_give_the_end_as_much_time() -> None:
+    class Endless(Child):
+        async def drained(self) -> None:
+            await asyncio.sleep(1e6)
+
+        async def stopping(self, reason: Reason) -> None:
+            await asyncio.sleep(1e6)
+
+    async with System() as system:
+        supervisor = await house(system, [], Policy())
+        supervisor.start_child(Spec("endless", lambda: Endless("endless", []), shutdown=2.0))
+        await asyncio.sleep(1)
+        began = system.now()
+        await supervisor.stop_child("endless", drain=True, timeout=100)
+        assert system.now() - began == pytest.approx(102)
+
+
+@virtual
+async def test_the_end_may_take_as_long_as_is_waited_for_it() -> None:
+    class Slow(Child):
+        async def stopping(self, reason: Reason) -> None:
+            await asyncio.sleep(30)
+            self.events.append("done")
+
+    events: list[str] = []
+    async with System() as system:
+        supervisor = await house(system, [], Policy())
+        supervisor.start_child(Spec("slow", lambda: Slow("slow", events), shutdown=2.0))
+        await asyncio.sleep(1)
+        await supervisor.stop_child("slow", timeout=40)
+        assert events[-1] == "done"
