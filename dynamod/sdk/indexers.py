@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ class RadixTree:
         self._index.remove_worker(worker_id)
 
 
-class _ComponentIndexer:
+class _ComponentIndexer(ABC):
     """What both indexers of a component's workers share."""
 
     def __init__(self, component: "Component", block_size: int) -> None:
@@ -91,8 +92,8 @@ class _ComponentIndexer:
             return OverlapScores()
         return OverlapScores.of(self._find(block_hashes(tokens.pack(token_ids), self._size)))
 
-    def _find(self, hashes: Sequence[int]) -> Mapping[int, int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _find(self, hashes: Sequence[int]) -> Mapping[int, int]: ...
 
 
 class KvIndexer(_ComponentIndexer):

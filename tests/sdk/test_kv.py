@@ -134,7 +134,7 @@ async def test_mistakes_of_publishers(caplog: pytest.LogCaptureFixture) -> None:
         publisher.publish_stored(2, IDS, [16], [10], 0, 77)
         publisher.publish_stored(3, IDS, [16, 8], [1, 2])
         await until(lambda: _scores(indexer, {me: 1}))
-        for text in ("adapters", "their parent block 77 is not known", "a block of 8 tokens is not told of"):
+        for text in ("adapters", "their parent block 77 is not known", "a block of 8 tokens is not published"):
             assert text in caplog.text
 
     await serving(script)

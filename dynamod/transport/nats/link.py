@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -28,7 +29,7 @@ class LinkStatistics(msgspec.Struct, frozen=True):
     streams: int
 
 
-class LinkEnd:
+class LinkEnd(ABC):
     """What both ends of a link share. `peer` is the subject that the other end receives at.
 
     `links`: the open links of a server or a transport, by peer.
@@ -49,19 +50,19 @@ class LinkEnd:
         self._idle_limit = math.ceil(settings.idle / settings.alive)
 
     @property
+    @abstractmethod
     def streams(self) -> int:
         """Streams open now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def deliver(self, payload: bytes) -> None:
         """Take a whole payload. Raises MsgspecError for what is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self, why: str) -> None:
         """The link is dead: so are its streams."""
-        raise NotImplementedError
 
-    def block(self, blocked: bool) -> None:
+    def block(self, blocked: bool) -> None:  # noqa: B027 - one of the two ends has nothing to do
         """NATS takes nothing now, or takes more again."""
 
     @property
