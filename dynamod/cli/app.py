@@ -87,8 +87,8 @@ app.command(
 
 @app.command(epilog=examples("dynamo status", "dynamo status --output json"))
 def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
-    """Show the daemon and its graphs."""
-    _ask("status", socket, output)
+    """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
 
 
 @app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
@@ -263,10 +263,12 @@ def env() -> None:
 
 def _ask(
     command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
-) -> None:
-    """Print what the daemon answers; `path`: where, if not at the command's own."""
+) -> Any:
+    """Print what the daemon answers, and return it; `path`: where, if not at the command's own."""
     from .client import Control
     from .show import show
 
     control = Control(socket)
-    show(command, (control.post if change else control.get)(path or command, **arguments), output)
+    answer = (control.post if change else control.get)(path or command, **arguments)
+    show(command, answer, output)
+    return answer

@@ -74,8 +74,6 @@ def status(value: dict[str, Any]) -> str:
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
-        if cluster.get("namesakes"):
-            lines.append("  another machine has the name of this node: set DYNAMOD_NODE")
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
@@ -84,6 +82,8 @@ def status(value: dict[str, Any]) -> str:
         lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
+    for problem in value["problems"]:
+        lines += [f"  problem: {problem['found']}", f"           {problem['mend']}"]
     return "\n".join(lines)
 
 
