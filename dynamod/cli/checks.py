@@ -7,7 +7,7 @@ import resource
 import stat
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -220,7 +220,7 @@ async def _nats(server: str, settings: NatsSettings) -> Finding:
 
     client = nats_client.new_client()
     try:
-        options = nats_client.options(replace(settings, servers=(server,)), client, "doctor")
+        options = nats_client.options(settings, client, "doctor", [server])
         async with asyncio.timeout(5.0):
             try:
                 once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": hear}

@@ -88,11 +88,11 @@ class Inbox:
             else:
                 sink.token(offset, index)
 
-    def lost(self, why: str) -> None:
-        """The connection is gone: every open sink is lost."""
+    def lost(self, why: str, *, link: bool = False) -> None:
+        """The connection is gone: every open sink is lost. `link`: see Sink.link_lost."""
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
-            sink.lost(why)
+            (sink.link_lost if link else sink.lost)(why)
 
     def __len__(self) -> int:
         return len(self._sinks)
