@@ -12,6 +12,7 @@ import typer
 from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+from dynamod.message.hints import extra_hint
 
 from . import bench, complete, doctor, infra, reload, serve, sim
 from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples
@@ -256,7 +257,7 @@ def env() -> None:
             try:
                 version = importlib.metadata.version(known.needs)
             except importlib.metadata.PackageNotFoundError:
-                version = f"not installed (install dynamod[{known.extra}])"
+                version = f"not installed ({extra_hint(known.extra)})"
             print(f"engine {name}: {version}")
     print("sockets tried: " + ", ".join(map(str, socket_candidates())))
 

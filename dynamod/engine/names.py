@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import names, near
+from dynamod.message.hints import extra_hint, names, near
 
 if TYPE_CHECKING:
     from .base import Engine
@@ -85,7 +85,7 @@ def require_installed(name: str) -> None:
     entry = ENGINES[_own_name(name)]
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         problem = f"engine '{name}' needs the package '{entry.needs}'"
-        raise UserError(problem, f"install dynamod[{entry.extra}]", exit_code=3)
+        raise UserError(problem, extra_hint(entry.extra), exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":
