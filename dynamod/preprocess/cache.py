@@ -3,11 +3,24 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from dynamod.message.errors import UserError
 
 from .reference import Reference
-from .selection import Selection, has_weights, select
+from .selection import Selection, Sizes, has_weights, quantizations, select, size
+
+TOKENIZER = "tokenizer"
+"""The kind of a model without weights."""
+
+
+class Model(NamedTuple):
+    """A model in the cache, by the name it is asked for. `size` in bytes; `path`: what an engine is given."""
+
+    name: str
+    size: int
+    kind: str
+    path: str
 
 
 def root() -> Path:
@@ -57,6 +70,31 @@ def cached(wanted: Reference, *, weights: bool = True) -> Path | None:
     if not selection.files or (weights and not selection.main and not _complete(place, selection)):
         return None
     return path_of(place, selection)
+
+
+def models() -> Iterator[Model]:
+    """What the cache holds: each quantization of GGUF files by itself, other models by their repository."""
+    for repository in repositories():
+        if (place := snapshot(repository)) is None:
+            continue
+        there = files(place)
+        groups = quantizations(there)
+        for label, parts in groups.items():
+            path = cached(Reference(repository, quantization=label))
+            kind = "GGUF" if path is not None else "GGUF, in part"
+            yield Model(f"{repository}:{label}", size(there, parts), kind, str(path or place))
+        others = [name for name in there if not name.lower().endswith(".gguf")]
+        if others and (kind := _kind(dict.fromkeys(others), bool(groups))):
+            if cached(Reference(repository), weights=kind != TOKENIZER) is None:
+                kind += ", in part"
+            yield Model(repository, size(there, others), kind, str(place))
+
+
+def _kind(names: Sizes, gguf: bool) -> str:
+    """The form of the weights; empty for what lies beside GGUF files."""
+    if not has_weights(names):
+        return "" if gguf else TOKENIZER
+    return "safetensors" if any(name.endswith(".safetensors") for name in names) else "pickle"
 
 
 def path_of(place: Path, selection: Selection) -> Path:

@@ -12,9 +12,6 @@ from dynamod.preprocess.locate import locate
 
 from ..hub import Hub
 
-pytest.importorskip("mistralrs")
-pytestmark = pytest.mark.engine
-
 REPOSITORY = {file.name: file.read_bytes() for file in locate("sample").iterdir()}
 TENSORS = "model.safetensors"
 ENGINE = """
@@ -53,7 +50,9 @@ def complaints(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.engine
 def test_progress_in_terminal_and_ps_and_ctrl_c(machine: Any, hub: Hub) -> None:
+    pytest.importorskip("mistralrs")
     hub.speed = 100_000
     command = machine.start("dynamo-run", "in=http", "out=mistralrs", "org/toy", f"--http-port={machine.port()}")
     machine.until(lambda: any(" kB of 3.6 MB, " in row["detail"] for row in machine.ps("Worker")))
@@ -70,7 +69,9 @@ def test_progress_in_terminal_and_ps_and_ctrl_c(machine: Any, hub: Hub) -> None:
     assert hub.sent[TENSORS] < len(REPOSITORY[TENSORS])
 
 
+@pytest.mark.engine
 def test_one_quantization_answers_and_the_files_are_loaded_once(machine: Any, hub: Hub) -> None:
+    pytest.importorskip("mistralrs")
     hub.speed = 5e6
     (machine.folder / "prompts.jsonl").write_text('{"text": "What is the capital of France?"}\n')
     done = machine.run("dynamo-run", "in=batch:prompts.jsonl", "out=mistralrs", "org/M-GGUF", seconds=60)
@@ -81,7 +82,9 @@ def test_one_quantization_answers_and_the_files_are_loaded_once(machine: Any, hu
     assert complaints(done.err) == []
 
 
+@pytest.mark.engine
 def test_offline_is_said_once_and_soon(machine: Any, hub: Hub) -> None:
+    pytest.importorskip("mistralrs")
     machine.env["HF_ENDPOINT"] = f"http://127.0.0.1:{machine.port()}"
     done = machine.run("dynamo-run", "in=http", "out=mistralrs", "org/toy", "--http-port=0", seconds=15)
     assert done.code != 0
@@ -100,3 +103,41 @@ def test_a_python_file(machine: Any, hub: Hub) -> None:
     assert "; interrupted\n" in done.err
     assert complaints(done.err) == []
     assert unfinished(machine) == []
+
+
+def test_pull_and_models(machine: Any, hub: Hub) -> None:
+    pulled = machine.run("dynamo", "pull", "org/M-GGUF:Q8_0", seconds=60)
+    path = Path(pulled.out.strip())
+    assert path.read_bytes() == locate("sample.gguf").read_bytes()
+    assert hub.begun == ["M-Q8_0.gguf"]
+    again = machine.run("dynamo", "pull", "org/M-GGUF:Q8_0", "--output", "json").json
+    assert again == {"name": "org/M-GGUF:Q8_0", "path": str(path)}
+    assert hub.begun == ["M-Q8_0.gguf"]
+    machine.run("dynamo", "pull", "org/toy", "--no-weights")
+    rows = {row["name"]: row for row in machine.run("dynamo", "models", "--output", "json").json}
+    assert rows.keys() == {"sample", "sample.gguf", "org/M-GGUF:Q8_0", "org/toy"}
+    assert rows["org/M-GGUF:Q8_0"] == {
+        "name": "org/M-GGUF:Q8_0",
+        "size": path.stat().st_size,
+        "kind": "GGUF",
+        "path": str(path),
+    }
+    assert rows["org/toy"]["kind"] == "tokenizer"
+    assert rows["sample"]["kind"] == "safetensors"
+    machine.run("dynamo", "pull", "org/toy")
+    shown = machine.run("dynamo", "models").out
+    assert re.search(r"^\| org/toy +\| 3\.6 MB \| safetensors \| /", shown, re.MULTILINE)
+    words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": "dynamo pull org/t", "COMP_CWORD": "2"}
+    assert machine.run("dynamo", **words).out.split() == ["org/toy"]
+
+
+def test_ctrl_c_ends_a_pull(machine: Any, hub: Hub) -> None:
+    hub.speed = 100_000
+    command = machine.start("dynamo", "pull", "org/toy")
+    machine.until(lambda: hub.sent.get(TENSORS) and unfinished(machine) and "downloading org/toy" in command.err)
+    done = command.end(bound=2.0)
+    assert done.code == 130
+    assert re.search(r"^downloading org/toy: .*; interrupted\n\Z", done.err, re.MULTILINE)
+    assert unfinished(machine) == []
+    mistake = machine.run("dynamo", "pull", "org/M-GGUF:Q2_K").mistake()
+    assert "has no quantization 'Q2_K'; it has: Q4_K_M (3.6 MB), Q8_0 (3.6 MB)" in mistake
