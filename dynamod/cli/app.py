@@ -12,8 +12,9 @@ import typer
 from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
+from dynamod.message.hints import extra_hint
 
-from . import bench, complete, doctor, infra, reload, serve, sim
+from . import bench, complete, doctor, infra, models, reload, serve, sim
 from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples
 
 app = typer.Typer(
@@ -202,6 +203,10 @@ def stop(
 
 
 app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
+app.command(epilog=examples("dynamo pull Qwen/Qwen3-0.6B", "dynamo pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"))(
+    models.pull
+)
+app.command(epilog=examples("dynamo models", "dynamo models --output json"))(models.models)
 app.command(epilog=examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(sim.sim)
 
 
@@ -256,7 +261,7 @@ def env() -> None:
             try:
                 version = importlib.metadata.version(known.needs)
             except importlib.metadata.PackageNotFoundError:
-                version = f"not installed (install dynamod[{known.extra}])"
+                version = f"not installed ({extra_hint(known.extra)})"
             print(f"engine {name}: {version}")
     print("sockets tried: " + ", ".join(map(str, socket_candidates())))
 

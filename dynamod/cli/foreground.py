@@ -22,6 +22,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
 from dynamod.observe.capture import LineReader, reemit
+from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
 
@@ -104,6 +105,7 @@ class _Foreground:
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
+        self._progress = ProgressLine()
         self._signals = 0
         self._code = 0
 
@@ -181,6 +183,8 @@ class _Foreground:
                     self._welcome.set_exception(DaemonGone(error) if held else UserError(error, hint))
             case Report():
                 self._report = message
+                if not self._stop.is_set():
+                    self._progress.show(next((row["detail"] for row in message.rows if row["detail"]), ""))
                 self._changed.set()
             case Ended(why):
                 log.info("%s", why)
@@ -270,6 +274,7 @@ class _Foreground:
         if signal_name == "SIGINT" and not self._signals and self._interrupts.interrupt():
             return
         self._signals += 1
+        self._progress.end("interrupted")
         if self._signals > 1:
             log.warning("%s again: ending at once", signal_name)
             os._exit(130)  # the connection closes, and the daemon ends the graph

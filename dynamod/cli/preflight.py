@@ -1,7 +1,5 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
-from pathlib import Path
-
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import validate
@@ -35,7 +33,6 @@ def _check_worker(spec: ServiceSpec) -> None:
         return
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
-    from dynamod.preprocess.locate import locate, may_be_repository
+    from dynamod.preprocess.locate import local
 
-    if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
-        locate(model, download=False)
+    local(model)  # the worker asks Hugging Face

@@ -63,7 +63,8 @@ def processes(rows: list[dict[str, Any]]) -> str:
         uptime = duration(row["uptime"]) if row["uptime"] is not None else "-"
         pid = str(row["pid"] or "-")
         error = row["last_error"][:80]
-        lines.append([row["graph"], row["component"], where, row["state"], pid, uptime, str(row["restarts"]), error])
+        state = f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"]
+        lines.append([row["graph"], row["component"], where, state, pid, uptime, str(row["restarts"]), error])
     return table(head, lines)
 
 
