@@ -22,7 +22,8 @@ Runs one engine. Words and flags may come in any order.
 
   in=text                       a chat in the terminal (default there)
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
-  in=batch:FILE                 asks each line {{"text": "..."}} of FILE, writes output.jsonl beside it
+  in=batch:FILE                 asks each line {{"text": "..."}} of FILE (or a request in OpenAI's batch form), writes
+                                FILE's name with .output.jsonl beside it, in the same order
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
   out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
@@ -91,6 +92,8 @@ def parser() -> Parser:
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
+    add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
+    add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
     add("--dry-run", action="store_true", help="print the graph and exit")
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
     return p
@@ -127,6 +130,7 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
+    add("--timeout", type=_grace, metavar="SECONDS", help="for open answers to finish at the end (default 2)")
     add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
     add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
 
@@ -178,6 +182,16 @@ def _up_to(highest: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _grace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+    return seconds
 
 
 def _bool(text: str) -> bool:

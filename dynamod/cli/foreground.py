@@ -171,7 +171,12 @@ class _Foreground:
     def _fail(self, *problems: str) -> None:
         for problem in problems:
             print(f"error: {problem}", file=sys.stderr)
-        self._code = 1
+        self._leave(1)
+
+    def _leave(self, code: int) -> None:
+        """End with this code. A talk ends first: what it prints or writes afterwards would be about our own end."""
+        self._code = code
+        self._interrupts.interrupt()
         self._stop.set()
 
     def _take(self, message: FromNode) -> None:
@@ -183,8 +188,8 @@ class _Foreground:
                 self._report = message
                 self._changed.set()
             case Ended(why):
-                log.info("%s", why)
-                self._stop.set()
+                print(why, file=sys.stderr, flush=True)
+                self._leave(0 if self._request.talk is None else 1)
             case Output():
                 self._held.append(message)
                 if not self._interrupts.busy:
@@ -240,7 +245,8 @@ class _Foreground:
 
     async def _talk(self, talk: Talk, url: str) -> None:
         try:
-            self._code = await talk(self._interrupts, url)
+            code = await talk(self._interrupts, url)
+            self._code = self._code or code  # of what has ended the talk
             self._stop.set()
         except UserError as error:
             self._fail(error.line())
@@ -274,7 +280,7 @@ class _Foreground:
             log.warning("%s again: ending at once", signal_name)
             os._exit(130)  # the connection closes, and the daemon ends the graph
         log.info("%s: stopping", signal_name)
-        self._stop.set()
+        self._leave(128 + signal.Signals[signal_name] if self._request.talk is not None else 0)
         if not self._welcome.done():
             self._welcome.cancel()
 

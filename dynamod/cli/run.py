@@ -53,6 +53,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     arguments = parse(argv)
     make: Callable[[], Talk] | None = None
+    if not arguments.input.startswith("batch:") and (arguments.flags.resume or arguments.flags.overwrite):
+        raise UserError("--resume and --overwrite belong to in=batch:", "for example in=batch:prompts.jsonl --resume")
     if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
         from dynamod.cli.chat.start import start
 
@@ -86,7 +88,7 @@ def _serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[
     from .foreground import Request, serve
 
     talk = make() if make is not None else None
-    return serve(Request(graph, title, talk=talk), flags.socket, flags.verbose)
+    return serve(Request(graph, title, talk=talk, timeout=flags.timeout), flags.socket, flags.verbose)
 
 
 def build(arguments: RunArguments) -> Graph:

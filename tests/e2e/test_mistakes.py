@@ -78,6 +78,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=stdin out=echo_full", ["stdin is empty"]),
     ("dynamo run in=batch: out=echo_full", ["in=batch:", "prompts.jsonl"]),
     ("dynamo run in=batch:nothere.jsonl out=echo_full", ["nothere.jsonl"]),
+    ("dynamo run in=stdin out=echo_full --resume", ["--resume", "in=batch:"]),
+    ("dynamo run out=echo_full --timeout long", ["--timeout", "'long'", "86400"]),
     ("dynamo run in=batch:. out=echo_full --api-key x", ["in=batch:.", "in=http"]),
     ("dynamo run in=http out=echo_full --request-template t", ["--request-template", "in=text"]),
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
