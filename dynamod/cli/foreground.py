@@ -7,8 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +20,13 @@ from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
-from dynamod.observe.capture import LineReader, reemit
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
 
 from .arguments import configure_logs
 from .attach import Attachment, take
 from .interrupt import Interrupts, Talk, on_signals, reloads
+from .lines import Lines
 from .served import Models
 from .tables import table
 
@@ -37,8 +36,6 @@ STARTED = 60.0
 """Seconds for the daemon to take the graph."""
 STOPPED = 20.0
 """Seconds for the daemon to end it."""
-HELD = 10_000
-"""Lines of processes that may wait until an answer is printed."""
 GONE = 5.0
 """Seconds for a daemon that ends with this command."""
 
@@ -96,11 +93,10 @@ class _Foreground:
 
     def __init__(self, path: Path, attachment: Attachment | None, request: Request) -> None:
         self._path, self._attachment, self._request = path, attachment, request
-        self._interrupts = Interrupts(self._print_held)
-        self._held: deque[Output] = deque(maxlen=HELD)
+        self._interrupts = Interrupts(lambda: self._lines.flush())
+        self._lines = Lines(lambda: self._interrupts.busy)
         self._changed, self._stop, self._lost, self._hangup = (asyncio.Event() for _ in range(4))
         self._models = Models(self._model_added, self._changed.set)
-        self._readers: dict[str, LineReader] = {}
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
@@ -191,20 +187,9 @@ class _Foreground:
                 print(why, file=sys.stderr, flush=True)
                 self._leave(0 if self._request.talk is None else 1)
             case Output():
-                self._held.append(message)
-                if not self._interrupts.busy:
-                    self._print_held()
+                self._lines.take(message)
             case _:
                 log.debug("unexpected message of the daemon: %s", type(message).__name__)
-
-    def _print_held(self) -> None:
-        """Print the lines that waited for the end of an answer: they would be in the middle of its last line."""
-        while self._held:
-            output = self._held.popleft()
-            if (reader := self._readers.get(output.process)) is None:
-                emit = _enabled if output.process == "dynamod" else reemit
-                reader = self._readers[output.process] = LineReader(output.process, emit)
-            reader.feed("out" if output.stream == "out" else "err", output.line)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if command != "graph":
@@ -226,9 +211,11 @@ class _Foreground:
             await self._changed.wait()
             self._changed.clear()
             rows = self._report.rows if self._report is not None else ()
-            if fatal := [row for row in rows if row["state"] == "Fatal"]:
-                self._fail(*(f"{row['component']} cannot start: {row['last_error']}" for row in fatal))
+            if fatal := given_up(rows):
+                self._lines.release(fatal)
+                self._fail(*(f"{', '.join(names)} cannot start: {why}" for why, names in fatal.items()))
                 return
+        self._lines.ready()
         if self._request.talk is not None:
             await self._talk(self._request.talk, report.urls[0])
             return
@@ -265,6 +252,7 @@ class _Foreground:
 
     async def _end(self) -> None:
         """Let the daemon end the graph; when it ends with it, wait until it is gone."""
+        self._lines.release()
         if self._lost.is_set() or not self._greeted:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
@@ -297,6 +285,15 @@ class _Foreground:
             await self._link.ask("reload", {"timeout": FINISH}, timeout=2 * FINISH)
 
 
+def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Components that are Fatal, by the reason: those of one process share it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["state"] == "Fatal":
+            found.setdefault(row["last_error"], []).append(row["component"])
+    return found
+
+
 def _print(text: str) -> None:
     """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
     try:
@@ -305,13 +302,6 @@ def _print(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-def _enabled(record: logging.LogRecord) -> None:
-    """The daemon's own records: shown as this command's flags say."""
-    if logging.getLogger(record.name).isEnabledFor(record.levelno):
-        record.__dict__.pop("component", None)
-        reemit(record)
 
 
 def _has_terminal() -> bool:

@@ -1,26 +1,40 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
-from dynamod.graph.typed import validate
+from dynamod.graph.typed import given, validate
 from dynamod.http.settings import FrontendSettings
+from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
+from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
 from dynamod.worker.settings import WorkerSettings
 
 
-def check(graph: Graph) -> Graph:
-    """The graph itself, when nothing is wrong with it.
+class NoModel(UserError):
+    """A worker's engine needs a model, and nothing names one."""
 
-    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there.
+
+def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
+    """The graph itself, when nothing is wrong with it. `environ`: of its processes, empty when that is not known here.
+
+    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there or
+    cannot be read, and for keys, certificates and variables of the environment that a frontend cannot use.
     """
     for spec in graph.services.values():
+        env = {**environ, **spec.envs}
         if spec.component_kind == PROCESSOR:
-            validate(ProcessorSettings, spec.config, spec.name)
+            validate(ProcessorSettings, given(spec.config, processor_environment(env)), spec.name)
         elif spec.component_kind == FRONTEND:
-            validate(FrontendSettings, spec.config, spec.name).keys()
+            settings: FrontendSettings = validate(
+                FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
+            )
+            settings.keys()
+            settings.tls()
         elif spec.component_kind == WORKER:
             _check_worker(spec)
     return graph
@@ -34,8 +48,19 @@ def _check_worker(spec: ServiceSpec) -> None:
     if not ENGINES[name].model:
         return
     if not model:
-        raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
+        raise NoModel(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
+    from dynamod.preprocess.card import check_files
     from dynamod.preprocess.locate import locate, may_be_repository
 
-    if Path(model).expanduser().exists() or not may_be_repository(model):  # the worker asks Hugging Face
-        locate(model, download=False)
+    def here(name: str) -> Path | None:
+        """The path of a model, None for one that the worker asks Hugging Face for."""
+        if not Path(name).expanduser().exists() and may_be_repository(name):
+            return None
+        return locate(name, download=False)
+
+    try:
+        path, config = here(model), here(settings.model_config) if settings.model_config else None
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None
+    if path is not None and (config is not None or not settings.model_config):
+        check_files(path, config, settings.context_length)

@@ -48,7 +48,7 @@ def reload(
 
     from .preflight import check
 
-    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name))
+    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name), {})
     new = absolute(loaded, Path.cwd()).to_dict()
     running = name or _running(control, loaded)
     value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)

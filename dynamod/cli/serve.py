@@ -50,7 +50,7 @@ def serve(
     if dry_run:
         print(dry_run_text(read()))
     elif detach:
-        _detach(check(read()), name, socket)
+        _detach(check(read(), {}), name, socket)
     else:
         from . import foreground
 

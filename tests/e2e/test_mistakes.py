@@ -1,12 +1,16 @@
 """A user's mistake is one line on stderr that says what to do, never a traceback; and help helps."""
 
+import json
 import re
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
 
 COMMANDS = (
     "serve",
@@ -83,6 +87,12 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=batch:. out=echo_full --api-key x", ["in=batch:.", "in=http"]),
     ("dynamo run in=http out=echo_full --request-template t", ["--request-template", "in=text"]),
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
+    ("dynamo run in=http out=echo_core badtmpl", ["chat template is not valid"]),
+    ("dynamo run in=http out=echo_core unreadable", ["unreadable", "must be readable"]),
+    ("dynamo run in=http out=echo_core sample --context-length 99999", ["99999", "2048"]),
+    ("dynamo run in=http out=echo_full --tls-cert-path nix --tls-key-path nox", ["TLS", "nix", "nox"]),
+    ("dynamo run in=http out=echo_full --tls-cert-path nix", ["TLS", "key"]),
+    ("dynamo run in=http out=echo_full --api-key-file nix", ["nix"]),
     ("dynamo run in=dyn://a.b.c.d out=echo_core sample", ["dyn://a.b.c.d"]),
     ("dynamo run in=dyn://a.b.c out=auto", ["in and out"]),
     ("dynamo run in=dyn://a.b.c out=mocker sample --api-key x", ["--api-key", "frontend", "in=http"]),
@@ -109,6 +119,12 @@ def results(shared: Any) -> Iterator[dict[str, Any]]:
     (folder / "torn.yaml").write_text("Frontend:\n  host: [0.0.0.0\n")
     (folder / "d.yaml").write_text("grahps: []\n")
     (folder / "regular").write_text("mine")
+    model = locate("sample")
+    for name in ("badtmpl", "unreadable"):
+        shutil.copytree(model, folder / name)
+    (folder / "badtmpl/tokenizer_config.json").write_text(json.dumps({"chat_template": "{% for m in messages %}{{ m"}))
+    (folder / "unreadable/config.json").unlink()
+    (folder / "unreadable/config.json").symlink_to("/proc/self/mem")  # what root may not read either
     texts = [words for words, _ in MISTAKES] + HELP
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
