@@ -15,8 +15,11 @@ from dynamod.message.errors import UserError
 from dynamod.worker.settings import WorkerSettings
 
 
-class NoModel(UserError):
-    """A worker's engine needs a model, and nothing names one."""
+def lacks_model(graph: Graph) -> bool:
+    """Whether a worker's engine needs a model, and nothing names one. Raises UserError."""
+    workers = [spec for spec in graph.services.values() if spec.component_kind == WORKER]
+    settings = [validate(WorkerSettings, spec.config, spec.name) for spec in workers]
+    return any(ENGINES[one.name].model and not one.model for one in settings)
 
 
 def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
@@ -48,7 +51,7 @@ def _check_worker(spec: ServiceSpec) -> None:
     if not ENGINES[name].model:
         return
     if not model:
-        raise NoModel(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
+        raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
     from dynamod.preprocess.locate import locate, may_be_repository
 

@@ -210,5 +210,12 @@ def test_look_before_serving(shared: Any) -> None:
     assert good.code == 0, good.err
     schema = shared.run("dynamo", "config", "schema").json
     assert "Worker" in schema["properties"]
+    own = shared.run("dynamo", "serve", "graphs.agg_router:Frontend", "--dry-run", "--Frontend.port=9123")
+    assert own.code == 0, own.err
+    assert own.err == "configs/agg_router.yaml is used, the config of this graph; -f names another\n"
+    assert all(word in own.out for word in ('"mocker"', "9123"))
+    given = shared.run("dynamo", "serve", "graphs.agg_router:Frontend", "--dry-run", "--Worker.model=sample")
+    assert (given.code, given.err) == (0, ""), "nothing is missing"
+    assert "mocker" not in given.out
     env = shared.run("dynamo", "env").out
     assert f"python {sys.version.split()[0]}" in env
