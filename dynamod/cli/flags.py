@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
 from dynamod.message.errors import UserError
+from dynamod.message.hints import near
 from dynamod.router.policies import NAMES as MODES
 from dynamod.router.policies import mode_of
 
@@ -90,7 +91,7 @@ def parser() -> Parser:
     add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
     add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
-    add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
+    add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
@@ -152,10 +153,12 @@ def parse(argv: Sequence[str]) -> RunArguments:
             ways[key] = value
         else:
             others.append(word)
-    flags, unknown = parser().parse_known_args(joined(others))
+    known = parser()
+    flags, unknown = known.parse_known_args(joined(others))
     models = [word for word in unknown if not word.startswith("-")]
     if wrong := [word for word in unknown if word.startswith("-")]:
-        raise UserError(f"unknown flag {wrong[0]}", "see dynamo-run --help")
+        flag = wrong[0].partition("=")[0]
+        raise UserError(f"unknown flag {flag}", f"{near(flag, known.flags())}see dynamo-run --help")
     if len(models) > 1:
         raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
     model = models[0] if models else (flags.model_path or "")

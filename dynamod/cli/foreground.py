@@ -237,6 +237,12 @@ class _Foreground:
             self._stop.set()
         except UserError as error:
             self._fail(error.line())
+        except OSError as error:
+            leave_stdout()
+            if isinstance(error, BrokenPipeError):  # `dynamo-run ... | head`: who reads has enough
+                self._leave(0)
+            else:
+                self._fail(f"the answer cannot be written: {error.strerror or error}")
         except Exception:
             log.exception("the chat client failed by a mistake of ours")
             self._fail()
@@ -299,9 +305,14 @@ def _print(text: str) -> None:
     try:
         print(text, flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        leave_stdout()
+
+
+def leave_stdout() -> None:
+    """Write nothing more to a stdout that takes nothing; what is buffered would be an error at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _has_terminal() -> bool:

@@ -36,7 +36,7 @@ def reload(
     from .client import Control
 
     control = Control(socket)
-    target, overrides = target_and_overrides(graph, context.args)
+    target, overrides = target_and_overrides(graph, context)
     if target is None and config_file is None and not overrides:
         if dry_run or name:
             raise UserError("nothing to compare with", "give the new settings: -f new.yaml")

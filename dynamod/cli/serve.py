@@ -42,7 +42,7 @@ def serve(
     folder = Path(working_dir).expanduser() if working_dir else None
     if folder is not None and not folder.is_dir():
         raise UserError(f"no folder {working_dir}", "check --working-dir")
-    target, overrides = target_and_overrides(graph, context.args)
+    target, overrides = target_and_overrides(graph, context)
     load = partial(load_graph, target, working_dir=folder, service_name=service_name)
     listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
 

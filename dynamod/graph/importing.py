@@ -72,8 +72,11 @@ def find_config(name: str, folder: Path) -> Path:
     """A config file in the current folder or among those shipped. Raises UserError that lists both."""
     path = Path(name).expanduser()
     for candidate in (folder / path, shipped_root() / path):
-        if candidate.is_file():
-            return candidate.resolve()
+        try:
+            if candidate.is_file():
+                return candidate.resolve()
+        except OSError as error:
+            raise UserError(f"{candidate}: {error.strerror}", "check its permissions") from None
     there = [f"configs/{file.name}" for file in _beside(folder, "configs/*.yaml")]
     raise UserError(f"no config file '{name}' in {folder} or among those shipped", known_hint(name, there, "available"))
 

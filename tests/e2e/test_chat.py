@@ -89,6 +89,25 @@ def test_one_prompt_from_stdin(machine: Any) -> None:
     assert "belong to in=http" in key.stderr
 
 
+def test_a_prompt_and_an_answer_that_no_one_can_read(machine: Any) -> None:
+    words = [sys.executable, "-c", ENTRY, "out=echo_full"]
+    run: dict[str, Any] = {"env": machine.environ(), "cwd": machine.folder, "stderr": subprocess.PIPE, "timeout": 60}
+    done = subprocess.run(words, input=b"a\xff b", stdout=subprocess.PIPE, check=False, **run)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"stdin: no UTF-8 text" in done.stderr
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(words, input=b"hello", stdout=full, check=False, **run)
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"error: the answer cannot be written: No space left on device\n",
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(words, input=b"hello", stdout=writer, check=False, **run)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b""), "who reads has enough"
+
+
 def test_a_file_of_prompts(machine: Any) -> None:
     folder = machine.folder / "work"
     folder.mkdir()

@@ -1,5 +1,6 @@
 """A user's mistake is one line on stderr that says what to do, never a traceback; and help helps."""
 
+import importlib.metadata
 import json
 import re
 import shutil
@@ -11,6 +12,14 @@ from typing import Any
 import pytest
 
 from dynamod.preprocess.locate import locate
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
 
 COMMANDS = (
     "serve",
@@ -87,6 +96,17 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=batch:. out=echo_full --api-key x", ["in=batch:.", "in=http"]),
     ("dynamo run in=http out=echo_full --request-template t", ["--request-template", "in=text"]),
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
+    ("dynamo run in=http out=vllm sample", ["'vllm' is not in dynamod yet", "echo_core"]),
+    ("dynamo run in=http", ["needs a model", "dynamo-run in=http out=mistralrs sample"]),
+    ("dynamo run out=echo_core sample --hlep", ["--hlep", "did you mean '--help'"]),
+    ("dynamo serve -f configs/agg.yaml --prot 3", ["--prot", "did you mean '--port'", "--Service.key=value"]),
+    ("dynamo config check configs/agg.yaml --prot=3", ["--prot", "--Service.key=value"]),
+    ("dynamo run in=http out=mocker sample --extra-engine-args bad.json", ["bad.json", "line 1 column 9"]),
+    ("dynamo run in=http out=mocker sample --extra-engine-args bad.yaml", ["bad.yaml: line 2: "]),
+    ('dynamo run in=http out=mocker sample --extra-engine-args {"a":', ["--extra-engine-args", "line 1 column 6"]),
+    ('dynamo run in=http out=mocker sample --extra-engine-args {"a":1}', ["mocker", "a: unknown key"]),
+    ("dynamo run in=http out=echo_core sample --num-nodes=2", ["--num-nodes", "one node"]),
+    ("dynamo serve -f configs/agg.yaml --Frontend.port=x", ["Frontend.port: expected int"]),
     ("dynamo run in=http out=echo_core badtmpl", ["chat template is not valid"]),
     ("dynamo run in=http out=echo_core unreadable", ["unreadable", "must be readable"]),
     ("dynamo run in=http out=echo_core sample --context-length 99999", ["99999", "2048"]),
@@ -119,6 +139,8 @@ def results(shared: Any) -> Iterator[dict[str, Any]]:
     (folder / "torn.yaml").write_text("Frontend:\n  host: [0.0.0.0\n")
     (folder / "d.yaml").write_text("grahps: []\n")
     (folder / "regular").write_text("mine")
+    (folder / "bad.json").write_text('{"a": 1,,}')
+    (folder / "bad.yaml").write_text("a: [1\n")
     model = locate("sample")
     for name in ("badtmpl", "unreadable"):
         shutil.copytree(model, folder / name)
@@ -217,5 +239,26 @@ def test_look_before_serving(shared: Any) -> None:
     given = shared.run("dynamo", "serve", "graphs.agg_router:Frontend", "--dry-run", "--Worker.model=sample")
     assert (given.code, given.err) == (0, ""), "nothing is missing"
     assert "mocker" not in given.out
+    one = ("--leader-addr=127.0.0.1:9876", "--num-nodes=1", "--extra-engine-args", '{"speedup_ratio": 10}')
+    usual = shared.run("dynamo-run", "in=http", "out=mocker", "sample", "--dry-run", *one)
+    assert (usual.code, usual.err) == (0, ""), "one node has no leader; engine arguments may stand in the command"
+    fine = shared.run("dynamo", "config", "check", "configs/agg.yaml", "--output", "json").json
+    assert (fine["graph"], "Worker" in fine["services"]) == ("graphs.agg:Frontend", True)
+    facts = shared.run("dynamo", "env", "--output", "json").json
+    for engine, package in (("mistralrs", "mistralrs"), ("llamacpp", "llama_cpp_python")):
+        assert facts["engines"][engine] == installed(package)
     env = shared.run("dynamo", "env").out
     assert f"python {sys.version.split()[0]}" in env
+
+
+def test_a_folder_that_is_gone(shared: Any) -> None:
+    text = "import os, tempfile; f = tempfile.mkdtemp(); os.chdir(f); os.rmdir(f); import sys\n"
+    text += "sys.argv = ['dynamo', 'serve', 'graphs.agg:Frontend']; from dynamod.cli.main import dynamo; dynamo()"
+    assert "the current folder is not there" in shared.script(text, name="gone").wait(20).mistake()
+
+
+def test_devices_that_have_no_effect_are_said(shared: Any) -> None:
+    words = ("in=http", "out=echo_core", "/nothere", "--tensor-parallel-size", "4")
+    lines = shared.run("dynamo-run", *words).err.splitlines()
+    assert len(lines) == 2
+    assert "tensor_parallel_size and base_gpu_id have no effect" in lines[0]
