@@ -1,8 +1,6 @@
 """The commands of `dynamo`."""
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,10 +10,9 @@ import typer
 from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint
 
 from . import bench, complete, doctor, infra, models, reload, serve, sim
-from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples
+from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
     name="dynamo",
@@ -234,36 +231,25 @@ def config_check(
     context: typer.Context,
     config_file: Annotated[str, typer.Argument(help="config file", autocompletion=complete.configs)],
     graph: Annotated[str | None, typer.Option("--graph", help="graph, when the file names none")] = None,
+    output: Output = Form.TEXT,
 ) -> None:
     """Check a config file without starting anything."""
     from dynamod.graph.load import load_graph
 
     from .preflight import check
 
-    loaded = check(load_graph(graph, config_file, overrides=context.args))
-    print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
+    loaded = check(load_graph(graph, config_file, overrides=overrides(context, context.args)))
+    facts = {"config": config_file, "graph": loaded.target, "services": list(loaded.services)}
+    fine = f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine"
+    print(json.dumps(facts, indent=2) if output is Form.JSON else fine)
 
 
-@app.command(epilog=examples("dynamo env"))
-def env() -> None:
+@app.command(epilog=examples("dynamo env", "dynamo env --output json"))
+def env(output: Output = Form.TEXT) -> None:
     """Print what matters for a bug report: versions, platform, engines."""
-    import importlib.metadata
-    import platform
+    from .environment import facts, text
 
-    from dynamod.engine.names import ENGINES
-    from dynamod.runtime.paths import socket_candidates
-
-    print(f"dynamod {__version__}")
-    print(f"python {platform.python_version()} ({sys.executable})")
-    print(f"platform {platform.platform()}\ncores {os.cpu_count()}")
-    for name, known in ENGINES.items():
-        if known.needs:
-            try:
-                version = importlib.metadata.version(known.needs)
-            except importlib.metadata.PackageNotFoundError:
-                version = f"not installed ({extra_hint(known.extra)})"
-            print(f"engine {name}: {version}")
-    print("sockets tried: " + ", ".join(map(str, socket_candidates())))
+    print(json.dumps(facts(), indent=2) if output is Form.JSON else text(facts()))
 
 
 def _ask(

@@ -86,6 +86,11 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
         if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made, in an import
             return 130
         raise
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        print("error: the current folder is not there any more; go to another", file=sys.stderr)  # os.getcwd says so
+        return 2
     except BrokenPipeError:
         sys.stderr.close()
         return 0

@@ -254,6 +254,7 @@ class Commands:
         new = _read(arguments.get("new"), "use dynamo reload")
         runner.graph = absolute(runner.graph, Path.cwd())  # what is the same must not look different
         changes = lines(runner.graph, new)
+        changes += [f"{name}: 0 -> {count} processes" for name, count in runner.drained(new).items()]
         if changes and not arguments.get("dry_run"):
             log.info("reload: graph %s changes (%s)", name, describe(diff(runner.graph, new)), extra={"graph": name})
             await runner.change(new, _seconds(arguments))

@@ -52,6 +52,9 @@ ENGINES: dict[str, EngineEntry] = {
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
 }
 
+TO_COME = ("vllm", "sglang", "trtllm")
+"""Engines of the original that have an extra in pyproject.toml and no code."""
+
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
 
 
@@ -68,6 +71,8 @@ def canonical(name: str) -> str:
 
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
+    if name in TO_COME:
+        raise UserError(f"engine '{name}' is not in dynamod yet", f"engines: {names(ENGINES)}")
     if name not in ENGINES:
         hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
         raise UserError(f"unknown engine '{name}'", hint)

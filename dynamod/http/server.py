@@ -6,14 +6,13 @@ import hmac
 import ipaddress
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
-from dynamod.message.errors import Internal, Overloaded, RequestError, UserError
+from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .connection import Connection, HttpServer
@@ -78,7 +77,7 @@ class Server:
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on `sock`, bound or listening already. Raises UserError when TLS files are wrong."""
-        tls = self._tls()
+        tls = self.settings.tls()
         self._stopping = False
         self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
@@ -168,17 +167,6 @@ class Server:
 
     async def _families(self) -> "list[Metric]":
         return [*families(self.metrics), *(await self._collect() if self._collect is not None else ())]
-
-    def _tls(self) -> ssl.SSLContext | None:
-        cert, key = self.settings.tls_cert_path, self.settings.tls_key_path
-        if not cert:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
-        return context
 
 
 def _local(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -72,6 +73,18 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise UserError(f"the API key file {file} holds no key", "write one key per line")
             keys += found
         return tuple(keys)
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What HTTPS is served with; None for HTTP. Raises UserError when the files cannot be used."""
+        cert, key = self.tls_cert_path, self.tls_key_path
+        if not cert:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
+        return context
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:

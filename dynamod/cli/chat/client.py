@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SILENCE = 620.0
 """Seconds without a byte after which an answer has failed; the server's own clocks end it before."""
 CONNECT = 10.0
+AGAIN = 1.0
+"""Seconds until a frontend that could not be reached is tried again: it may be on its way back."""
 SAY_EVERY = 5.0
 """Seconds between two lines that say what is waited for."""
 
@@ -44,6 +46,27 @@ class Answer:
     def text(self) -> str:
         """All that came."""
         return "".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer of the server. `request`: its id. `retry_after`: seconds, when it says that it will have room."""
+
+    status: int
+    body: dict[str, Any]
+    request: str
+    retry_after: float | None = None
+
+    def chosen(self) -> dict[str, Any]:
+        """The first choice. Raises Refused with the server's words."""
+        if self.status != 200:
+            raise Refused(self.body["error"]["message"])
+        choice: dict[str, Any] = self.body["choices"][0]
+        return choice
+
+    def tokens(self, which: str) -> int:
+        """A count of its usage; 0 when the server has not said."""
+        return int((self.body.get("usage") or {}).get(which) or 0)
 
 
 @asynccontextmanager
@@ -86,6 +109,18 @@ class ChatClient:
                 what = wanted or "a model"
                 print(f"waiting for a worker that serves {what} (Ctrl-C to leave)", file=sys.stderr, flush=True)
             await asyncio.sleep(0.1)
+
+    async def post(self, url: str, body: Mapping[str, Any]) -> Response:
+        """Ask without a stream; the server's own clocks end it. Raises Refused, to be tried again, when none comes."""
+        import aiohttp
+
+        patient = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
+        try:
+            async with self._session.post(url, json=body, timeout=patient) as response:
+                wait, request = response.headers.get("Retry-After"), response.headers.get("x-request-id", "")
+                return Response(response.status, await response.json(), request, float(wait) if wait else None)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Refused(f"the frontend is gone: {error or type(error).__name__}", AGAIN) from None
 
     async def show(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> None:
         """Print an answer as it comes. Raises as `ask`."""

@@ -1,6 +1,7 @@
 """From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
 import inspect
+import json
 import logging
 import os
 import time
@@ -120,8 +121,22 @@ def _values(module: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file is as long as its header says: a length, JSON, and the tensors it describes."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(min(length, file.stat().st_size)))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        return file.stat().st_size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return False
+
+
 def _explained(path: Path, error: BaseException) -> UserError:
     """One line without Rust's back trace, and what to do where that is known."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     hint = next((hint for sign, hint in _HINTS if sign in reason), "")
+    if damaged := [file.name for file in sorted(path.glob("*.safetensors")) if not _is_whole(file)]:
+        hint = f"{', '.join(damaged)} is damaged or cut off; download it again"
     return UserError(f"mistralrs cannot load {path}: {reason}", hint)
