@@ -26,6 +26,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
     endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
     body_limit_mb: Annotated[float, Meta(gt=0, description="largest request body")] = 45.0
+    bodies_limit_mb: Annotated[
+        float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
+    ] = 512.0
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
     unknown_fields: Literal["ignore", "reject"] = "ignore"
@@ -51,6 +54,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def body_limit(self) -> int:
         """Largest request body in bytes."""
         return int(self.body_limit_mb * 1024 * 1024)
+
+    @property
+    def bodies_limit(self) -> int:
+        """Largest sum of all request bodies in bytes; one of the largest size always fits."""
+        return max(int(self.bodies_limit_mb * 1024 * 1024), self.body_limit)
 
     @property
     def guarded(self) -> bool:

@@ -103,6 +103,12 @@ class Message(msgspec.Struct, frozen=True):
     function_call: Any = None
     annotations: Any = None
 
+    @property
+    def length(self) -> int:
+        """Characters of its content."""
+        content = self.content
+        return len(content) if isinstance(content, str) else sum([len(part.text or "") for part in content or ()])
+
 
 Messages = Annotated[list[Message], Meta(min_length=1)]
 

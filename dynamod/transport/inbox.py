@@ -49,7 +49,7 @@ class Inbox:
         if self._sinks.pop(stream, None) is not None:
             self._write(_encoder.encode(Cancel(stream)))
 
-    def frame(self, payload: bytes) -> None:
+    def frame(self, payload: bytes | memoryview) -> None:
         """Take one frame. Raises msgspec.ValidationError or DecodeError for what is no frame."""
         frame = _decoder.decode(payload)
         sinks = self._sinks
