@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .base import Engine
 
 DEFAULT = "mistralrs"
-"""The engine of who names none."""
+"""The engine of who names none, but for GGUF files."""
 
 
 class EngineEntry(NamedTuple):
@@ -56,6 +56,12 @@ TO_COME = ("vllm", "sglang", "trtllm")
 """Engines of the original that have an extra in pyproject.toml and no code."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
+
+
+def default(model: str) -> str:
+    """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
+    gguf = "gguf" in model.lower() and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None
+    return "llamacpp" if gguf else DEFAULT
 
 
 def canonical(name: str) -> str:

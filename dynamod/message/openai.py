@@ -98,6 +98,7 @@ class Message(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None

@@ -317,14 +317,14 @@ def test_what_a_template_sees(tmp_path: Path, bytes_reference: Reference) -> Non
             {"role": "user", "content": "a\nb", "name": "Ann"},
             {
                 "role": "assistant",
-                "content": None,
+                "content": "",
                 "tool_calls": [
                     {"id": "c1", "type": "function", "function": {"name": "get", "arguments": arguments}},
-                    {"type": "function", "function": {"name": "get", "arguments": "not json"}},
+                    {"type": "function", "function": {"name": "get", "arguments": {}}},
                 ],
             },
             {"role": "tool", "content": "rain", "tool_call_id": "c1"},
-            {"role": "assistant", "content": "", "reasoning_content": "hm"},
+            {"role": "assistant", "content": "", **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "hm")},
         ],
         "t": [TOOL],
         "x": 5,
