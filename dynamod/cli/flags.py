@@ -33,7 +33,7 @@ Runs one engine. Words and flags may come in any order.
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
-  model                         folder, GGUF file, Hugging Face repository, or `sample`
+  model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`
 
 flags:
 """

@@ -90,6 +90,14 @@ def models() -> Iterator[Model]:
             yield Model(repository, size(there, others), kind, str(place))
 
 
+def _parts(index: Path) -> set[str]:
+    """The files that an index of weights names; none when it cannot be read, which the engine will say."""
+    try:
+        return {*json.loads(index.read_text())["weight_map"].values()}
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return set()
+
+
 def _kind(names: Sizes, gguf: bool) -> str:
     """The form of the weights; empty for what lies beside GGUF files."""
     if not has_weights(names):
@@ -105,8 +113,6 @@ def path_of(place: Path, selection: Selection) -> Path:
 def _complete(place: Path, selection: Selection) -> bool:
     """Whether weights are there, and all that an index names."""
     for name in selection.files:
-        if name.endswith(".index.json"):
-            parts = json.loads((place / name).read_text()).get("weight_map", {}).values()
-            if not {*parts} <= {*selection.files}:
-                return False
+        if name.endswith(".index.json") and not _parts(place / name) <= {*selection.files}:
+            return False
     return has_weights(dict.fromkeys(selection.files))

@@ -221,7 +221,7 @@ def test_completion(shared: Any) -> None:
     for text, expected in {
         "dynamo s": {"serve", "status", "scale", "stop", "sim"},
         "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
-        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml"},
+        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml", "configs/two_models.yaml"},
         "dynamo pull sam": {"sample", "sample.gguf"},
         "dynamo restart W": set(),  # no daemon runs
     }.items():
