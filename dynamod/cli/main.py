@@ -1,5 +1,6 @@
 """Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
 
+import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 
@@ -75,11 +76,9 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     try:
         return main(argv)
     except UserError as error:
-        print(f"error: {error.line()}", file=sys.stderr)
-        return error.exit_code or 2
+        return _mistake(error.line(), error.exit_code or 2)
     except DynamodError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _mistake(str(error), 1)
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
@@ -89,8 +88,14 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except FileNotFoundError as error:
         if error.filename is not None:
             raise
-        print("error: the current folder is not there any more; go to another", file=sys.stderr)  # os.getcwd says so
-        return 2
+        return _mistake("the current folder is not there any more; go to another", 2)  # os.getcwd says so
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _mistake(line: str, code: int) -> int:
+    """Print the line that ends the command; who reads it may press Ctrl-C before the interpreter has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(f"error: {line}", file=sys.stderr)
+    return code
