@@ -1,10 +1,14 @@
 """Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 
 from dynamod.message.errors import DynamodError, UserError
+
+COMPLETE = "_DYNAMO_RUN_COMPLETE"
+"""Variable with a line up to the cursor: `dynamo-run` prints what may stand there, a word per line."""
 
 
 def dynamo() -> None:
@@ -46,11 +50,16 @@ def _dynamod(argv: Sequence[str]) -> int:
 
 
 def _dynamo_run(argv: Sequence[str]) -> int:
+    if (line := os.environ.get(COMPLETE)) is not None:
+        from .complete import run_words
+
+        print(*run_words(line), sep="\n")
+        return 0
     if argv:
         worker_only = any(word.startswith("in=dyn") for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
-        _attach(argv, kinds, ("--dry-run",))
+        _attach(argv, kinds, ("--dry-run", "--show-completion"))
     from .run import run
 
     return run(argv)
