@@ -13,6 +13,7 @@ from dynamod.router.policies import NAMES as MODES
 from dynamod.router.policies import mode_of
 
 from .arguments import Parser
+from .complete import SCRIPTS
 
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
@@ -97,6 +98,8 @@ def parser() -> Parser:
     add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
     add("--dry-run", action="store_true", help="print the graph and exit")
+    shells = "print the script that completes words in bash, zsh or fish"
+    add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
     return p
 

@@ -16,6 +16,7 @@ from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, Endpoi
 from dynamod.message.errors import UserError
 
 from .arguments import read_object
+from .complete import SCRIPTS
 from .flags import RunArguments, frontend_parser, joined, parse, parser
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ def run(argv: Sequence[str]) -> int:
         print(parser().format_help())
         return 0
     arguments = parse(argv)
+    if shell := arguments.flags.show_completion:
+        print(SCRIPTS[shell], end="")
+        return 0
     make: Callable[[], Talk] | None = None
     if not arguments.input.startswith("batch:") and (arguments.flags.resume or arguments.flags.overwrite):
         raise UserError("--resume and --overwrite belong to in=batch:", "for example in=batch:prompts.jsonl --resume")

@@ -89,6 +89,44 @@ def test_one_prompt_from_stdin(machine: Any) -> None:
     assert "belong to in=http" in key.stderr
 
 
+def test_a_template_that_names_another_model(machine: Any) -> None:
+    (machine.folder / "t.json").write_text('{"model": "other"}')
+    done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")
+    assert (done.returncode, done.stderr) == (1, "error: no worker here serves other; it serves mine\n")
+
+
+def test_ctrl_c_behind_the_line_of_a_mistake(machine: Any) -> None:
+    words = [sys.executable, "-c", ENTRY, "out=nothing", "--dry-run"]
+    for _ in range(5):
+        command = subprocess.Popen(words, env=machine.environ(), cwd=machine.folder, stderr=subprocess.PIPE, text=True)
+        with command:
+            assert command.stderr is not None
+            assert "unknown engine" in command.stderr.readline()
+            command.send_signal(signal.SIGINT)
+            assert command.stderr.read() == ""
+        assert command.returncode == 2
+
+
+def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(machine: Any) -> None:
+    text = "a" * 300
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine")
+    chat.until("Talking to mine")
+    chat.until("User: ")
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type(f"{text}\r")
+    chat.until(r"\r\na{20}")
+    chat.type("bcd")
+    chat.until(r"a\r\n")
+    answer = chat.text[: chat._read_to].rpartition("User: ")[2]
+    assert "b" not in answer
+    chat.until("User: ")
+    chat.until("bcd")
+    chat.type("\r")
+    chat.until(r"\nbcd\r\n")
+    chat.until("User: ")
+    assert chat.end("\x04") == 0
+
+
 def test_a_prompt_and_an_answer_that_no_one_can_read(machine: Any) -> None:
     words = [sys.executable, "-c", ENTRY, "out=echo_full"]
     run: dict[str, Any] = {"env": machine.environ(), "cwd": machine.folder, "stderr": subprocess.PIPE, "timeout": 60}
@@ -170,6 +208,19 @@ def test_a_conversation(machine: Any) -> None:
     chat.until("User: ")
     chat.type("/model other\r")
     chat.until("models: mine; none is called other")
+    chat.until("User: ")
+    chat.type("/foo\r")
+    chat.until("There is no /foo; /help")
+    chat.until("User: ")
+    chat.type("/etc/passwd\r")
+    chat.until("User: ")
+    assert "There is no /etc" not in chat.text, "a path is no command"
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type("one\x1b\rtwo\r")
+    chat.until(r"\none\r\ntwo\r\n")
+    chat.until("User: ")
+    chat.type("/stats\r")
+    chat.until("not said")
     chat.until("User: ")
     chat.type("/help\r")
     chat.until("/clear")

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -228,6 +229,28 @@ def test_completion(shared: Any) -> None:
         words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": text, "COMP_CWORD": str(text.count(" "))}
         found = shared.run("dynamo", **words)
         assert set(found.out.split()) == expected, (text, found)
+
+
+def test_completion_of_dynamo_run(shared: Any) -> None:
+    for line, expected in {
+        "dynamo-run in=h": {"in=http"},
+        "dynamo-run in=http out=m": {"out=mistralrs", "out=mocker"},
+        "dynamo-run in=http in=": set(),
+        "dynamo-run --router-mode ra": {"random"},
+        "dynamo-run sample --http-p": {"--http-port"},
+        "dynamo-run sa": {"sample"},
+    }.items():
+        found = shared.run("dynamo-run", _DYNAMO_RUN_COMPLETE=line)
+        assert (found.code, set(found.out.split())) == (0, expected), (line, found)
+    script = shared.run("dynamo-run", "--show-completion", "bash")
+    assert script.code == 0, script.err
+    (shared.folder / "dynamo-run").write_text("#!/bin/sh\nprintf 'out=mistralrs\\nout=mocker\\n'\n")
+    (shared.folder / "dynamo-run").chmod(0o755)
+    text = f"{script.out}PATH=.:$PATH COMP_LINE='dynamo-run out=m' COMP_POINT=16; _dynamo_run; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", text], cwd=shared.folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "mistralrs mocker\n", "bash takes the word to begin behind ="
+    assert "compdef" in shared.run("dynamo-run", "--show-completion", "zsh").out
+    assert "complete -c dynamo-run" in shared.run("dynamo-run", "--show-completion", "fish").out
 
 
 def test_look_before_serving(shared: Any) -> None:

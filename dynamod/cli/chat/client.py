@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamod.message.errors import DynamodError
+from dynamod.message.errors import DynamodError, UserError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -94,8 +94,11 @@ class ChatClient:
         async with self._session.get("/v1/models") as response:
             return [model["id"] for model in (await response.json())["data"]]
 
-    async def model(self, wanted: str) -> str:
-        """The model called `wanted`, or the first that comes. Says every few seconds that it waits."""
+    async def model(self, wanted: str, *, others: bool = True) -> str:
+        """The model called `wanted`, or the first that comes. Says every few seconds that it waits.
+
+        `others`: workers of other commands may bring it; else UserError when the models that are there lack it.
+        """
         import aiohttp
 
         said = time.monotonic()
@@ -104,6 +107,8 @@ class ChatClient:
                 names = await self.models()
                 if wanted in names or (names and not wanted):
                     return wanted or names[0]
+                if names and not others:
+                    raise UserError(f"no worker here serves {wanted}", f"it serves {', '.join(names)}")
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 what = wanted or "a model"

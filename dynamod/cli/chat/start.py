@@ -58,8 +58,8 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
 
     def make() -> "Talk":
         way, waits = _way(arguments, fields), sys.stderr.isatty()
+        found = arguments.output in ("auto", "dyn") or arguments.output.startswith("dyn://")
         if waits:
-            found = arguments.output in ("auto", "dyn")
             what = "waiting for a worker" if found else f"loading {arguments.model or 'the model'}"
             print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
 
@@ -67,7 +67,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
             if waits:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             async with chat_client(url, key, fields) as client:
-                return await way(interrupts, client, await client.model(wanted))
+                return await way(interrupts, client, await client.model(wanted, others=found))
 
         return talk
 
