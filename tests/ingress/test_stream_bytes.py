@@ -92,7 +92,7 @@ async def test_the_connection_lives_on_after_a_stream(server, backend, connect) 
 async def test_http_1_0_gets_no_chunk_framing_and_a_closed_connection(server, backend, connect) -> None:
     backend.words = ["a"]
     client = await connect(server)
-    client.post(PATH, CHAT, version="1.0")
+    client.post(PATH, CHAT, version="1.0", connection="keep-alive")
     status, headers = await client.head()
     rest = await asyncio.wait_for(client.reader.read(), 5)
     assert status == 200
