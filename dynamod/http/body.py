@@ -1,7 +1,7 @@
 """Reading a request's body, bounded, and the budget for all bodies."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -10,12 +10,14 @@ from aiohttp.web_protocol import RequestPayloadError
 
 from dynamod.message.errors import BadRequest, Overloaded, TooLarge
 
-from .errors import TooSlow
+from .errors import TooSlow, UnsupportedMedia
 
 SILENT = 60.0
 """Seconds without a byte of the body."""
 FREE = 65_536
 """Bytes of a body that count for no budget: small requests are served whatever large ones are on their way."""
+ENCODINGS = ("gzip", "deflate", "identity")
+"""Encodings of bodies that are read."""
 _NOTABLE = 4 * 1024 * 1024
 """Bytes of a body after which memory is given back to the system."""
 _LATER = 1.0  # seconds until nobody holds the body any more
@@ -75,11 +77,14 @@ class Share:
 
 
 async def read_body(request: web.BaseRequest, limit: int, share: Share | None = None) -> bytes:
-    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow, and
-    Overloaded when its share of the budget cannot grow.
+    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow,
+    UnsupportedMedia, and Overloaded when its share of the budget cannot grow.
 
     Compressed bodies are counted as they unpack. A client that leaves cancels this like everything else.
     """
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() not in ENCODINGS:
+        raise unsupported_encoding(encoding)
     announced = request.content_length
     if announced is not None and announced > limit:
         raise _too_large(limit)
@@ -106,6 +111,21 @@ async def read_body(request: web.BaseRequest, limit: int, share: Share | None = 
     except TimeoutError:
         raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
     raise _too_large(limit)
+
+
+def check_json_type(headers: Mapping[str, str]) -> None:
+    """Raise UnsupportedMedia for what is not said to be JSON: a page in a browser may send everything else unasked."""
+    kind = headers.get("Content-Type", "")
+    if kind.partition(";")[0].strip().lower() != "application/json":
+        said = f"not {kind[:100]}" if kind else "but the request does not say what it is"
+        raise UnsupportedMedia(f"the body must be JSON, {said}: send the header `Content-Type: application/json`")
+
+
+def unsupported_encoding(encoding: str) -> UnsupportedMedia:
+    """415 that says which encodings of bodies are read."""
+    known = ", ".join(ENCODINGS)
+    said = f" {encoding[:40]!r}" if encoding else ""
+    return UnsupportedMedia(f"the Content-Encoding{said} is not served; served: {known}", accept=known)
 
 
 def _too_large(limit: int) -> TooLarge:

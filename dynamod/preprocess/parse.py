@@ -20,6 +20,8 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
 _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
+_CUT = "the body is not valid JSON: it ends too early"
+_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -138,6 +140,10 @@ def _not_json(body: bytes, error: Exception) -> BadRequest:
         problem = "the body is empty; send a JSON object"
     elif isinstance(error, RecursionError):
         problem = "the JSON is nested too deeply"
+    elif "truncated" in str(error):
+        problem = (
+            _CUT if _SURROGATE.search(body) is None else "a string has half of a surrogate pair (\\ud800 to \\udfff)"
+        )
     elif isinstance(error, UnicodeDecodeError):
         problem = "the body is not valid UTF-8"
     return BadRequest(problem, code="invalid_json")

@@ -16,7 +16,7 @@ from typing import ClassVar, Generic, TypeVar
 import msgspec
 from aiohttp import web
 
-from dynamod.http.body import BodyBudget, read_body
+from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
@@ -104,7 +104,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
     """Reads a JSON body about one model. `model_type`: what the model must serve, a word of `ModelCard.types`."""
 
     method = "POST"
-    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 500, 503)
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 415, 500, 503)
     request: ClassVar[type[ModelRequest]]
     model_type: ClassVar[str] = ""
     label: ClassVar[str] = ""  # `endpoint` in the metrics; empty: requests are not counted
@@ -117,6 +117,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
         context.endpoint = self.label
         settings = frontend.settings
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
+            check_json_type(context.request.headers)
             body = await read_body(context.request, settings.body_limit, share)
             strict = settings.unknown_fields == "reject"
             if len(body) > LARGE:
@@ -152,7 +153,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
 class EngineEndpoint(BodyEndpoint[E]):
     """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
 
-    errors = (400, 401, 404, 408, 413, 422, 500, 502, 503, 504)
+    errors = (400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
     @abstractmethod
     async def lower(self, job: Job, served: Served) -> Lowered:
@@ -178,7 +179,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         frontend.ids.add(job.id)
         try:
             await self._start(frontend.backend, context, job, writer, limit or None)
-            return await writer.respond(context.request, {"x-request-id": context.id})
+            return await writer.respond(context.request, context.headers)
         finally:
             if clock is not None:
                 clock.cancel()
