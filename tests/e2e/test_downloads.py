@@ -1,7 +1,9 @@
 """Models that are downloaded: from a hub of this machine, slow enough to be watched and ended."""
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +137,10 @@ def test_ctrl_c_ends_a_pull(machine: Any, hub: Hub) -> None:
     hub.speed = 100_000
     command = machine.start("dynamo", "pull", "org/toy")
     machine.until(lambda: hub.sent.get(TENSORS) and unfinished(machine) and "downloading org/toy" in command.err)
-    done = command.end(bound=2.0)
+    command.tree()
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does
+    done = command.wait(2.0)
+    command.gone(2.0)
     assert done.code == 130
     assert re.search(r"^downloading org/toy: .*; interrupted\n\Z", done.err, re.MULTILINE)
     assert unfinished(machine) == []
