@@ -1,5 +1,6 @@
 """`deploy/docker-compose.yml` starts the two servers that the original's guide starts, as far as a file can show it."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,9 @@ def test_both_servers_at_their_usual_ports() -> None:
     assert services["nats-server"]["image"].startswith("nats:")
     assert "-js" in services["nats-server"]["command"]
     assert f"{NATS_PORT}:{NATS_PORT}" in services["nats-server"]["ports"]
-    assert "etcd" in services["etcd-server"]["image"]
-    assert services["etcd-server"]["environment"]["ALLOW_NONE_AUTHENTICATION"] == "yes"
+    # the project's own images; a repository of others may be emptied
+    assert re.fullmatch(r"quay\.io/coreos/etcd:v3\.\d+\.\d+", services["etcd-server"]["image"])
+    environment = services["etcd-server"]["environment"]
+    assert environment["ETCD_LISTEN_CLIENT_URLS"] == f"http://0.0.0.0:{ETCD_PORT}", "its default is the loopback"
+    assert environment["ETCD_ADVERTISE_CLIENT_URLS"].endswith(f":{ETCD_PORT}")
     assert f"{ETCD_PORT}:{ETCD_PORT}" in services["etcd-server"]["ports"]

@@ -65,6 +65,7 @@ NOT_OURS_TO_IMPORT = {"dynamo", "graphs", "configs", "tests"}
 
 DOCUMENTED = ("dynamod", "graphs", "configs", "deploy", "systemd", "tests", "tests/bench")
 HOSTS = {
+    "0.0.0.0",
     "127.0.0.1",
     "localhost",
     "other",

@@ -1,8 +1,6 @@
 """The commands of `dynamo`."""
 
 import json
-import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -12,10 +10,9 @@ import typer
 from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint
 
 from . import bench, complete, doctor, infra, models, reload, serve, sim
-from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples
+from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
     name="dynamo",
@@ -88,8 +85,8 @@ app.command(
 
 @app.command(epilog=examples("dynamo status", "dynamo status --output json"))
 def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
-    """Show the daemon and its graphs."""
-    _ask("status", socket, output)
+    """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
 
 
 @app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
@@ -234,44 +231,35 @@ def config_check(
     context: typer.Context,
     config_file: Annotated[str, typer.Argument(help="config file", autocompletion=complete.configs)],
     graph: Annotated[str | None, typer.Option("--graph", help="graph, when the file names none")] = None,
+    output: Output = Form.TEXT,
 ) -> None:
     """Check a config file without starting anything."""
     from dynamod.graph.load import load_graph
 
     from .preflight import check
 
-    loaded = check(load_graph(graph, config_file, overrides=context.args))
-    print(f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine")
+    loaded = check(load_graph(graph, config_file, overrides=overrides(context, context.args)))
+    facts = {"config": config_file, "graph": loaded.target, "services": list(loaded.services)}
+    fine = f"{config_file}: {loaded.target or 'graph'} with {', '.join(loaded.services)} is fine"
+    print(json.dumps(facts, indent=2) if output is Form.JSON else fine)
 
 
-@app.command(epilog=examples("dynamo env"))
-def env() -> None:
+@app.command(epilog=examples("dynamo env", "dynamo env --output json"))
+def env(output: Output = Form.TEXT) -> None:
     """Print what matters for a bug report: versions, platform, engines."""
-    import importlib.metadata
-    import platform
+    from .environment import facts, text
 
-    from dynamod.engine.names import ENGINES
-    from dynamod.runtime.paths import socket_candidates
-
-    print(f"dynamod {__version__}")
-    print(f"python {platform.python_version()} ({sys.executable})")
-    print(f"platform {platform.platform()}\ncores {os.cpu_count()}")
-    for name, known in ENGINES.items():
-        if known.needs:
-            try:
-                version = importlib.metadata.version(known.needs)
-            except importlib.metadata.PackageNotFoundError:
-                version = f"not installed ({extra_hint(known.extra)})"
-            print(f"engine {name}: {version}")
-    print("sockets tried: " + ", ".join(map(str, socket_candidates())))
+    print(json.dumps(facts(), indent=2) if output is Form.JSON else text(facts()))
 
 
 def _ask(
     command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
-) -> None:
-    """Print what the daemon answers; `path`: where, if not at the command's own."""
+) -> Any:
+    """Print what the daemon answers, and return it; `path`: where, if not at the command's own."""
     from .client import Control
     from .show import show
 
     control = Control(socket)
-    show(command, (control.post if change else control.get)(path or command, **arguments), output)
+    answer = (control.post if change else control.get)(path or command, **arguments)
+    show(command, answer, output)
+    return answer

@@ -15,6 +15,10 @@ LEVELS = ("", "debug", "trace")
 class Parser(argparse.ArgumentParser):
     """A mistake is a UserError. `--help` and `--version` end the program by SystemExit."""
 
+    def flags(self) -> list[str]:
+        """All flags that it knows."""
+        return list(self._option_string_actions)
+
     def error(self, message: str) -> NoReturn:
         """Raise the mistake with where help is."""
         raise UserError(message, f"see {self.prog} --help")
@@ -33,22 +37,35 @@ def configure_logs(verbose: int) -> None:
 
 
 def read_object(file: str, source: str, hint: str) -> dict[str, Any]:
-    """What a JSON or YAML file holds; an empty one is as good as an empty object.
+    """What a JSON or YAML file holds; an empty one is as good as an empty object. `file`: or the JSON object itself.
 
     Raises UserError that begins with `source`; `hint`: what to write instead of something else.
     """
-    import yaml
-
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = file if file.lstrip().startswith("{") else Path(file).read_text(encoding="utf-8-sig")
         try:
             value = json.loads(text)  # YAML is nearly a superset: it takes 1e-5 for a string
-        except ValueError:
-            value = yaml.safe_load(text) or {}
+        except ValueError as error:
+            if text is file:
+                raise
+            value = _yaml(text, str(error))
     except OSError as error:
         raise UserError(f"{source}: {error.strerror}", "check the path") from None
-    except (ValueError, yaml.YAMLError) as error:
-        raise UserError(f"{source}: {' '.join(str(error).split())}", "it must hold JSON or YAML") from None
+    except ValueError as error:
+        raise UserError(f"{source}: {error}", "it must hold JSON or YAML") from None
     if not isinstance(value, dict):
         raise UserError(f"{source} holds no object", hint)
     return value
+
+
+def _yaml(text: str, as_json: str) -> Any:
+    """Raises ValueError: what is wrong with the text as JSON if it looks like that, else as YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        if mark is None or text.lstrip().startswith(("{", "[")):
+            raise ValueError(as_json) from None
+        raise ValueError(f"line {mark.line + 1}: {getattr(error, 'problem', '')}") from None

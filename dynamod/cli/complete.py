@@ -3,8 +3,53 @@
 import re
 from pathlib import Path
 
+from .main import COMPLETE
+
+SCRIPTS = {
+    # bash takes a word to begin behind = and :
+    "bash": f"""\
+_dynamo_run() {{
+    local line="${{COMP_LINE:0:COMP_POINT}}" IFS=$'\\n'
+    local word="${{line##* }}"
+    local before="${{word%"${{word##*[=:]}}"}}"
+    COMPREPLY=($({COMPLETE}="$line" dynamo-run))
+    COMPREPLY=("${{COMPREPLY[@]#"$before"}}")
+}}
+complete -o default -o nospace -F _dynamo_run dynamo-run
+""",
+    "zsh": f"""\
+_dynamo_run() {{
+    local -a found
+    found=(${{(f)"$({COMPLETE}="${{words[1,CURRENT]}}" dynamo-run)"}})
+    compadd -Q -S '' -- $found
+    _files
+}}
+compdef _dynamo_run dynamo-run
+""",
+    "fish": f"complete -c dynamo-run -a '(env {COMPLETE}=(commandline -cp) dynamo-run)'\n",
+}
+"""What `dynamo-run --show-completion SHELL` prints."""
 _LINKED = re.compile(r"^(\w+)\.link\(", re.MULTILINE)
 """A graph begins at the service whose links are written: `Frontend.link(Processor)`."""
+
+
+def run_words(line: str) -> list[str]:
+    """What may stand where the cursor is in a line of `dynamo-run`."""
+    from dynamod.engine.names import ENGINES
+    from dynamod.router.policies import NAMES
+
+    from .flags import parser
+
+    *before, word = line.split(" ")
+    if before[-1:] == ["--router-mode"]:
+        known = list(NAMES)
+    else:
+        engines = [f"{name}:" if entry.file else name for name, entry in ENGINES.items()]
+        ways = {"in=": ["text", "stdin", "http", "batch:", "dyn://"], "out=": [*engines, "auto", "dyn", "dyn://"]}
+        given = [key for key in ways if any(one.startswith(key) for one in before)]
+        known = [key + value for key, values in ways.items() if key not in given for value in values]
+        known += ["sample", *(flag for flag in parser().flags() if flag.startswith("--"))]
+    return [one for one in known if one.startswith(word)]
 
 
 def components(incomplete: str) -> list[str]:

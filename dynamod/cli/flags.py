@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
 from dynamod.message.errors import UserError
+from dynamod.message.hints import near
 from dynamod.router.policies import NAMES as MODES
 from dynamod.router.policies import mode_of
 
 from .arguments import Parser
+from .complete import SCRIPTS
 
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
@@ -22,10 +24,12 @@ Runs one engine. Words and flags may come in any order.
 
   in=text                       a chat in the terminal (default there)
   in=stdin                      stdin is one prompt, the answer goes to stdout (default without a terminal)
-  in=batch:FILE                 asks each line {{"text": "..."}} of FILE, writes output.jsonl beside it
+  in=batch:FILE                 asks each line {{"text": "..."}} of FILE (or a request in OpenAI's batch form), writes
+                                FILE's name with .output.jsonl beside it, in the same order
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
-  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
+  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT},
+                                for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)
@@ -89,9 +93,13 @@ def parser() -> Parser:
     add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
     add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
-    add("--extra-engine-args", metavar="FILE", help="JSON or YAML file with arguments of the engine")
+    add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
+    add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
+    add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
     add("--dry-run", action="store_true", help="print the graph and exit")
+    shells = "print the script that completes words in bash, zsh or fish"
+    add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
     add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
     return p
 
@@ -127,6 +135,7 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
+    add("--timeout", type=_grace, metavar="SECONDS", help="for open answers to finish at the end (default 2)")
     add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
     add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")
 
@@ -148,10 +157,12 @@ def parse(argv: Sequence[str]) -> RunArguments:
             ways[key] = value
         else:
             others.append(word)
-    flags, unknown = parser().parse_known_args(joined(others))
+    known = parser()
+    flags, unknown = known.parse_known_args(joined(others))
     models = [word for word in unknown if not word.startswith("-")]
     if wrong := [word for word in unknown if word.startswith("-")]:
-        raise UserError(f"unknown flag {wrong[0]}", "see dynamo-run --help")
+        flag = wrong[0].partition("=")[0]
+        raise UserError(f"unknown flag {flag}", f"{near(flag, known.flags())}see dynamo-run --help")
     if len(models) > 1:
         raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
     model = models[0] if models else (flags.model_path or "")
@@ -178,6 +189,16 @@ def _up_to(highest: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _grace(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 to 86400")
+    return seconds
 
 
 def _bool(text: str) -> bool:

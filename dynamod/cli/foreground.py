@@ -7,8 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
-from dynamod.observe.capture import LineReader, reemit
 from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
@@ -29,6 +27,7 @@ from dynamod.runtime.components.served import ServedModel
 from .arguments import configure_logs
 from .attach import Attachment, take
 from .interrupt import Interrupts, Talk, on_signals, reloads
+from .lines import Lines
 from .served import Models
 from .tables import table
 
@@ -38,8 +37,6 @@ STARTED = 60.0
 """Seconds for the daemon to take the graph."""
 STOPPED = 20.0
 """Seconds for the daemon to end it."""
-HELD = 10_000
-"""Lines of processes that may wait until an answer is printed."""
 GONE = 5.0
 """Seconds for a daemon that ends with this command."""
 
@@ -97,11 +94,10 @@ class _Foreground:
 
     def __init__(self, path: Path, attachment: Attachment | None, request: Request) -> None:
         self._path, self._attachment, self._request = path, attachment, request
-        self._interrupts = Interrupts(self._print_held)
-        self._held: deque[Output] = deque(maxlen=HELD)
+        self._interrupts = Interrupts(lambda: self._lines.flush())
+        self._lines = Lines(lambda: self._interrupts.busy)
         self._changed, self._stop, self._lost, self._hangup = (asyncio.Event() for _ in range(4))
         self._models = Models(self._model_added, self._changed.set)
-        self._readers: dict[str, LineReader] = {}
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
@@ -171,9 +167,15 @@ class _Foreground:
             self._fail(f"the daemon of this machine has ended ({why}), and {self._name} with it")
 
     def _fail(self, *problems: str) -> None:
+        self._progress.end()
         for problem in problems:
             print(f"error: {problem}", file=sys.stderr)
-        self._code = 1
+        self._leave(1)
+
+    def _leave(self, code: int) -> None:
+        """End with this code. A talk ends first: what it prints or writes afterwards would be about our own end."""
+        self._code = code
+        self._interrupts.interrupt()
         self._stop.set()
 
     def _take(self, message: FromNode) -> None:
@@ -189,23 +191,13 @@ class _Foreground:
                     )
                 self._changed.set()
             case Ended(why):
-                log.info("%s", why)
-                self._stop.set()
+                self._progress.end()
+                print(why, file=sys.stderr, flush=True)
+                self._leave(0 if self._request.talk is None else 1)
             case Output():
-                self._held.append(message)
-                if not self._interrupts.busy:
-                    self._print_held()
+                self._lines.take(message)
             case _:
                 log.debug("unexpected message of the daemon: %s", type(message).__name__)
-
-    def _print_held(self) -> None:
-        """Print the lines that waited for the end of an answer: they would be in the middle of its last line."""
-        while self._held:
-            output = self._held.popleft()
-            if (reader := self._readers.get(output.process)) is None:
-                emit = _enabled if output.process == "dynamod" else reemit
-                reader = self._readers[output.process] = LineReader(output.process, emit)
-            reader.feed("out" if output.stream == "out" else "err", output.line)
 
     async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
         if command != "graph":
@@ -227,9 +219,11 @@ class _Foreground:
             await self._changed.wait()
             self._changed.clear()
             rows = self._report.rows if self._report is not None else ()
-            if fatal := [row for row in rows if row["state"] == "Fatal"]:
-                self._fail(*(f"{row['component']} cannot start: {row['last_error']}" for row in fatal))
+            if fatal := given_up(rows):
+                self._lines.release(fatal)
+                self._fail(*(f"{', '.join(names)} cannot start: {why}" for why, names in fatal.items()))
                 return
+        self._lines.ready()
         if self._request.talk is not None:
             await self._talk(self._request.talk, report.urls[0])
             return
@@ -246,10 +240,17 @@ class _Foreground:
 
     async def _talk(self, talk: Talk, url: str) -> None:
         try:
-            self._code = await talk(self._interrupts, url)
+            code = await talk(self._interrupts, url)
+            self._code = self._code or code  # of what has ended the talk
             self._stop.set()
         except UserError as error:
             self._fail(error.line())
+        except OSError as error:
+            leave_stdout()
+            if isinstance(error, BrokenPipeError):  # `dynamo-run ... | head`: who reads has enough
+                self._leave(0)
+            else:
+                self._fail(f"the answer cannot be written: {error.strerror or error}")
         except Exception:
             log.exception("the chat client failed by a mistake of ours")
             self._fail()
@@ -265,6 +266,7 @@ class _Foreground:
 
     async def _end(self) -> None:
         """Let the daemon end the graph; when it ends with it, wait until it is gone."""
+        self._lines.release()
         if self._lost.is_set() or not self._greeted:
             return
         with contextlib.suppress(DynamodError, TimeoutError):
@@ -281,7 +283,7 @@ class _Foreground:
             log.warning("%s again: ending at once", signal_name)
             os._exit(130)  # the connection closes, and the daemon ends the graph
         log.info("%s: stopping", signal_name)
-        self._stop.set()
+        self._leave(128 + signal.Signals[signal_name] if self._request.talk is not None else 0)
         if not self._welcome.done():
             self._welcome.cancel()
 
@@ -298,21 +300,28 @@ class _Foreground:
             await self._link.ask("reload", {"timeout": FINISH}, timeout=2 * FINISH)
 
 
+def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Components that are Fatal, by the reason: those of one process share it."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row["state"] == "Fatal":
+            found.setdefault(row["last_error"], []).append(row["component"])
+    return found
+
+
 def _print(text: str) -> None:
     """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
     try:
         print(text, flush=True)
     except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        leave_stdout()
 
 
-def _enabled(record: logging.LogRecord) -> None:
-    """The daemon's own records: shown as this command's flags say."""
-    if logging.getLogger(record.name).isEnabledFor(record.levelno):
-        record.__dict__.pop("component", None)
-        reemit(record)
+def leave_stdout() -> None:
+    """Write nothing more to a stdout that takes nothing; what is buffered would be an error at the end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _has_terminal() -> bool:

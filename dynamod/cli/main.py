@@ -1,9 +1,14 @@
 """Entry points of the console scripts. Imports wait until it is known what is needed: help must be quick."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 
 from dynamod.message.errors import DynamodError, UserError
+
+COMPLETE = "_DYNAMO_RUN_COMPLETE"
+"""Variable with a line up to the cursor: `dynamo-run` prints what may stand there, a word per line."""
 
 
 def dynamo() -> None:
@@ -45,11 +50,16 @@ def _dynamod(argv: Sequence[str]) -> int:
 
 
 def _dynamo_run(argv: Sequence[str]) -> int:
+    if (line := os.environ.get(COMPLETE)) is not None:
+        from .complete import run_words
+
+        print(*run_words(line), sep="\n")
+        return 0
     if argv:
         worker_only = any(word.startswith("in=dyn") for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
-        _attach(argv, kinds, ("--dry-run",))
+        _attach(argv, kinds, ("--dry-run", "--show-completion"))
     from .run import run
 
     return run(argv)
@@ -75,17 +85,26 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     try:
         return main(argv)
     except UserError as error:
-        print(f"error: {error.line()}", file=sys.stderr)
-        return error.exit_code or 2
+        return _mistake(error.line(), error.exit_code or 2)
     except DynamodError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return _mistake(str(error), 1)
     except KeyboardInterrupt:
         return 130
     except RuntimeError as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # it came while a class was made, in an import
             return 130
         raise
+    except FileNotFoundError as error:
+        if error.filename is not None:
+            raise
+        return _mistake("the current folder is not there any more; go to another", 2)  # os.getcwd says so
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+def _mistake(line: str, code: int) -> int:
+    """Print the line that ends the command; who reads it may press Ctrl-C before the interpreter has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print(f"error: {line}", file=sys.stderr)
+    return code

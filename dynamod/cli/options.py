@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from dynamod.message.errors import UserError
+from dynamod.message.hints import near
+
 from . import complete
 
 OPEN = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -39,8 +42,17 @@ def examples(*lines: str) -> str:
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])  # \b: lines stay as they are
 
 
-def target_and_overrides(target: str | None, extra: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The graph and the overrides, of which the first may stand in the graph's place."""
-    if target is not None and target.startswith("--"):
-        return None, [target, *extra]
-    return target, list(extra)
+def target_and_overrides(target: str | None, context: typer.Context) -> tuple[str | None, list[str]]:
+    """The graph and the overrides, of which the first may stand in the graph's place. Raises UserError."""
+    first = [target] if target is not None and target.startswith("--") else []
+    return None if first else target, overrides(context, [*first, *context.args])
+
+
+def overrides(context: typer.Context, words: Sequence[str]) -> list[str]:
+    """The words, of which a flag that is no `--Service.key` is an error."""
+    for word in words:
+        flag = word.partition("=")[0]
+        if flag.startswith("--") and "." not in flag:
+            known = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+            raise UserError(f"unknown flag {flag}", f"{near(flag, known)}a setting is --Service.key=value")
+    return list(words)

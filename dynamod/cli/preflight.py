@@ -1,24 +1,43 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
+import os
+import sys
+from collections.abc import Mapping
+
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
-from dynamod.graph.typed import validate
+from dynamod.graph.typed import given, validate
 from dynamod.http.settings import FrontendSettings
+from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
+from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
 from dynamod.worker.settings import WorkerSettings
 
 
-def check(graph: Graph) -> Graph:
-    """The graph itself, when nothing is wrong with it.
+def lacks_model(graph: Graph) -> bool:
+    """Whether a worker's engine needs a model, and nothing names one. Raises UserError."""
+    workers = [spec for spec in graph.services.values() if spec.component_kind == WORKER]
+    settings = [validate(WorkerSettings, spec.config, spec.name) for spec in workers]
+    return any(ENGINES[one.name].model and not one.model for one in settings)
 
-    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there.
+
+def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
+    """The graph itself, when nothing is wrong with it. `environ`: of its processes, empty when that is not known here.
+
+    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there or
+    cannot be read, and for keys, certificates and variables of the environment that a frontend cannot use.
     """
     for spec in graph.services.values():
+        env = {**environ, **spec.envs}
         if spec.component_kind == PROCESSOR:
-            validate(ProcessorSettings, spec.config, spec.name)
+            validate(ProcessorSettings, given(spec.config, processor_environment(env)), spec.name)
         elif spec.component_kind == FRONTEND:
-            validate(FrontendSettings, spec.config, spec.name).keys()
+            settings: FrontendSettings = validate(
+                FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
+            )
+            settings.keys()
+            settings.tls()
         elif spec.component_kind == WORKER:
             _check_worker(spec)
     return graph
@@ -29,10 +48,19 @@ def _check_worker(spec: ServiceSpec) -> None:
     name, model = settings.name, settings.model
     require_installed(name)
     check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
+    if not ENGINES[name].file and (settings.tensor_parallel_size, settings.base_gpu_id) != (1, 0):
+        said = "tensor_parallel_size and base_gpu_id have no effect"
+        print(f"warning: {spec.name}: {said}, {name} chooses its devices itself", file=sys.stderr)
     if not ENGINES[name].model:
         return
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
-    from dynamod.preprocess.locate import local
+    from dynamod.preprocess.card import check_files
+    from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 
-    local(model)  # the worker asks Hugging Face
+    try:
+        path, config = local(model), local(settings.model_config) if settings.model_config else None
+        if path is not None and (config is not None or not settings.model_config):
+            check_files(path, config, settings.context_length)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None

@@ -1,6 +1,7 @@
 """`dynamo reload`: a running graph gets new settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +37,7 @@ def reload(
     from .client import Control
 
     control = Control(socket)
-    target, overrides = target_and_overrides(graph, context.args)
+    target, overrides = target_and_overrides(graph, context)
     if target is None and config_file is None and not overrides:
         if dry_run or name:
             raise UserError("nothing to compare with", "give the new settings: -f new.yaml")
@@ -48,7 +49,7 @@ def reload(
 
     from .preflight import check
 
-    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name))
+    loaded = check(load_graph(target, config_file, overrides=overrides, service_name=service_name), {})
     new = absolute(loaded, Path.cwd()).to_dict()
     running = name or _running(control, loaded)
     value = control.post("reload", graph=running, new=new, dry_run=dry_run, timeout=timeout)
@@ -60,13 +61,15 @@ def reload(
 
 
 def _running(control: "Control", graph: "Graph") -> str:
-    """The running graph that is meant."""
+    """The running graph that is meant: the namesake, or the only one under another name. Raises UserError."""
     from dynamod.daemon.names import graph_name
 
-    names = sorted({row["graph"] for row in control.get("ps")})
+    targets = {one["name"]: one.get("target", "") for one in control.get("status")["graphs"]}
     wanted = graph_name(graph)
-    if wanted in names:
+    if wanted in targets:
         return wanted
-    if len(names) == 1:
-        return str(names[0])
-    raise UserError(f"no graph '{wanted}' runs", f"say which with --name: {', '.join(names) or 'none runs'}")
+    only = next(iter(targets)) if len(targets) == 1 else ""
+    if only and wanted == graph_name(replace(graph, target=targets[only])):
+        return only
+    hint = f"--name {only} changes that one into it" if only else f"say which with --name: {', '.join(sorted(targets))}"
+    raise UserError(f"no graph '{wanted}' runs", hint if targets else "none runs")

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
-from dynamod.engine.names import DEFAULT
+from dynamod.engine.names import ENGINES, canonical, default, file_of
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
 from .arguments import read_object
+from .complete import SCRIPTS
 from .flags import RunArguments, frontend_parser, joined, parse, parser
 
 if TYPE_CHECKING:
@@ -52,7 +53,12 @@ def run(argv: Sequence[str]) -> int:
         print(parser().format_help())
         return 0
     arguments = parse(argv)
+    if shell := arguments.flags.show_completion:
+        print(SCRIPTS[shell], end="")
+        return 0
     make: Callable[[], Talk] | None = None
+    if not arguments.input.startswith("batch:") and (arguments.flags.resume or arguments.flags.overwrite):
+        raise UserError("--resume and --overwrite belong to in=batch:", "for example in=batch:prompts.jsonl --resume")
     if arguments.input in ("text", "stdin") or arguments.input.startswith("batch:"):
         from dynamod.cli.chat.start import start
 
@@ -63,7 +69,8 @@ def run(argv: Sequence[str]) -> int:
 
         print(dry_run_text(graph))
         return 0
-    return _serve(graph, f"dynamo-run in={arguments.input} out={arguments.output or DEFAULT}", arguments.flags, make)
+    title = f"dynamo-run in={arguments.input} out={arguments.output or default(arguments.model)}"
+    return _serve(graph, title, arguments.flags, make)
 
 
 def run_frontend(argv: Sequence[str]) -> int:
@@ -86,7 +93,7 @@ def _serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[
     from .foreground import Request, serve
 
     talk = make() if make is not None else None
-    return serve(Request(graph, title, talk=talk), flags.socket, flags.verbose)
+    return serve(Request(graph, title, talk=talk, timeout=flags.timeout), flags.socket, flags.verbose)
 
 
 def build(arguments: RunArguments) -> Graph:
@@ -150,15 +157,16 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
 
 def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     """One worker at an address."""
-    from dynamod.engine.names import canonical, file_of
-
     flags = arguments.flags
-    engine, file = canonical(arguments.output or DEFAULT), file_of(arguments.output)
-    if flags.num_nodes != 1 or flags.node_rank != 0 or flags.leader_addr:
+    engine, file = canonical(arguments.output or default(arguments.model)), file_of(arguments.output)
+    if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
     if arguments.rest and not file:
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
+    if ENGINES[engine].model and not arguments.model:
+        where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
+        raise UserError(f"engine '{engine}' needs a model", f"for example: dynamo-run {where} sample")
     if file:
         engine_args: dict[str, Any] = {"argv": _argv(arguments)}
     elif extra := flags.extra_engine_args:

@@ -1,5 +1,7 @@
 """`dynamo serve`: load a graph, then run it here or hand it to the daemon."""
 
+import os
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -32,29 +34,44 @@ def serve(
 ) -> None:
     """Serve a graph in the foreground (Ctrl-C ends it), or hand it to the daemon with --detach."""
     from dynamod.graph.config import dry_run_text
+    from dynamod.graph.importing import own_config
     from dynamod.graph.load import load_graph
 
-    from .preflight import check
+    from .preflight import check, lacks_model
 
     folder = Path(working_dir).expanduser() if working_dir else None
     if folder is not None and not folder.is_dir():
         raise UserError(f"no folder {working_dir}", "check --working-dir")
-    target, overrides = target_and_overrides(graph, context.args)
-    load = partial(load_graph, target, config_file, working_dir=folder, service_name=service_name)
+    target, overrides = target_and_overrides(graph, context)
+    load = partial(load_graph, target, working_dir=folder, service_name=service_name)
     listen = {key: value for key, value in (("host", host), ("port", port)) if value is not None}
 
+    def loaded(config: str | None) -> "Graph":
+        graph = load(config, overrides=overrides)
+        return load(config, overrides=[*overrides, *_listening(graph, listen)]) if listen else graph
+
     def read() -> "Graph":
-        loaded = load(overrides=overrides)
-        return load(overrides=[*overrides, *_listening(loaded, listen)]) if listen else loaded
+        """The graph; with its own config where no file is named and its engine has no model without one."""
+        graph = loaded(config_file)
+        own = None
+        if target and config_file is None and lacks_model(graph):
+            own = own_config(target, folder or Path.cwd())
+        if own is None:
+            return graph
+        print(f"{own} is used, the config of this graph; -f names another", file=sys.stderr)
+        return loaded(own)
+
+    def checked() -> "Graph":
+        return check(read(), {} if detach else os.environ)
 
     if dry_run:
         print(dry_run_text(read()))
     elif detach:
-        _detach(check(read()), name, socket)
+        _detach(checked(), name, socket)
     else:
         from . import foreground
 
-        request = foreground.Request(check(read()), "dynamo serve", name, lambda: check(read()), timeout=timeout)
+        request = foreground.Request(checked(), "dynamo serve", name, checked, timeout=timeout)
         raise typer.Exit(foreground.serve(request, socket, verbose))
 
 

@@ -1,6 +1,8 @@
 """How the answers of the control socket look on a terminal."""
 
 import json
+import shutil
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,8 @@ def show(command: str, value: Any, output: str) -> None:
         print(json.dumps(value, indent=2))
     elif command in _FORMS:
         print(_FORMS[command](value))
+    elif command == "ps":
+        print(processes(value, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
     elif isinstance(value, list):  # the processes of what has changed
         print(processes(value) if value else "no process is left")
     else:
@@ -51,21 +55,48 @@ def decision(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def processes(rows: list[dict[str, Any]]) -> str:
-    """`ps`: one line per component and replica."""
+def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
+    """`ps`: one line per component and replica, with the columns that fit `width`."""
     if not rows:
         return "nothing is running"
-    head = ["GRAPH", "COMPONENT", "PROCESS", "STATE", "PID", "UPTIME", "RESTARTS", "LAST ERROR"]
-    lines = []
     several = len({row.get("session", "") for row in rows}) > 1
-    for row in rows:
-        where = f"{row['process']} ({row['session']})" if several and row["session"] else row["process"]
-        uptime = duration(row["uptime"]) if row["uptime"] is not None else "-"
-        pid = str(row["pid"] or "-")
-        error = row["last_error"][:80]
-        state = f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"]
-        lines.append([row["graph"], row["component"], where, state, pid, uptime, str(row["restarts"]), error])
-    return table(head, lines)
+    sessions = [row["session"] if several else "" for row in rows]
+    columns = {
+        "GRAPH": [row["graph"] for row in rows],
+        "COMPONENT": [row["component"] for row in rows],
+        "PROCESS": _beside(rows, sessions),
+        "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
+        "PID": [str(row["pid"] or "-") for row in rows],
+        "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
+        "RESTARTS": [str(row["restarts"]) for row in rows],
+        "LAST ERROR": [row["last_error"][:80] for row in rows],
+    }
+    pids = [f"pid {session.rpartition(' ')[2]}" if session else "" for session in sessions]
+    shorter: list[dict[str, list[str]]] = [  # one after the other, until it fits; an empty column goes
+        {},
+        {"PROCESS": _beside(rows, pids)},
+        {} if any(columns["LAST ERROR"]) else {"LAST ERROR": []},
+        {"GRAPH": []},
+        {"LAST ERROR": [row["last_error"][:24] for row in rows] if any(columns["LAST ERROR"]) else []},
+        {"UPTIME": []},
+        {"PROCESS": [row["process"] for row in rows]},
+    ]
+    text = ""
+    for change in shorter:
+        columns |= change
+        kept = {title: cells for title, cells in columns.items() if cells}
+        text = table(list(kept), list(zip(*kept.values(), strict=True)))
+        if width is None or text.index("\n") <= width:
+            break
+    return text
+
+
+def _beside(rows: list[dict[str, Any]], sessions: list[str]) -> list[str]:
+    """Processes with the command that each ends with, where that is told."""
+    return [
+        f"{row['process']} ({session})" if session else row["process"]
+        for row, session in zip(rows, sessions, strict=True)
+    ]
 
 
 def status(value: dict[str, Any]) -> str:
@@ -75,8 +106,6 @@ def status(value: dict[str, Any]) -> str:
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
-        if cluster.get("namesakes"):
-            lines.append("  another machine has the name of this node: set DYNAMOD_NODE")
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
@@ -85,6 +114,8 @@ def status(value: dict[str, Any]) -> str:
         lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
+    for problem in value["problems"]:
+        lines += [f"  problem: {problem['found']}", f"           {problem['mend']}"]
     return "\n".join(lines)
 
 
@@ -112,7 +143,6 @@ def actors(entries: list[dict[str, Any]]) -> str:
 
 
 _FORMS: dict[str, Callable[[Any], str]] = {
-    "ps": processes,
     "status": status,
     "explain": lambda records: "\n\n".join(map(decision, records)),
     "inspect": actors,

@@ -19,7 +19,7 @@ from dynamod.message.errors import UserError
 
 from .client import Control
 from .tables import table
-from .top_rows import Look, Top, top
+from .top_rows import Look, Top, remembering, top
 from .top_table import GAP, age, sections, widths
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class _Live:
 
     def _take(self, answer: Look | UserError) -> None:
         if isinstance(answer, Look):
-            self._view, self._before, self._trouble = top(answer, self._before), answer, ""
+            self._view = remembering(top(answer, self._before), self._view)
+            self._before, self._trouble = answer, ""
         else:
             self._trouble = answer.line()
         self._live.refresh()

@@ -108,6 +108,7 @@ class Look(Daemon, frozen=True):
     statistics: dict[str, ProcessStatistics] = {}
 
 
+_TIMES = ("ttft_p50", "ttft_p99", "itl_p50", "itl_p99")
 _NOTHING, _SILENT = Look(), ProcessStatistics({}, {}, None)
 
 
@@ -121,6 +122,20 @@ def top(now: Look, before: Look | None = None) -> Top:
         by_process[row["session"], row["process"]].append(row)
     processes = [_process(rows, now, before or _NOTHING) for rows in by_process.values()]
     return Top(now.version, now.node, now.pid, now.uptime, interval, processes)
+
+
+def remembering(view: Top, last: Top) -> Top:
+    """The view with the percentiles of the last one where nothing has come in the interval: for people who look."""
+    known = {(row.process, row.pid): row.ingress for row in last.processes}
+
+    def remembered(row: ProcessRow) -> ProcessRow:
+        now, old = row.ingress, known.get((row.process, row.pid))
+        if now is None or old is None:
+            return row
+        times = {name: getattr(old, name) for name in _TIMES if getattr(now, name) is None}
+        return msgspec.structs.replace(row, ingress=msgspec.structs.replace(now, **times))
+
+    return msgspec.structs.replace(view, processes=[remembered(row) for row in view.processes])
 
 
 def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -74,7 +74,7 @@ async def follow(
         if name not in wanted:
             log.info("reload: graph %s is no longer named: stopping it", name, extra={"graph": name})
             await node.stop_graph(name)
-        elif not (changes := diff(runner.graph, wanted[name])).nothing:
+        elif not (changes := diff(runner.graph, wanted[name])).nothing or runner.drained(wanted[name]):
             log.info("reload: graph %s changes (%s)", name, describe(changes), extra={"graph": name})
             changed.append(name)
         else:

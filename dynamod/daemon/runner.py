@@ -424,11 +424,18 @@ class GraphRunner:
         for name, group in wanted.items():
             before = self._groups.get(name)
             stay = replicas.setdefault(name, {})
-            count = len(before.replicas) if before and before.group.replicas == group.replicas else group.replicas
+            by_hand = before is not None and before.replicas and before.group.replicas == group.replicas
+            count = len(before.replicas) if before is not None and by_hand else group.replicas
             free = (index for index in range(257) if index not in stay)
             for index in [next(free) for _ in range(count - len(stay))]:
                 stay[index] = self.node.gpus.take(f"{self.name}/{name}.{index}", group.gpus)
         return {name: replicas[name] for name in wanted}
+
+    def drained(self, graph: Graph) -> dict[str, int]:
+        """Process groups that were taken out of service, and how many processes `graph` wants of each."""
+        wanted = {group.name: group.replicas for group in groups(graph, self.node.name)}
+        empty = [name for name, running in self._groups.items() if not running.replicas]
+        return {name: wanted[name] for name in empty if wanted.get(name)}
 
     def has(self, component: str) -> bool:
         """Whether a component of that name (or process group, or process) is in the graph."""

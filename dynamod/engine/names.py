@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .base import Engine
 
 DEFAULT = "mistralrs"
-"""The engine of who names none."""
+"""The engine of who names none, but for GGUF files."""
 
 
 class EngineEntry(NamedTuple):
@@ -52,7 +52,16 @@ ENGINES: dict[str, EngineEntry] = {
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
 }
 
+TO_COME = ("vllm", "sglang", "trtllm")
+"""Engines of the original that have an extra in pyproject.toml and no code."""
+
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
+
+
+def default(model: str) -> str:
+    """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
+    gguf = "gguf" in model.lower() and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None
+    return "llamacpp" if gguf else DEFAULT
 
 
 def canonical(name: str) -> str:
@@ -68,6 +77,8 @@ def canonical(name: str) -> str:
 
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
+    if name in TO_COME:
+        raise UserError(f"engine '{name}' is not in dynamod yet", f"engines: {names(ENGINES)}")
     if name not in ENGINES:
         hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
         raise UserError(f"unknown engine '{name}'", hint)

@@ -61,7 +61,7 @@ class EndpointSpec:
         Raises BadRequest naming the field. Instances of the type and requests of other types pass unchanged.
         """
         wanted = self.request_type
-        if not isinstance(wanted, type) or isinstance(payload, wanted) or not _is_model(wanted):
+        if not isinstance(wanted, type) or not _is_model(wanted) or isinstance(payload, wanted):
             return payload
         from dynamod.graph.typed import Invalid, converted
 

@@ -72,10 +72,24 @@ def find_config(name: str, folder: Path) -> Path:
     """A config file in the current folder or among those shipped. Raises UserError that lists both."""
     path = Path(name).expanduser()
     for candidate in (folder / path, shipped_root() / path):
-        if candidate.is_file():
-            return candidate.resolve()
+        try:
+            if candidate.is_file():
+                return candidate.resolve()
+        except OSError as error:
+            raise UserError(f"{candidate}: {error.strerror}", "check its permissions") from None
     there = [f"configs/{file.name}" for file in _beside(folder, "configs/*.yaml")]
     raise UserError(f"no config file '{name}' in {folder} or among those shipped", known_hint(name, there, "available"))
+
+
+def own_config(target: str, folder: Path) -> str | None:
+    """The config of a graph `graphs.NAME:Class`, if there is one: `configs/NAME.yaml`, which names this graph."""
+    package, _, name = target.partition(":")[0].rpartition(".")
+    config = f"configs/{name}.yaml"
+    if package != "graphs":
+        return None
+    file = next((file for root in (folder, shipped_root()) if (file := root / config).is_file()), None)
+    line = re.compile(rf"^graph:\s*{re.escape(target)}\s*$", re.MULTILINE)
+    return config if file is not None and line.search(file.read_text(encoding="utf-8", errors="replace")) else None
 
 
 def _beside(folder: Path, pattern: str) -> list[Path]:

@@ -44,7 +44,7 @@ def load_graph(
     if not folder.is_dir():
         raise UserError(f"working directory {folder} does not exist")
     file = importing.find_config(config_file, folder) if config_file else None
-    text = file.read_text(encoding="utf-8") if file else ""
+    text = _text(file) if file else ""
     shown = file.relative_to(folder) if file and file.is_relative_to(folder) else file
     document = read_config(text, str(shown or ""), overrides, environ)
     folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
@@ -67,6 +67,15 @@ def load_graph(
         hint = known_hint(service_name, graph.services, "services")
         raise UserError(f"no service '{service_name}' in {source}", hint)
     return graph.only(service_name)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", "check its permissions") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: no UTF-8 text ({error.reason})", "save it as UTF-8") from None
 
 
 def load_service(spec: ServiceSpec) -> Service[Any]:

@@ -49,7 +49,8 @@ def _pydantic(model: Any, value: Any) -> Any:
     if first["type"] == "missing":
         raise Invalid(path[:-1], f"'{path[-1]}' is missing{more}", path[-1])
     shown = "" if isinstance(given, dict | list) else f", got {given!r}"
-    raise Invalid(path, first["msg"].replace("Input should be", "expected") + shown + more)
+    said = first["msg"].replace("Input should be", "expected").partition(", unable to ")[0]
+    raise Invalid(path, said + shown + more)
 
 
 def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail | None = None) -> Any:
@@ -73,7 +74,8 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     except UserError as error:  # fields that do not fit together
         raise fail((), str(error), error.hint) from None
     except Invalid as error:
-        raise fail(error.path, str(error), f"known keys: {names(field_names(_model_at(model, error.path)))}") from None
+        keys = f"known keys: {names(field_names(_model_at(model, error.path)))}" if error.missing else ""
+        raise fail(error.path, str(error), keys) from None
 
 
 def given(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,21 +6,21 @@ import hmac
 import ipaddress
 import logging
 import socket
-import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
 
-from dynamod.message.errors import Internal, Overloaded, RequestError, UserError
+from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
+from .cors import preflight
 from .errors import Unauthorized, error_response, json_response
 from .metrics import Collect, Metrics, families
-from .routes import Route, Routes
+from .routes import Handler, Route, Routes
 from .settings import FrontendSettings
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Server:
         self._collect = collect
         self._routes = Routes([*routes, *_health_routes(state, self._families)])
         self._keys = settings.keys()
+        self._origins = settings.origins
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._busy: dict[RequestContext, Connection] = {}
@@ -78,7 +79,7 @@ class Server:
 
     async def start(self, sock: socket.socket) -> None:
         """Listen on `sock`, bound or listening already. Raises UserError when TLS files are wrong."""
-        tls = self._tls()
+        tls = self.settings.tls()
         self._stopping = False
         self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
@@ -127,7 +128,7 @@ class Server:
                 await self._idle.wait()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        context = RequestContext(request, self.metrics)
+        context = RequestContext(request, self.metrics, self._origins)
         connection = self._busy[context] = cast("Connection", request.protocol)
         connection.is_new = False
         self._idle.clear()
@@ -144,12 +145,10 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         try:
-            path = request.rel_url.path
-            if self._routes.guarded(path):
-                _check_key(self._keys, request.headers.get("Authorization"))
-            response = await self._routes.find(request.method, path)(context)
+            asked = preflight(request.method, request.headers, context.headers) if self._origins else None
+            response = asked or await self._find(request)(context)
         except RequestError as error:
-            context.error = error
+            context.error = error.with_traceback(None)  # whose frames hold the body, and in a circle themselves
             overload = isinstance(error, Overloaded)
             response = error_response(error, self.settings.overload_status if overload else error.status)
         except ConnectionError:
@@ -161,24 +160,20 @@ class Server:
                 raise ConnectionAbortedError("part of the answer is out") from None
             response = error_response(internal, 500)
         if not response.prepared:
-            response.headers["x-request-id"] = context.id
+            response.headers.update(context.headers)
             if self._stopping:
                 response.force_close()
         return response
 
+    def _find(self, request: web.BaseRequest) -> Handler:
+        """The handler, when the request has a key where one is needed. Raises Unauthorized, NoRoute or NoMethod."""
+        path = request.rel_url.path
+        if self._routes.guarded(path) or (self.settings.guard_status and path != "/live"):
+            _check_key(self._keys, request.headers.get("Authorization"))
+        return self._routes.find(request.method, path)
+
     async def _families(self) -> "list[Metric]":
         return [*families(self.metrics), *(await self._collect() if self._collect is not None else ())]
-
-    def _tls(self) -> ssl.SSLContext | None:
-        cert, key = self.settings.tls_cert_path, self.settings.tls_key_path
-        if not cert:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(cert, key)
-        except (OSError, ssl.SSLError) as error:
-            raise UserError(f"cannot use the TLS files {cert} and {key}: {error}") from error
-        return context
 
 
 def _local(host: str) -> bool:

@@ -9,6 +9,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 
 from .source import Source, open_source
+from .template import ChatTemplate
 
 
 def read_card(
@@ -26,8 +27,7 @@ def read_card(
     `context_length`: tokens, at most the model's own. Raises UserError when a file is missing or unreadable, or the
     context length is larger than the model's.
     """
-    if config is not None and config.is_file() and config.suffix.lower() != ".gguf":
-        config = config.parent
+    config = _described_in(config)
     source = open_source(config or path)
     fields: dict[str, Any] = {
         "name": name,
@@ -43,6 +43,22 @@ def read_card(
     }
     fields.setdefault("mdc_sum", checksum(source, fields["eos_token_ids"], fields["context_length"]))
     return ModelCard(**fields)
+
+
+def check_files(path: Path, config: Path | None = None, context_length: int | None = None) -> None:
+    """Look at the files of a model before anything starts.
+
+    Raises UserError as `read_card` does, and for a chat template that is not valid.
+    """
+    source = open_source(_described_in(config) or path)
+    _context(source, context_length)
+    for text in source.templates.values():
+        ChatTemplate(text)
+
+
+def _described_in(config: Path | None) -> Path | None:
+    """The folder of a file that was named in place of its folder."""
+    return config.parent if config is not None and config.is_file() and config.suffix.lower() != ".gguf" else config
 
 
 def _context(source: Source, wanted: int | None) -> int:

@@ -48,10 +48,13 @@ def open_source(path: Path) -> Source:
     from .gguf_file import is_gguf
     from .gguf_source import gguf_source
 
-    if path.is_dir():
-        return folder_source(path)
-    if is_gguf(path):
-        return gguf_source(path)
-    if not path.exists():
-        raise UserError(f"model {path} does not exist")
+    try:
+        if path.is_dir():
+            return folder_source(path)
+        if is_gguf(path):
+            return gguf_source(path)
+        if not path.exists():
+            raise UserError(f"model {path} does not exist")
+    except OSError as error:  # most often files of another user
+        raise UserError(f"{error.filename or path}: {error.strerror}", "the model's files must be readable") from None
     raise UserError(f"model {path} is neither a folder nor a GGUF file")

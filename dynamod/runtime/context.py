@@ -88,6 +88,7 @@ class ProcessContext:
         await system.ready(system.start("registry", lambda: registry, restart="temporary"), timeout=10)
         server = UnixServer(plan.server, endpoints.receive)
         await server.start()
+        spawn(server.listener.keep(), "socket")
         return cls(plan, system, registry, endpoints, server, transport, fds)
 
     async def close(self) -> None:

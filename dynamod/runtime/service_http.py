@@ -1,6 +1,7 @@
 """HTTP endpoints of a user's service (`@api`): one route per endpoint, strings stream as they are yielded."""
 
 import json
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
@@ -10,9 +11,11 @@ from aiohttp import web
 from dynamod.engine.python.plain import plain
 from dynamod.graph.endpoint import EndpointSpec
 from dynamod.http.errors import error_response
-from dynamod.message.errors import RequestError
+from dynamod.message.errors import BadRequest, Internal, RequestError
 
 from .context import ComponentContext
+
+log = logging.getLogger("dynamod.service")
 
 
 class ServiceHttp:
@@ -37,15 +40,9 @@ class ServiceHttp:
 
     def _handler(self, endpoint: EndpointSpec) -> Any:
         async def handle(request: web.Request) -> web.StreamResponse:
-            body = await request.text()
-            try:
-                payload = json.loads(body) if body else None
-            except ValueError:
-                payload = body
-            if request.method == "GET":
-                payload = dict(request.query) or None
             response: web.StreamResponse | None = None
             try:
+                payload = dict(request.query) or None if request.method == "GET" else await _payload(request)
                 async with aclosing(endpoint.stream(self._instance, payload)) as items:
                     async for item in items:
                         if response is None:
@@ -56,12 +53,30 @@ class ServiceHttp:
                 if response is None:
                     return error_response(error, error.status)
                 raise
+            except Exception:
+                if response is not None:
+                    raise  # too late for an answer: the connection is cut, and aiohttp logs why
+                log.exception("%s failed", endpoint.name)
+                return error_response(Internal("internal error; the service's log has the traceback"), 500)
             if response is None:
                 return web.Response(status=204)
             await response.write_eof()
             return response
 
         return handle
+
+
+async def _payload(request: web.Request) -> Any:
+    """What the body holds: JSON, or the text itself where it says that it is text. Raises BadRequest."""
+    try:
+        body = await request.text()
+        return json.loads(body) if body else None
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is no text: {error.reason}") from None
+    except ValueError as error:
+        if request.content_type.startswith("text/"):
+            return body
+        raise BadRequest(f"the body is not valid JSON: {error}") from None
 
 
 def _text(item: Any) -> str:

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
-from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical
+from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.message.errors import UserError
 
 
@@ -24,7 +24,10 @@ Seconds = Annotated[float, Meta(gt=0)]
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An engine with one model."""
 
-    engine: Annotated[str, _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE")] = DEFAULT
+    engine: Annotated[
+        str,
+        _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE; default: {DEFAULT}, for GGUF files llamacpp"),
+    ] = ""
     model: Annotated[
         str, _about("folder, GGUF file, Hugging Face repository (org/name, org/name:Q4_K_M), or `sample`")
     ] = ""
@@ -50,7 +53,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def name(self) -> str:
         """The engine's own name."""
-        return canonical(self.engine)
+        return canonical(self.engine or default(self.model))
 
     @property
     def entry(self) -> EngineEntry:

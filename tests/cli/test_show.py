@@ -1,10 +1,11 @@
 """How answers look on a terminal."""
 
 import random
+from typing import Any
 
 import msgspec
 
-from dynamod.cli.show import decision
+from dynamod.cli.show import decision, processes
 from dynamod.message.discovery import Instance
 from dynamod.router.router import Prompt, Router, RouterSettings
 
@@ -19,6 +20,31 @@ def shown(workers: int) -> str:
     for one in record["candidates"]:
         one["process"] = f"worker.{one['instance']}"
     return decision({**record, "overlap": 0, "regret": 0})
+
+
+def row(component: str, process: str, session: str = "", error: str = "") -> dict[str, Any]:
+    facts = {"graph": process.partition("/")[0], "component": component, "process": process, "session": session}
+    return {**facts, "state": "Ready", "pid": 17361, "uptime": 700.0, "restarts": 0, "last_error": error}
+
+
+def test_rows_fit_a_narrow_terminal() -> None:
+    rows = [
+        row("Worker", "run-echo_core/Worker.0", "dynamo-run in=dyn://a.b.c out=echo_core pid 17360", "x" * 90),
+        row("Frontend", "run-frontend/ingress.0", "dynamo-run in=http out=auto pid 17350"),
+    ]
+    whole = processes(rows)
+    assert "out=auto pid 17350" in whole
+    assert "x" * 80 in whole
+    for width in (200, 140, 120, 100, 80):
+        lines = processes(rows, width).split("\n")
+        assert max(map(len, lines)) <= max(width, 97), width
+        assert all(word in lines[3] for word in ("Worker", "run-echo_core/Worker.0", "Ready", "17361", "xxx"))
+    quiet = [row("Worker", "agg/Worker.0"), row("Frontend", "agg/ingress.0")]
+    assert processes(quiet, 100) == processes(quiet), "all fits"
+    assert processes(quiet, 80).split("\n")[1].split()[1::2] == [
+        "GRAPH",
+        *["COMPONENT", "PROCESS", "STATE", "PID", "UPTIME", "RESTARTS"],
+    ]
 
 
 def test_a_decision_among_thousands_shows_the_best_and_counts_the_others() -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, top
+from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, remembering, top
 from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
@@ -202,3 +202,20 @@ def test_the_drawing_keeps_to_the_terminal() -> None:
     empty = Top("0", "here", 1, 3.0, None, list[ProcessRow]())
     assert "nothing is running" in plain(empty)
     assert "nothing is running" in drawing(empty, 80, "")[-1].plain
+
+
+def test_times_stay_on_the_screen_when_nothing_comes() -> None:
+    before, now = looks()
+    busy = top(now, before)
+    later = msgspec.structs.replace(now, at=now.at + 1.0)
+    quiet = top(later, now)
+    (facts,) = [row.ingress for row in quiet.processes if row.ingress is not None]
+    assert (facts.ttft_p50, facts.requests_per_second) == (None, 0.0)
+    (seen,) = [row.ingress for row in remembering(quiet, busy).processes if row.ingress is not None]
+    (were,) = [row.ingress for row in busy.processes if row.ingress is not None]
+    assert were.ttft_p50 is not None
+    assert (seen.ttft_p50, seen.itl_p99, seen.requests_per_second) == (were.ttft_p50, were.itl_p99, 0.0)
+    other = msgspec.structs.replace(
+        busy, processes=[msgspec.structs.replace(row, pid=row.pid + 1000) for row in busy.processes]
+    )
+    assert remembering(quiet, other) == quiet, "another process has times of its own"

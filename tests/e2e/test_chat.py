@@ -89,6 +89,63 @@ def test_one_prompt_from_stdin(machine: Any) -> None:
     assert "belong to in=http" in key.stderr
 
 
+def test_a_template_that_names_another_model(machine: Any) -> None:
+    (machine.folder / "t.json").write_text('{"model": "other"}')
+    done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")
+    assert (done.returncode, done.stderr) == (1, "error: no worker here serves other; it serves mine\n")
+
+
+def test_ctrl_c_behind_the_line_of_a_mistake(machine: Any) -> None:
+    words = [sys.executable, "-c", ENTRY, "out=nothing", "--dry-run"]
+    for _ in range(5):
+        command = subprocess.Popen(words, env=machine.environ(), cwd=machine.folder, stderr=subprocess.PIPE, text=True)
+        with command:
+            assert command.stderr is not None
+            assert "unknown engine" in command.stderr.readline()
+            command.send_signal(signal.SIGINT)
+            assert command.stderr.read() == ""
+        assert command.returncode == 2
+
+
+def test_what_is_typed_during_an_answer_stands_at_the_next_prompt(machine: Any) -> None:
+    text = "a" * 300
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine")
+    chat.until("Talking to mine")
+    chat.until("User: ")
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type(f"{text}\r")
+    chat.until(r"\r\na{20}")
+    chat.type("bcd")
+    chat.until(r"a\r\n")
+    answer = chat.text[: chat._read_to].rpartition("User: ")[2]
+    assert "b" not in answer
+    chat.until("User: ")
+    chat.until("bcd")
+    chat.type("\r")
+    chat.until(r"\nbcd\r\n")
+    chat.until("User: ")
+    assert chat.end("\x04") == 0
+
+
+def test_a_prompt_and_an_answer_that_no_one_can_read(machine: Any) -> None:
+    words = [sys.executable, "-c", ENTRY, "out=echo_full"]
+    run: dict[str, Any] = {"env": machine.environ(), "cwd": machine.folder, "stderr": subprocess.PIPE, "timeout": 60}
+    done = subprocess.run(words, input=b"a\xff b", stdout=subprocess.PIPE, check=False, **run)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"stdin: no UTF-8 text" in done.stderr
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(words, input=b"hello", stdout=full, check=False, **run)
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"error: the answer cannot be written: No space left on device\n",
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(words, input=b"hello", stdout=writer, check=False, **run)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b""), "who reads has enough"
+
+
 def test_a_file_of_prompts(machine: Any) -> None:
     folder = machine.folder / "work"
     folder.mkdir()
@@ -100,8 +157,8 @@ def test_a_file_of_prompts(machine: Any) -> None:
     words = ("in=batch:work/p.jsonl", "out=mocker", "sample", "--extra-engine-args", "mocker.json")
     done = piped(machine, "", *words, "--request-template", "t.json")
     assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in (folder / "output.jsonl").read_text().splitlines()]
-    assert sorted(row["text"] for row in rows) == sorted(texts)
+    rows = [json.loads(line) for line in (folder / "p.output.jsonl").read_text().splitlines()]
+    assert [row["text"] for row in rows] == texts
     for row in rows:
         assert list(row) == ["text", "response", "tokens_in", "tokens_out", "elapsed_ms", "finish_reason"]
         assert (row["tokens_out"], row["finish_reason"]) == (7, "length")
@@ -120,7 +177,7 @@ def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
     words = ("in=batch:p.jsonl", "out=echo_core", "sample")
     done = piped(machine, "", *words, DYN_TOKEN_ECHO_DELAY_MS="0")
     assert done.returncode == 1, done.stderr
-    rows = {row["text"]: row for row in map(json.loads, (machine.folder / "output.jsonl").read_text().splitlines())}
+    rows = {row["text"]: row for row in map(json.loads, (machine.folder / "p.output.jsonl").read_text().splitlines())}
     assert "context" in rows[long]["error"]
     assert "short" in rows["short"]["response"]
     assert "2 prompts in" in done.stdout
@@ -129,6 +186,16 @@ def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
     refused = piped(machine, "", *words)
     assert refused.returncode == 2
     assert "p.jsonl:2: no JSON" in refused.stderr
+    (machine.folder / "p.jsonl").write_text('{"text": "good"}\n')
+    there = piped(machine, "", *words)
+    assert (there.returncode, there.stdout) == (2, "")
+    assert "--resume" in there.stderr
+    assert "--overwrite" in there.stderr
+    again = piped(machine, "", *words, "--overwrite", DYN_TOKEN_ECHO_DELAY_MS="0")
+    assert again.returncode == 0, again.stderr
+    nothing = piped(machine, "", *words, "--resume")
+    assert (nothing.returncode, nothing.stderr) == (0, "")
+    assert "all 1 prompts are answered" in nothing.stdout
 
 
 def test_a_conversation(machine: Any) -> None:
@@ -141,6 +208,19 @@ def test_a_conversation(machine: Any) -> None:
     chat.until("User: ")
     chat.type("/model other\r")
     chat.until("models: mine; none is called other")
+    chat.until("User: ")
+    chat.type("/foo\r")
+    chat.until("There is no /foo; /help")
+    chat.until("User: ")
+    chat.type("/etc/passwd\r")
+    chat.until("User: ")
+    assert "There is no /etc" not in chat.text, "a path is no command"
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type("one\x1b\rtwo\r")
+    chat.until(r"\none\r\ntwo\r\n")
+    chat.until("User: ")
+    chat.type("/stats\r")
+    chat.until("not said")
     chat.until("User: ")
     chat.type("/help\r")
     chat.until("/clear")
@@ -169,12 +249,52 @@ def test_ctrl_c_ends_the_answer_then_the_command(machine: Any) -> None:
     worker.end()
 
 
-def test_ctrl_c_in_a_batch_keeps_what_is_there(machine: Any) -> None:
-    (machine.folder / "p.jsonl").write_text("".join(json.dumps({"text": f"{n} " + "x" * n}) + "\n" for n in (1, 400)))
-    chat = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
-    output = machine.folder / "output.jsonl"
+def test_a_batch_in_the_form_of_openai(machine: Any) -> None:
+    def line(name: str, **body: object) -> str:
+        chat = {"model": "sample", "messages": [{"role": "user", "content": name}], **body}
+        return json.dumps({"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": chat})
+
+    lines = [line("first", max_tokens=5), line("second", max_tokens=-1), line("third", max_tokens=3)]
+    (machine.folder / "p.jsonl").write_text("\ufeff" + "\n".join(lines), encoding="utf-8")
+    done = piped(machine, "", "in=batch:p.jsonl", "out=echo_core", "sample", DYN_TOKEN_ECHO_DELAY_MS="0")
+    assert done.returncode == 1, done.stderr
+    rows = [json.loads(line) for line in (machine.folder / "p.output.jsonl").read_text().splitlines()]
+    assert [row["custom_id"] for row in rows] == ["first", "second", "third"]
+    assert [row["response"]["status_code"] for row in rows] == [200, 400, 200]
+    assert [row["error"] for row in rows] == [None] * 3
+    bodies = [row["response"]["body"] for row in rows]
+    assert (bodies[0]["usage"]["completion_tokens"], bodies[2]["usage"]["completion_tokens"]) == (5, 3)
+    assert "max_tokens" in bodies[1]["error"]["message"]
+    assert len({row["id"] for row in rows}) == 3
+
+
+ENDS = {
+    "Ctrl-C": (130, "interrupted: 1 of 3 answers"),
+    "SIGTERM": (143, "interrupted: 1 of 3 answers"),
+    "stop": (1, "the daemon of this machine was stopped"),
+    "stop the graph": (1, "graph run-echo_full was stopped"),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_batch_that_is_ended_keeps_what_is_there_and_goes_on(machine: Any, how: str) -> None:
+    rows = [{"id": number, "text": f"{number} " + "x" * size} for number, size in enumerate((1, 900, 1))]
+    (machine.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    batch = machine.start("dynamo-run", "in=batch:p.jsonl", "out=echo_full", DYN_TOKEN_ECHO_DELAY_MS="10")
+    output = machine.folder / "p.output.jsonl"
     machine.until(lambda: output.exists() and output.read_text().count("\n") == 1)
-    os.kill(chat.pid, signal.SIGINT)
-    chat.until("interrupted: 1 of 2 answers are saved")
-    assert chat.end() == 130
-    assert json.loads(output.read_text())["response"].startswith("1 x")
+    if how in ("Ctrl-C", "SIGTERM"):
+        batch.send(signal.SIGINT if how == "Ctrl-C" else signal.SIGTERM)
+    else:
+        assert machine.run("dynamo", "stop", *(["run-echo_full"] if "graph" in how else [])).code == 0
+    code, says = ENDS[how]
+    result = batch.wait(20)
+    assert (result.code, result.err.count(says)) == (code, 1), result.err
+    assert "Traceback" not in result.err
+    assert [json.loads(line)["id"] for line in output.read_text().splitlines()] == [0]
+    done = piped(machine, "", "in=batch:p.jsonl", "out=echo_full", "--resume", DYN_TOKEN_ECHO_DELAY_MS="0")
+    assert done.returncode == 0, done.stderr
+    assert "(1 were there already)" in done.stdout
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [{"id": row["id"], "text": row["text"]} for row in answers] == rows
+    assert all(row["response"] == row["text"] for row in answers)

@@ -1,12 +1,26 @@
 """A user's mistake is one line on stderr that says what to do, never a traceback; and help helps."""
 
+import importlib.metadata
+import json
 import re
+import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
+
+
+def installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
 
 COMMANDS = (
     "serve",
@@ -80,9 +94,28 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=stdin out=echo_full", ["stdin is empty"]),
     ("dynamo run in=batch: out=echo_full", ["in=batch:", "prompts.jsonl"]),
     ("dynamo run in=batch:nothere.jsonl out=echo_full", ["nothere.jsonl"]),
+    ("dynamo run in=stdin out=echo_full --resume", ["--resume", "in=batch:"]),
+    ("dynamo run out=echo_full --timeout long", ["--timeout", "'long'", "86400"]),
     ("dynamo run in=batch:. out=echo_full --api-key x", ["in=batch:.", "in=http"]),
     ("dynamo run in=http out=echo_full --request-template t", ["--request-template", "in=text"]),
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
+    ("dynamo run in=http out=vllm sample", ["'vllm' is not in dynamod yet", "echo_core"]),
+    ("dynamo run in=http", ["needs a model", "dynamo-run in=http out=mistralrs sample"]),
+    ("dynamo run out=echo_core sample --hlep", ["--hlep", "did you mean '--help'"]),
+    ("dynamo serve -f configs/agg.yaml --prot 3", ["--prot", "did you mean '--port'", "--Service.key=value"]),
+    ("dynamo config check configs/agg.yaml --prot=3", ["--prot", "--Service.key=value"]),
+    ("dynamo run in=http out=mocker sample --extra-engine-args bad.json", ["bad.json", "line 1 column 9"]),
+    ("dynamo run in=http out=mocker sample --extra-engine-args bad.yaml", ["bad.yaml: line 2: "]),
+    ('dynamo run in=http out=mocker sample --extra-engine-args {"a":', ["--extra-engine-args", "line 1 column 6"]),
+    ('dynamo run in=http out=mocker sample --extra-engine-args {"a":1}', ["mocker", "a: unknown key"]),
+    ("dynamo run in=http out=echo_core sample --num-nodes=2", ["--num-nodes", "one node"]),
+    ("dynamo serve -f configs/agg.yaml --Frontend.port=x", ["Frontend.port: expected int"]),
+    ("dynamo run in=http out=echo_core badtmpl", ["chat template is not valid"]),
+    ("dynamo run in=http out=echo_core unreadable", ["unreadable", "must be readable"]),
+    ("dynamo run in=http out=echo_core sample --context-length 99999", ["99999", "2048"]),
+    ("dynamo run in=http out=echo_full --tls-cert-path nix --tls-key-path nox", ["TLS", "nix", "nox"]),
+    ("dynamo run in=http out=echo_full --tls-cert-path nix", ["TLS", "key"]),
+    ("dynamo run in=http out=echo_full --api-key-file nix", ["nix"]),
     ("dynamo run in=dyn://a.b.c.d out=echo_core sample", ["dyn://a.b.c.d"]),
     ("dynamo run in=dyn://a.b.c out=auto", ["in and out"]),
     ("dynamo run in=dyn://a.b.c out=mocker sample --api-key x", ["--api-key", "frontend", "in=http"]),
@@ -112,6 +145,14 @@ def results(shared: Any) -> Iterator[dict[str, Any]]:
     (folder / "torn.yaml").write_text("Frontend:\n  host: [0.0.0.0\n")
     (folder / "d.yaml").write_text("grahps: []\n")
     (folder / "regular").write_text("mine")
+    (folder / "bad.json").write_text('{"a": 1,,}')
+    (folder / "bad.yaml").write_text("a: [1\n")
+    model = locate("sample")
+    for name in ("badtmpl", "unreadable"):
+        shutil.copytree(model, folder / name)
+    (folder / "badtmpl/tokenizer_config.json").write_text(json.dumps({"chat_template": "{% for m in messages %}{{ m"}))
+    (folder / "unreadable/config.json").unlink()
+    (folder / "unreadable/config.json").symlink_to("/proc/self/mem")  # what root may not read either
     texts = [words for words, _ in MISTAKES] + HELP
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
@@ -190,6 +231,28 @@ def test_completion(shared: Any) -> None:
         assert set(found.out.split()) == expected, (text, found)
 
 
+def test_completion_of_dynamo_run(shared: Any) -> None:
+    for line, expected in {
+        "dynamo-run in=h": {"in=http"},
+        "dynamo-run in=http out=m": {"out=mistralrs", "out=mocker"},
+        "dynamo-run in=http in=": set(),
+        "dynamo-run --router-mode ra": {"random"},
+        "dynamo-run sample --http-p": {"--http-port"},
+        "dynamo-run sa": {"sample"},
+    }.items():
+        found = shared.run("dynamo-run", _DYNAMO_RUN_COMPLETE=line)
+        assert (found.code, set(found.out.split())) == (0, expected), (line, found)
+    script = shared.run("dynamo-run", "--show-completion", "bash")
+    assert script.code == 0, script.err
+    (shared.folder / "dynamo-run").write_text("#!/bin/sh\nprintf 'out=mistralrs\\nout=mocker\\n'\n")
+    (shared.folder / "dynamo-run").chmod(0o755)
+    text = f"{script.out}PATH=.:$PATH COMP_LINE='dynamo-run out=m' COMP_POINT=16; _dynamo_run; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", text], cwd=shared.folder, capture_output=True, text=True, check=True)
+    assert done.stdout == "mistralrs mocker\n", "bash takes the word to begin behind ="
+    assert "compdef" in shared.run("dynamo-run", "--show-completion", "zsh").out
+    assert "complete -c dynamo-run" in shared.run("dynamo-run", "--show-completion", "fish").out
+
+
 def test_look_before_serving(shared: Any) -> None:
     result = shared.run("dynamo", "serve", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--dry-run")
     assert result.code == 0
@@ -198,5 +261,33 @@ def test_look_before_serving(shared: Any) -> None:
     assert good.code == 0, good.err
     schema = shared.run("dynamo", "config", "schema").json
     assert "Worker" in schema["properties"]
+    own = shared.run("dynamo", "serve", "graphs.agg_router:Frontend", "--dry-run", "--Frontend.port=9123")
+    assert own.code == 0, own.err
+    assert own.err == "configs/agg_router.yaml is used, the config of this graph; -f names another\n"
+    assert all(word in own.out for word in ('"mocker"', "9123"))
+    given = shared.run("dynamo", "serve", "graphs.agg_router:Frontend", "--dry-run", "--Worker.model=sample")
+    assert (given.code, given.err) == (0, ""), "nothing is missing"
+    assert "mocker" not in given.out
+    one = ("--leader-addr=127.0.0.1:9876", "--num-nodes=1", "--extra-engine-args", '{"speedup_ratio": 10}')
+    usual = shared.run("dynamo-run", "in=http", "out=mocker", "sample", "--dry-run", *one)
+    assert (usual.code, usual.err) == (0, ""), "one node has no leader; engine arguments may stand in the command"
+    fine = shared.run("dynamo", "config", "check", "configs/agg.yaml", "--output", "json").json
+    assert (fine["graph"], "Worker" in fine["services"]) == ("graphs.agg:Frontend", True)
+    facts = shared.run("dynamo", "env", "--output", "json").json
+    for engine, package in (("mistralrs", "mistralrs"), ("llamacpp", "llama_cpp_python")):
+        assert facts["engines"][engine] == installed(package)
     env = shared.run("dynamo", "env").out
     assert f"python {sys.version.split()[0]}" in env
+
+
+def test_a_folder_that_is_gone(shared: Any) -> None:
+    text = "import os, tempfile; f = tempfile.mkdtemp(); os.chdir(f); os.rmdir(f); import sys\n"
+    text += "sys.argv = ['dynamo', 'serve', 'graphs.agg:Frontend']; from dynamod.cli.main import dynamo; dynamo()"
+    assert "the current folder is not there" in shared.script(text, name="gone").wait(20).mistake()
+
+
+def test_devices_that_have_no_effect_are_said(shared: Any) -> None:
+    words = ("in=http", "out=echo_core", "/nothere", "--tensor-parallel-size", "4")
+    lines = shared.run("dynamo-run", *words).err.splitlines()
+    assert len(lines) == 2
+    assert "tensor_parallel_size and base_gpu_id have no effect" in lines[0]

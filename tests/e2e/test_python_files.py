@@ -87,7 +87,8 @@ def test_mistakes(machine: Any) -> None:
     write(machine, "torn.py", "async def generate(request:\n")
     write(machine, "empty.py", "x = 1\n")
     write(machine, "blocks.py", "def generate(request):\n    yield {}\n")
-    write(machine, "fails.py", "import not_there\n")
+    write(machine, "fails.py", "import not_there\nasync def generate(request):\n    yield {}\n")
+    write(machine, "serves.py", "import asyncio\n\nasync def worker(): ...\n\nasyncio.run(worker())\n")
     cases = {
         "out=pystr:nothere.py": "nothere.py: No such file",
         "out=pystr:": "needs a file",
@@ -96,6 +97,7 @@ def test_mistakes(machine: Any) -> None:
         "out=echo_full -- -n 1": "takes no words behind --",
         "out=echo_full --num-nodes 2": "runs on one node",
         "out=pystr:empty.py": "has no generate",
+        "out=pystr:serves.py": "a file that serves by itself: python serves.py",
         "out=pystr:blocks.py": "async def",
         "out=pystr:fails.py": "ModuleNotFoundError: No module named 'not_there'",
     }

@@ -268,7 +268,7 @@ def test_one_engine_without_a_graph_file(shell: Callable[[Path], Shell]) -> None
         assert done.returncode == 0, done.stderr
         if stdin:
             assert done.stdout == "The capital of France is Paris.\n"
-    assert json.loads((folder / "output.jsonl").read_text())["response"] == "The capital of Spain is Madrid."
+    assert json.loads((folder / "prompts.output.jsonl").read_text())["response"] == "The capital of Spain is Madrid."
 
     here.run(echo)
     assert content(here.run(ask)) == "Hello, world"

@@ -1,6 +1,7 @@
 """`dynamo reload`: a running graph gets new settings, and no stream is cut."""
 
 import os
+import signal
 import threading
 import time
 from typing import Any
@@ -16,6 +17,16 @@ Worker:
   model: sample
   engine_args: {{speedup_ratio: {speed}, block_size: 16}}
   ServiceArgs: {{workers: {workers}}}
+"""
+
+OTHER = """\
+from dynamo.sdk import api, service
+
+@service(dynamo={"namespace": "other"})
+class Frontend:
+    @api()
+    async def generate(self, request):
+        yield "x"
 """
 
 
@@ -90,4 +101,31 @@ def test_mistakes_are_told_and_nothing_is_touched(machine: Any) -> None:
     unknown = machine.run("dynamo", "reload", "-f", "configs/agg.yaml", "--name", "nobody", cwd=os.getcwd())
     assert "no graph 'nobody'" in unknown.mistake()
     assert "nothing to compare" in machine.run("dynamo", "reload", "--dry-run").mistake()
+    (machine.folder / "other.py").write_text(OTHER)
+    assert "--name agg changes that one" in machine.run("dynamo", "reload", "other:Frontend").mistake()
     assert {row["process"]: row["pid"] for row in machine.ps()} == pids
+
+
+@together
+def test_what_was_drained_comes_back_with_its_file(machine: Any) -> None:
+    file = machine.folder / "one.yaml"
+    file.write_text(CONFIG.format(port=0, speed=10, workers=2))
+    command = machine.start("dynamo", "serve", "-f", file, "--name", "mine")
+    url = command.ready()
+    assert machine.run("dynamo", "scale", "Worker", 1).code == 0
+    assert "nothing differs" in machine.run("dynamo", "reload", "-f", file).out, "scaled by hand, it stays"
+    for drained in ("Worker", "Frontend"):
+        assert machine.run("dynamo", "drain", drained).code == 0
+        machine.until(lambda drained=drained: machine.ps(drained) == [])
+    dry = machine.run("dynamo", "reload", "-f", file, "--dry-run")
+    assert "Worker: 0 -> 2 processes" in dry.out, dry.err
+    done = machine.run("dynamo", "reload", "-f", file)
+    assert done.code == 0, done.err
+    assert "Worker: 0 -> 2 processes" in done.out
+    machine.until(lambda: [row["state"] for row in machine.ps()] == ["Ready"] * 4)
+    machine.until(lambda: machine.serves(url))
+    command.tree()
+    assert machine.run("dynamo", "drain", "Worker").code == 0
+    command.send(signal.SIGHUP)
+    machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * 2)
+    command.end()

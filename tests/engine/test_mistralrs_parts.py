@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -344,3 +345,28 @@ def test_a_config_folder_lends_its_tokenizer(tmp_path: Path) -> None:
     assert _files(Path("/m/a.gguf"), tmp_path)["tok_model_id"] == str(tmp_path)
     assert _files(Path("/m"), tmp_path / "config.json")["tokenizer_json"] == str(tmp_path / "tokenizer.json")
     assert "tok_model_id" not in _files(Path("/m/a.gguf"), None)
+
+
+def test_damaged_weights_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(sample.path("sample"), folder)
+    whole = (folder / "model.safetensors").read_bytes()
+    for damaged in (b"garbage", b"", whole[:-1], whole[:9], (1 << 60).to_bytes(8, "little") + b"{}"):
+        (folder / "model.safetensors").write_bytes(damaged)
+        with pytest.raises(UserError) as caught:
+            load(EngineOptions("m", folder))
+        assert "model.safetensors is damaged or cut off" in caught.value.line()
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 0), ({"prefix_cache_n": 4}, 4), ({"prefix-cache-n": 4}, 4)])
+def test_the_prefix_cache_is_off_unless_asked_for(
+    given: dict[str, int], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def runner(*, which: Any, max_seqs: int, prefix_cache_n: int, jinja_explicit: str) -> None:
+        seen.append(prefix_cache_n)
+
+    monkeypatch.setattr(mistralrs, "Runner", runner)
+    load(EngineOptions("m", sample.path("sample"), arguments=given))
+    assert seen == [expected]

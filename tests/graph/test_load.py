@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -324,3 +325,14 @@ def test_two_services_of_one_name(write, tmp_path):
 def test_environ_is_the_default(project, monkeypatch):
     monkeypatch.setitem(os.environ, "DYN_DEPLOYMENT_CONFIG", "Frontend: {port: 7}")
     assert load_graph("graphs.small:Frontend", None, working_dir=project).services["Frontend"].config == {"port": 7}
+
+
+def test_a_graph_has_a_config_of_its_own(tmp_path: Path) -> None:
+    assert importing.own_config("graphs.agg:Frontend", tmp_path) == "configs/agg.yaml"
+    assert importing.own_config("graphs.agg:Other", tmp_path) is None
+    assert importing.own_config("graphs.nothing:Frontend", tmp_path) is None
+    assert importing.own_config("other.agg:Frontend", tmp_path) is None
+    assert importing.own_config("agg.py:Frontend", tmp_path) is None
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs/agg.yaml").write_text("graph: graphs.mine:Frontend\n")
+    assert importing.own_config("graphs.agg:Frontend", tmp_path) is None, "the user's file comes first"

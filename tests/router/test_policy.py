@@ -139,6 +139,12 @@ def test_kv_takes_the_lowest_total_and_says_who_was_equal() -> None:
     assert choose("kv", [candidate(1, 3.0), candidate(2, 1.0)], 0, random.Random(0)) == (2, "lowest total", ())
 
 
+def test_round_robin_says_whose_turn_it_is() -> None:
+    some = [candidate(7), candidate(3)]
+    said = [choose("round-robin", some, turn, random.Random(0)) for turn in (0, 1, 5)]
+    assert [one.rule.partition(" in the")[0] for one in said] == ["place 1 of 2", "place 2 of 2", "place 2 of 2"]
+
+
 def test_least_loaded_takes_the_fewest_requests() -> None:
     some = [candidate(1, requests=4), candidate(2, requests=2), candidate(3, requests=9)]
     assert choose("least-loaded", some, 0, random.Random(0)).instance == 2

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynamod.message.errors import DynamodError
+from dynamod.message.errors import DynamodError, UserError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 SILENCE = 620.0
 """Seconds without a byte after which an answer has failed; the server's own clocks end it before."""
 CONNECT = 10.0
+AGAIN = 1.0
+"""Seconds until a frontend that could not be reached is tried again: it may be on its way back."""
 SAY_EVERY = 5.0
 """Seconds between two lines that say what is waited for."""
 
@@ -46,6 +48,27 @@ class Answer:
         return "".join(self.pieces)
 
 
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole answer of the server. `request`: its id. `retry_after`: seconds, when it says that it will have room."""
+
+    status: int
+    body: dict[str, Any]
+    request: str
+    retry_after: float | None = None
+
+    def chosen(self) -> dict[str, Any]:
+        """The first choice. Raises Refused with the server's words."""
+        if self.status != 200:
+            raise Refused(self.body["error"]["message"])
+        choice: dict[str, Any] = self.body["choices"][0]
+        return choice
+
+    def tokens(self, which: str) -> int:
+        """A count of its usage; 0 when the server has not said."""
+        return int((self.body.get("usage") or {}).get(which) or 0)
+
+
 @asynccontextmanager
 async def chat_client(url: str, key: str, fields: Mapping[str, Any]) -> "AsyncIterator[ChatClient]":
     """A session with the frontend at `url`. `fields` go with every request."""
@@ -71,8 +94,11 @@ class ChatClient:
         async with self._session.get("/v1/models") as response:
             return [model["id"] for model in (await response.json())["data"]]
 
-    async def model(self, wanted: str) -> str:
-        """The model called `wanted`, or the first that comes. Says every few seconds that it waits."""
+    async def model(self, wanted: str, *, others: bool = True) -> str:
+        """The model called `wanted`, or the first that comes. Says every few seconds that it waits.
+
+        `others`: workers of other commands may bring it; else UserError when the models that are there lack it.
+        """
         import aiohttp
 
         said = time.monotonic()
@@ -81,11 +107,25 @@ class ChatClient:
                 names = await self.models()
                 if wanted in names or (names and not wanted):
                     return wanted or names[0]
+                if names and not others:
+                    raise UserError(f"no worker here serves {wanted}", f"it serves {', '.join(names)}")
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 what = wanted or "a model"
                 print(f"waiting for a worker that serves {what} (Ctrl-C to leave)", file=sys.stderr, flush=True)
             await asyncio.sleep(0.1)
+
+    async def post(self, url: str, body: Mapping[str, Any]) -> Response:
+        """Ask without a stream; the server's own clocks end it. Raises Refused, to be tried again, when none comes."""
+        import aiohttp
+
+        patient = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
+        try:
+            async with self._session.post(url, json=body, timeout=patient) as response:
+                wait, request = response.headers.get("Retry-After"), response.headers.get("x-request-id", "")
+                return Response(response.status, await response.json(), request, float(wait) if wait else None)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Refused(f"the frontend is gone: {error or type(error).__name__}", AGAIN) from None
 
     async def show(self, model: str, messages: Sequence[Mapping[str, str]], answer: Answer) -> None:
         """Print an answer as it comes. Raises as `ask`."""

@@ -1,13 +1,53 @@
-"""Files of prompts in, a file of answers out: one JSON object per line."""
+"""Files of prompts: which are meant, what their lines say, and how much of each is answered already.
+
+A line is `{"text": "..."}`, whose further keys are repeated in its answer, or a request in OpenAI's batch form:
+`{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}`.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from dynamod.message.errors import UserError
 
-OUTPUT = "output.jsonl"
+SUFFIX = ".output.jsonl"
+"""The answers to `prompts.jsonl` are in `prompts.output.jsonl` beside it."""
+ANSWER = ("response", "tokens_in", "tokens_out", "elapsed_ms", "finish_reason", "error")
+"""Keys of an answer. A line of prompts that has some came from an output file; they are not repeated."""
+URLS = ("/v1/chat/completions", "/v1/completions")
+HINT = 'a line is an object like {"text": "Hello"}, or a request in OpenAI\'s batch form'
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One prompt. `keys`: what the line of its answer repeats. `url`, `body`: of a request in OpenAI's form."""
+
+    keys: dict[str, Any]
+    url: str = ""
+    body: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """One file of prompts. The first `done` of `total` are answered, in the first `size` bytes of the output."""
+
+    prompts: Path
+    total: int
+    done: int = 0
+    size: int = 0
+
+    @property
+    def output(self) -> Path:
+        """Where the answers are written, in the order of the prompts."""
+        return self.prompts.with_name(self.prompts.stem + SUFFIX)
+
+    def left(self) -> Iterator[Entry]:
+        """The prompts that are not answered. Raises UserError."""
+        for index, entry in enumerate(entries(self.prompts)):
+            if index >= self.done:
+                yield entry
 
 
 def inputs(path: str) -> list[Path]:
@@ -16,60 +56,102 @@ def inputs(path: str) -> list[Path]:
     if not path:
         raise UserError("in=batch: names no file", "for example in=batch:prompts.jsonl")
     if place.is_dir():
-        found = sorted(file for file in place.glob("*.jsonl") if file.name != OUTPUT)
+        found = sorted(file for file in place.glob("*.jsonl") if not _is_output(file))
         if not found:
             raise UserError(f"no *.jsonl file in {path}", 'each line is an object like {"text": "Hello"}')
         return found
     if not place.is_file():
         raise UserError(f"no file {path}", 'in=batch: needs a file of lines like {"text": "Hello"}')
-    if place.name == OUTPUT:
-        raise UserError(f"{path} would be overwritten by the answers", "give the prompts another name")
+    if _is_output(place):
+        raise UserError(f"{path} has the name of a file of answers", "give the prompts another name")
     return [place]
 
 
-def prompts(files: Sequence[Path]) -> Iterator[str]:
+def _is_output(file: Path) -> bool:
+    return file.name.endswith(SUFFIX) or file.name == SUFFIX[1:]  # the latter: the original's name
+
+
+def entries(file: Path) -> Iterator[Entry]:
     """The prompts in their order. Raises UserError that names the file and line of a mistake."""
-    for file in files:
-        try:
-            with file.open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, 1):
-                    if line.strip():
-                        yield _prompt(line, f"{file}:{number}")
-        except OSError as error:
-            raise UserError(f"{file}: {error.strerror}", "check the path") from None
-        except UnicodeDecodeError as error:
-            raise UserError(f"{file}: no UTF-8 text ({error.reason})", "save it as UTF-8") from None
+    try:
+        with file.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    yield _entry(line, f"{file}:{number}")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}", "check the path") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file}: no UTF-8 text ({error.reason})", "save it as UTF-8") from None
 
 
-def _prompt(line: str, where: str) -> str:
-    hint = 'a line is an object like {"text": "Hello"}'
+def _entry(line: str, where: str) -> Entry:
     try:
         value = json.loads(line)
     except ValueError as error:
-        raise UserError(f"{where}: no JSON ({error})", hint) from None
+        raise UserError(f"{where}: no JSON ({error})", HINT) from None
+    if isinstance(value, dict) and "text" not in value and "body" in value:
+        return _request(value, where)
     if not isinstance(value, dict) or not isinstance(value.get("text"), str) or not value["text"].strip():
-        raise UserError(f"{where}: no text", hint)
-    return str(value["text"])
+        raise UserError(f"{where}: no text", HINT)
+    return Entry({key: one for key, one in value.items() if key not in ANSWER})
 
 
-def count(files: Sequence[Path]) -> int:
+def _request(value: dict[str, Any], where: str) -> Entry:
+    name, body, url = value.get("custom_id"), value["body"], value.get("url")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{where}: custom_id is {name!r}", "give each request a text of its own")
+    if value.get("method") != "POST" or url not in URLS:
+        raise UserError(f"{where}: {value.get('method')} {url} cannot be asked", f"known: POST {', POST '.join(URLS)}")
+    if not isinstance(body, dict):
+        raise UserError(f"{where}: body is no object", "it is the request as a client sends it")
+    if body.get("stream"):
+        raise UserError(f"{where}: a request of a batch does not stream", "leave out body.stream")
+    return Entry({"custom_id": name}, str(url), body)
+
+
+def read(files: Sequence[Path]) -> list[Job]:
     """Reads all once, so that a mistake in the last line is an error before the first prompt is asked."""
-    total = sum(1 for _ in prompts(files))
-    if not total:
-        raise UserError(f"{', '.join(map(str, files))}: no prompts", 'a line is an object like {"text": "Hello"}')
-    return total
+    jobs = [Job(file, sum(1 for _ in entries(file))) for file in files]
+    if not any(job.total for job in jobs):
+        raise UserError(f"{', '.join(map(str, files))}: no prompts", HINT)
+    outputs = [job.output for job in jobs]
+    if twice := next((output for output in outputs if outputs.count(output) > 1), None):
+        raise UserError(f"two files of prompts have their answers in {twice}", "rename one")
+    return jobs
 
 
-def open_output(files: Sequence[Path]) -> TextIO:
-    """`output.jsonl` beside the prompts, empty. Raises UserError."""
-    path = files[0].parent / OUTPUT
+def has_answers(job: Job) -> bool:
+    """Whether somebody has written into its output."""
     try:
-        return path.open("w", encoding="utf-8")
+        return job.output.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def find_answers(job: Job) -> None:
+    """Set `done` and `size` to what the output holds; a line that was cut off does not count.
+
+    Raises UserError when it does not answer these prompts.
+    """
+    prompts, hint = entries(job.prompts), "--overwrite starts anew"
+    job.done = job.size = 0
+    try:
+        with job.output.open("rb") as lines:
+            whole = (line for line in lines if line.endswith(b"\n"))
+            for number, line in enumerate(whole, 1):
+                where = f"{job.output}:{number}"
+                if (entry := next(prompts, None)) is None:
+                    raise UserError(f"{where}: more answers than {job.prompts} has prompts", hint)
+                if not _answers(line, entry):
+                    raise UserError(f"{where} does not answer prompt {number} of {job.prompts}", hint)
+                job.done, job.size = number, job.size + len(line)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}", "the answers are written beside the prompts") from None
+        raise UserError(f"{job.output}: {error.strerror}", hint) from None
 
 
-def write(output: TextIO, fields: dict[str, Any]) -> None:
-    """One line, which stands in the file when this returns."""
-    output.write(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
-    output.flush()
+def _answers(line: bytes, entry: Entry) -> bool:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(row, dict) and all(key in row and row[key] == value for key, value in entry.keys.items())

@@ -57,9 +57,9 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
         raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
 
     def make() -> "Talk":
-        way, waits = _way(arguments), sys.stderr.isatty()
+        way, waits = _way(arguments, fields), sys.stderr.isatty()
+        found = arguments.output in ("auto", "dyn") or arguments.output.startswith("dyn://")
         if waits:
-            found = arguments.output in ("auto", "dyn")
             what = "waiting for a worker" if found else f"loading {arguments.model or 'the model'}"
             print(f"{what} (Ctrl-C to leave)", end="", file=sys.stderr, flush=True)
 
@@ -67,7 +67,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
             if waits:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             async with chat_client(url, key, fields) as client:
-                return await way(interrupts, client, await client.model(wanted))
+                return await way(interrupts, client, await client.model(wanted, others=found))
 
         return talk
 
@@ -86,8 +86,8 @@ def template(file: str) -> dict[str, Any]:
     return value
 
 
-def _way(arguments: "RunArguments") -> Way:
-    """What the input means. Reads stdin or the files. Raises UserError."""
+def _way(arguments: "RunArguments", fields: dict[str, Any]) -> Way:
+    """What the input means. Reads stdin or the files. Raises UserError; SystemExit when nothing is left to be asked."""
     if arguments.input == "text":
         from .text import Chat, reader
 
@@ -96,18 +96,26 @@ def _way(arguments: "RunArguments") -> Way:
     if arguments.input == "stdin":
         if sys.stdin.isatty():
             print("reading the prompt from stdin; Ctrl-D ends it", file=sys.stderr)
-        prompt = sys.stdin.read().strip()
+        try:
+            prompt = sys.stdin.buffer.read().decode().strip()
+        except UnicodeDecodeError as error:
+            raise UserError(f"stdin: no UTF-8 text ({error.reason})", "the prompt must be UTF-8") from None
         if not prompt:
             raise UserError("stdin is empty", "for example: echo 'Hello' | dynamo-run sample")
         from .text import answer_once
 
         return partial(answer_once, prompt)
-    files = entries.inputs(arguments.input.removeprefix("batch:"))
-    total = entries.count(files)
+    jobs = entries.read(entries.inputs(arguments.input.removeprefix("batch:")))
+    from .answers import prepare
     from .batch import Batch
 
+    if not prepare(jobs, resume=arguments.flags.resume, overwrite=arguments.flags.overwrite):
+        print(
+            f"all {sum(job.total for job in jobs)} prompts are answered: {', '.join(str(job.output) for job in jobs)}"
+        )
+        raise SystemExit(0)
     tokens_of = _counter(arguments)
-    return lambda interrupts, client, model: Batch(client, model, files, total, tokens_of).run(interrupts)
+    return lambda interrupts, client, model: Batch(client, model, jobs, fields, tokens_of).run(interrupts)
 
 
 def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:

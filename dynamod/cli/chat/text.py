@@ -1,8 +1,11 @@
 """`in=text`: a conversation in the terminal; `in=stdin`: all of stdin is one prompt."""
 
+import contextlib
 import os
+import re
 import sys
-from collections.abc import Awaitable, Callable
+import termios
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from dynamod.cli.interrupt import Interrupts
@@ -14,9 +17,11 @@ Read = Callable[[], Awaitable[str]]
 HELP = """\
   /clear   forget the conversation
   /model   say which models there are; /model NAME takes another
+  /stats   say tokens and tokens per second after each answer, or no more
   /help    this
   /exit    end (as Ctrl-D, or Ctrl-C at the prompt)
-Ctrl-C while an answer comes ends the answer."""
+Enter sends, Alt-Enter begins another line. Ctrl-C while an answer comes ends the answer."""
+COMMANDS = ("/clear", "/model", "/stats", "/help")
 
 
 class Chat:
@@ -36,7 +41,7 @@ class Chat:
                 return 0
             if line in ("/exit", "/quit"):
                 return 0
-            if line.startswith("/") and line.split()[0] in ("/clear", "/model", "/help"):
+            if re.match(r"/[a-z]+(\s|$)", line):  # a path is no command
                 await self._command(line)
             elif line:
                 await self._turn(line)
@@ -48,6 +53,11 @@ class Chat:
             print("The conversation is forgotten.")
         elif word == "/help":
             print(HELP)
+        elif word == "/stats":
+            self._stats = not self._stats
+            print(f"Tokens per second are {'said' if self._stats else 'not said'}.")
+        elif word not in COMMANDS:
+            print(f"There is no {word}; /help says what there is.")
         else:
             names = await self._client.models()
             if rest.strip() in names:
@@ -61,10 +71,12 @@ class Chat:
         self._messages.append({"role": "user", "content": line})
         answer = Answer()
         try:
-            async with self._interrupts.interruptible():
-                await self._client.show(self._model, self._messages, answer)
+            with _quiet():
+                async with self._interrupts.interruptible():
+                    await self._client.show(self._model, self._messages, answer)
         except Refused as error:
-            print(f"{chr(10) if answer.pieces else ''}error: {error}", flush=True)
+            hint = "; /clear forgets the conversation" if "maximum context length" in str(error) else ""
+            print(f"{chr(10) if answer.pieces else ''}error: {error}{hint}", flush=True)
             if not answer.pieces:
                 self._messages.pop()
                 return
@@ -77,11 +89,28 @@ class Chat:
             print(f"({answer.tokens_in} tokens in, {answer.tokens_out} out, {speed:.1f} tokens/s)", flush=True)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What is typed while an answer comes is not shown in the middle of it, and stands at the next prompt."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
+    quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(number, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
 def reader() -> Read:
     """Reads a line with editing and history."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.formatted_text import FormattedText
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     history: History = InMemoryHistory()
     path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
@@ -91,7 +120,17 @@ def reader() -> Read:
         history = FileHistory(str(path))
     except OSError:
         pass  # a home that cannot be written to: nothing is remembered
-    session: PromptSession[str] = PromptSession(history=history)
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _send(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _another_line(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    session: PromptSession[str] = PromptSession(history=history, multiline=True, key_bindings=keys)
     label = FormattedText([("bold", "User: ")])
     return lambda: session.prompt_async(label, handle_sigint=False)
 

@@ -1,6 +1,8 @@
 """From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
+import importlib.metadata
 import inspect
+import json
 import logging
 import os
 import time
@@ -10,13 +12,16 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
-from dynamod.preprocess.gguf_file import shards
+from dynamod.preprocess.gguf_file import read_metadata, shards
 
 from ..base import EngineOptions
 
 log = logging.getLogger("dynamod.engine")
 
 MAX_SEQS = 32
+
+_FLOATS = (0, 1, 32)
+"""general.file_type of GGUF files that are not quantised: F32, F16, BF16."""
 
 VERBATIM = Path(__file__).with_name("verbatim.jinja")
 """mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
@@ -70,7 +75,7 @@ def load(options: EngineOptions) -> Any:
         runner = mistralrs.Runner(
             which=which(**given),
             jinja_explicit=str(VERBATIM),
-            **{"max_seqs": MAX_SEQS, **_values(mistralrs, for_runner)},
+            **{**_defaults(), **_values(mistralrs, for_runner)},
         )
     except (KeyboardInterrupt, SystemExit, UserError):
         raise
@@ -80,6 +85,35 @@ def load(options: EngineOptions) -> Any:
         raise _explained(path, error) from None
     log.info("mistralrs has loaded %s in %.1f s", path, time.monotonic() - began)
     return runner
+
+
+def _defaults() -> dict[str, Any]:
+    # on a CPU a hit of a long prefix beside short prompts panics ("shape mismatch") and ends all streams
+    return {"max_seqs": MAX_SEQS, **({"prefix_cache_n": 0} if _on_cpu() else {})}
+
+
+def one_prompt_at_a_time(options: EngineOptions) -> bool:
+    """Whether two prompts must not be computed together: with quantised weights on a CPU all of them fail ("input
+    tensor is not contiguous").
+    """
+    path = options.path
+    assert path is not None
+    in_situ = any(key.replace("-", "_") == "in_situ_quant" and value for key, value in options.arguments.items())
+    quantised = path.suffix.lower() == ".gguf" and read_metadata(path).get("general.file_type") not in _FLOATS
+    return (quantised or in_situ) and _on_cpu()
+
+
+def _on_cpu() -> bool:
+    """Whether it is the build for CPUs: those for accelerators are distributions of their own."""
+    return not any(_installed(f"mistralrs-{kind}") for kind in ("cuda", "metal"))
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -120,8 +154,22 @@ def _values(module: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def _is_whole(file: Path) -> bool:
+    """Whether a safetensors file is as long as its header says: a length, JSON, and the tensors it describes."""
+    try:
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(min(length, file.stat().st_size)))
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+        return file.stat().st_size == 8 + length + max(ends, default=0)
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return False
+
+
 def _explained(path: Path, error: BaseException) -> UserError:
     """One line without Rust's back trace, and what to do where that is known."""
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     hint = next((hint for sign, hint in _HINTS if sign in reason), "")
+    if damaged := [file.name for file in sorted(path.glob("*.safetensors")) if not _is_whole(file)]:
+        hint = f"{', '.join(damaged)} is damaged or cut off; download it again"
     return UserError(f"mistralrs cannot load {path}: {reason}", hint)

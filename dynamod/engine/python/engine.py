@@ -1,5 +1,6 @@
 """A user's handler as an engine of the worker actor, like those that ship; `pystr:FILE` and `pytok:FILE` load it."""
 
+import ast
 import asyncio
 import logging
 import sys
@@ -20,6 +21,8 @@ from .writers import ChunkWriter, TokenWriter
 
 log = logging.getLogger("dynamod.engine")
 
+SLOW = 10.0
+"""Seconds of an import after which it is said that it has not come back."""
 EXAMPLE = "it needs `async def generate(request):` that yields dicts"
 
 
@@ -34,7 +37,7 @@ class PythonEngine(Engine[RequestT]):
     def use(self, handler: Handler) -> None:
         """Answer with this from now on."""
         self.handler = handler
-        self.calls = Calls(handler, self.spawn)
+        self.calls = Calls(handler, self.spawn, private=True)
 
     def statistics(self) -> EngineStatistics:
         """Steps are the handler's own: none is known."""
@@ -92,7 +95,29 @@ def check(arguments: Mapping[str, Any], _block_size: int | None) -> None:
     argv = arguments.get("argv", ())
     if not isinstance(argv, list | tuple) or not all(isinstance(word, str) for word in argv):
         raise UserError(f"argv is {argv!r}", 'give a list of words, like ["--size", "7"]')
-    _source(Path(str(arguments.get("file", ""))))
+    file = Path(str(arguments.get("file", "")))
+    _source(file)
+    if not _defines_generate(ast.parse(file.read_bytes())):
+        raise UserError(f"{file} has no generate", f"{EXAMPLE}; a file that serves by itself: python {file.name}")
+
+
+def _defines_generate(module: ast.Module) -> bool:
+    """Whether running the file may make a `generate`; when in doubt it may."""
+    if any(isinstance(node, ast.Global) and "generate" in node.names for node in ast.walk(module)):
+        return True
+    todo: list[ast.AST] = [*module.body]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if node.name == "generate":
+                return True
+            continue  # names inside are not the file's
+        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) in ("generate", "*"):
+            return True
+        if isinstance(node, ast.Name) and node.id in ("generate", "globals", "exec", "vars", "setattr"):
+            return True
+        todo += ast.iter_child_nodes(node)
+    return False
 
 
 def _source(file: Path) -> Any:
@@ -137,7 +162,12 @@ class _FileEngine(PythonEngine[RequestT]):
         check(arguments, None)
         file = Path(arguments["file"])
         began = time.monotonic()
-        self.use(await asyncio.to_thread(load, file, [str(word) for word in arguments.get("argv", ())]))
+        text = "%s has not come back from its import for %g s: it loads something large, or serves by itself"
+        slow = asyncio.get_running_loop().call_later(SLOW, log.warning, text, file, SLOW)
+        try:
+            self.use(await asyncio.to_thread(load, file, [str(word) for word in arguments.get("argv", ())]))
+        finally:
+            slow.cancel()
         log.info("%s has loaded %s in %.1f s", self.name, file, time.monotonic() - began)
 
 

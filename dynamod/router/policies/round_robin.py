@@ -9,4 +9,5 @@ class RoundRobin(Policy):
     def choose(self, question: Question) -> Choice:
         """The worker whose turn it is."""
         ids, turn = question.ids, question.turn
-        return Choice(ids[turn % len(ids)], f"turn {turn} of {len(ids)} in the order of their ids")
+        place = turn % len(ids)
+        return Choice(ids[place], f"place {place + 1} of {len(ids)} in the order of their ids")

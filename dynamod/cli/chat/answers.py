@@ -1,0 +1,110 @@
+"""The answers of a batch: where they go on, and how they are written in the order of their prompts."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from io import FileIO
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from dynamod.message.errors import UserError
+
+from .entries import Job, find_answers, has_answers
+
+Item = TypeVar("Item")
+
+
+class InOrder(Generic[Item]):
+    """Passes items to `write` by their number, from 0. At most `window` numbers are under way from the first missing.
+
+    One slow answer so holds up the others only when the window is full, and what waits for it is bounded.
+    """
+
+    def __init__(self, write: Callable[[Item], None], window: int) -> None:
+        self._write, self._window = write, window
+        self._waiting: dict[int, Item] = {}
+        self._next = 0
+        self._moved = asyncio.Event()
+
+    async def room(self, number: int) -> None:
+        """Wait until `number` is in the window."""
+        while number >= self._next + self._window:
+            self._moved.clear()
+            await self._moved.wait()
+
+    def put(self, number: int, item: Item) -> None:
+        """Write the item, and those that waited for it; or keep it until the ones before it are there."""
+        self._waiting[number] = item
+        while self._next in self._waiting:
+            self._write(self._waiting.pop(self._next))
+            self._next += 1
+            self._moved.set()
+
+
+class Outputs:
+    """The output files of jobs, one open at a time, behind what they hold already. Context manager."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._job: Job | None = None
+        self._file: FileIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def write(self, job: Job, fields: dict[str, Any]) -> None:
+        """One line, which stands in the file when this returns. Raises UserError."""
+        # half of a surrogate pair becomes its escape, which is the same in JSON
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
+        line = text.encode("utf-8", "backslashreplace")
+        try:
+            if job is not self._job or self._file is None:
+                self._stack.close()
+                self._file, self._job = self._stack.enter_context(_open(job)), job
+            while line:
+                line = line[self._file.write(line) or 0 :]
+        except OSError as error:
+            raise UserError(f"{job.output}: {error.strerror}", "--resume goes on where it ended") from None
+
+
+def _open(job: Job) -> FileIO:
+    file = job.output.open("ab", buffering=0)  # a buffer that a full disk refuses would be written at its end
+    if file.tell() != job.size:
+        file.truncate(job.size)
+    return file
+
+
+def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
+    """Find out where each job goes on, and how many prompts are left; a terminal is asked where no flag says it.
+
+    Raises UserError for outputs that belong to other prompts, or that cannot be written.
+    """
+    if resume and overwrite:
+        raise UserError("--resume and --overwrite exclude each other", "give one")
+    there = [job for job in jobs if has_answers(job)]
+    if there and not overwrite and (resume or _wants_more(there)):
+        for job in there:
+            find_answers(job)
+    for job in jobs:
+        try:
+            job.output.open("ab").close()
+        except OSError as error:
+            raise UserError(f"{job.output}: {error.strerror}", "the answers are written beside the prompts") from None
+    return sum(job.total - job.done for job in jobs)
+
+
+def _wants_more(there: Sequence[Job]) -> bool:
+    """Whether the answers that are there stay. Raises UserError without a terminal, or for any other reply."""
+    what = ", ".join(str(job.output) for job in there)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UserError(f"there are answers in {what}", "--resume goes on behind them, --overwrite starts anew")
+    print(f"There are answers in {what}: [r]esume behind them, [o]verwrite? ", end="", file=sys.stderr, flush=True)
+    reply = sys.stdin.readline().strip().lower()
+    if reply not in ("r", "resume", "o", "overwrite"):
+        raise UserError("nothing was asked", f"{what} is as it was")
+    return reply.startswith("r")
