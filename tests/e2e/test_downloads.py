@@ -78,7 +78,7 @@ def test_one_quantization_answers_and_the_files_are_loaded_once(machine: Any, hu
     (machine.folder / "prompts.jsonl").write_text('{"text": "What is the capital of France?"}\n')
     done = machine.run("dynamo-run", "in=batch:prompts.jsonl", "out=mistralrs", "org/M-GGUF:Q4_K_M", seconds=60)
     assert done.code == 0, done.err
-    answer = json.loads((machine.folder / "output.jsonl").read_text())
+    answer = json.loads((machine.folder / "prompts.output.jsonl").read_text())
     assert answer["response"] == "The capital of France is Paris."
     assert hub.begun == ["M-Q4_K_M.gguf"]
     assert complaints(done.err) == []
