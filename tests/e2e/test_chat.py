@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
 
 pytest.importorskip("prompt_toolkit")
 
@@ -93,6 +96,19 @@ def test_a_template_that_names_another_model(machine: Any) -> None:
     (machine.folder / "t.json").write_text('{"model": "other"}')
     done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")
     assert (done.returncode, done.stderr) == (1, "error: no worker here serves other; it serves mine\n")
+
+
+def test_a_model_whose_tokenizer_no_one_can_load(machine: Any) -> None:
+    shutil.copytree(locate("sample"), machine.folder / "bad")
+    file = machine.folder / "bad/tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    file.write_text(json.dumps({**tokenizer, "model": {**tokenizer["model"], "type": "Nonsense"}}))
+    done = piped(machine, "hello", "out=echo_core", "bad")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: model bad cannot be served: .*tokenizer.json cannot be loaded: .*\n", done.stderr)
+    server = machine.start("dynamo-run", "in=http", "out=echo_core", "bad", "--http-port", 0).wait(20)
+    assert server.code == 1
+    assert server.err.count("cannot be loaded") == 1
 
 
 def test_ctrl_c_behind_the_line_of_a_mistake(machine: Any) -> None:
