@@ -92,6 +92,19 @@ def test_one_prompt_from_stdin(machine: Any) -> None:
     assert "belong to in=http" in key.stderr
 
 
+@pytest.mark.parametrize(("reply", "code"), [("r", 0), ("overwrite", 0), ("", 2)])
+def test_a_terminal_is_asked_where_answers_are(machine: Any, reply: str, code: int) -> None:
+    (machine.folder / "p.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    output = machine.folder / "p.output.jsonl"
+    output.write_text('{"text":"a","response":"from before"}\n')
+    batch = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
+    batch.until(r"There are answers in p.output.jsonl: \[r\]esume behind them, \[o\]verwrite\? ")
+    batch.type(f"{reply}\r")
+    assert batch.end() == code
+    responses = [json.loads(line)["response"] for line in output.read_text().splitlines()]
+    assert responses == {"r": ["from before", "b"], "overwrite": ["a", "b"], "": ["from before"]}[reply]
+
+
 def test_a_template_that_names_another_model(machine: Any) -> None:
     (machine.folder / "t.json").write_text('{"model": "other"}')
     done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")
