@@ -47,7 +47,7 @@ examples:
   dynamo-run in=http out=echo_full --model-name my_model
   dynamo-run in=http out=echo_core --model-path sample -v
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
-  dynamo-run in=http out=pystr:my_engine.py --model-name mine -- --size 7
+  dynamo-run in=http out=pystr:my_chat.py --model-name mine -- --size 7
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
   dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5

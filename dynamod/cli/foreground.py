@@ -223,6 +223,10 @@ class _Foreground:
                 self._lines.release(fatal)
                 self._fail(*(f"{', '.join(names)} cannot start: {why}" for why, names in fatal.items()))
                 return
+            if self._asks_itself and (refused := self._models.refused(self._name)):
+                self._lines.release(refused.values())
+                self._fail(*(f"model {name} cannot be served: {why}" for name, why in refused.items()))
+                return
         self._lines.ready()
         if self._request.talk is not None:
             await self._talk(self._request.talk, report.urls[0])
@@ -235,8 +239,13 @@ class _Foreground:
         """All is ready, and the models of the graph's own workers are served by its own ingress, if it has both."""
         if not report.rows or any(row["state"] != "Ready" for row in report.rows):
             return False
+        return not self._asks_itself or self._models.served(self._name)
+
+    @property
+    def _asks_itself(self) -> bool:
+        """Whether the graph has workers and an ingress for them."""
         kinds = {self._request.graph.services[name].component_kind for name in self._components}
-        return not {"processor", "worker"} <= kinds or self._models.served(self._name)
+        return {"processor", "worker"} <= kinds
 
     async def _talk(self, talk: Talk, url: str) -> None:
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 
 from dynamod.message.node import Output
 from dynamod.observe.capture import LineReader, reemit
@@ -49,9 +49,9 @@ class Lines:
         self._ready = True
         self.release()
 
-    def release(self, told: Collection[str] = ()) -> None:
+    def release(self, told: Iterable[str] = ()) -> None:
         """Print the errors that wait, but those that say one of `told`."""
-        errors, self._errors = self._errors, []
+        errors, self._errors, told = self._errors, [], tuple(told)
         for record in errors:
             if not any(text and text in record.getMessage() for text in told):
                 self._emit(record)

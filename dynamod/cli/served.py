@@ -8,9 +8,14 @@ from dynamod.discovery.base import Watcher
 from dynamod.discovery.keys import CARDS, INSTANCES
 from dynamod.discovery.records import decoded
 from dynamod.message.discovery import Instance, ModelCard
-from dynamod.runtime.components.served import SERVED, ServedModel
+from dynamod.runtime.components.served import SERVED, UNSERVED, ServedModel, UnservedModel
 
-KINDS: dict[str, type[Any]] = {SERVED: ServedModel, CARDS: ModelCard, INSTANCES: Instance}
+KINDS: dict[str, type[Any]] = {
+    SERVED: ServedModel,
+    UNSERVED: UnservedModel,
+    CARDS: ModelCard,
+    INSTANCES: Instance,
+}
 """What stands under a prefix of the registry."""
 
 
@@ -27,14 +32,23 @@ class Models:
 
     def served(self, graph: str) -> bool:
         """Whether every model that the graph's own workers publish can be asked for."""
+        own = self._own(graph)
+        return bool(own) and own <= self._served()
+
+    def refused(self, graph: str) -> dict[str, str]:
+        """The graph's own models that no ingress process can serve, and why one of them cannot."""
+        missing = {name for _, name in self._own(graph) - self._served()}
+        found = {one.model: one.why for one in self._found[UNSERVED].values()}
+        return {name: found[name] for name in missing & found.keys()}
+
+    def _own(self, graph: str) -> set[tuple[str, str]]:
         instances = self._found[INSTANCES]
-        own = {
+        return {
             (kind, card.name)
             for place, card in self._found[CARDS].items()
             for kind in card.types
             if place in instances and instances[place].process.startswith(f"{graph}/")
         }
-        return bool(own) and own <= self._served()
 
     def _served(self) -> set[tuple[str, str]]:
         return {(served.type, served.model) for served in self._found[SERVED].values()}

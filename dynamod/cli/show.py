@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .tables import duration, table
@@ -11,36 +11,35 @@ from .tables import duration, table
 
 def show(command: str, value: Any, output: str) -> None:
     """Print an answer as `text` or `json`."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if output == "json":
         print(json.dumps(value, indent=2))
     elif command in _FORMS:
-        print(_FORMS[command](value))
-    elif command == "ps":
-        print(processes(value, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        print(_FORMS[command](value, width))
     elif isinstance(value, list):  # the processes of what has changed
-        print(processes(value) if value else "no process is left")
+        print(processes(value, width) if value else "no process is left")
     else:
         print(", ".join(f"{key} {text}" for key, text in value.items()))
 
 
-def decision(record: dict[str, Any]) -> str:
-    """One routing decision: a table of candidates, the weight of each term in its head, and what decided."""
-    weights = record["weights"]
-    head = ["WORKER", "OVERLAP", "REQUESTS"]
-    if weights:
-        head += [f"{name.upper()} x{weight:g}" for name, weight in weights.items()] + ["TOTAL"]
-    rows = []
-    for one in sorted(record["candidates"], key=lambda one: one["total"]):
-        mark = "*" if one["instance"] == record["chosen"] else ""
-        cells = [f"{one['process'] or format(one['instance'], 'x')}{mark}", str(one["overlap"]), str(one["requests"])]
-        if weights:
-            cells += [f"{one['terms'][name]:.2f}" for name in weights] + [f"{one['total']:.2f}"]
-        rows.append(cells)
+def decision(record: dict[str, Any], width: int | None = None) -> str:
+    """One routing decision: a table of candidates, the weight of each term in its head, and what decided.
+
+    A table that is wider than `width` does without the terms that are 0 for all, then without the weights.
+    """
+    weights: dict[str, float] = record["weights"]
+    used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
+    forms = [
+        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items()},
+        {name: f"{name.upper()} x{weights[name]:g}" for name in used},
+        {name: name.upper() for name in used},
+    ]
+    tables = [_candidates(record, form) for form in forms]
     blocks = record["tokens"] // record["block_size"]
     lines = [
         f"request {record['request']} for {record['model']}: {record['tokens']} tokens, {blocks} full blocks of "
         f"{record['block_size']}; mode {record['mode']}",
-        table(head, rows),
+        next((text for text in tables if _fits(text, width)), tables[-1]),
         *([f"and {record['left_out']:,} more"] if record.get("left_out") else []),
         f"* chosen: {record['rule']}; {record['regret']} blocks of locality given away",
     ]
@@ -53,6 +52,22 @@ def decision(record: dict[str, Any]) -> str:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
     return "\n".join(lines)
+
+
+def _candidates(record: dict[str, Any], terms: Mapping[str, str]) -> str:
+    """`terms`: those that are shown, with their heads."""
+    total = bool(record["weights"])
+    rows = []
+    for one in sorted(record["candidates"], key=lambda one: one["total"]):
+        mark = "*" if one["instance"] == record["chosen"] else ""
+        cells = [f"{one['process'] or format(one['instance'], 'x')}{mark}", str(one["overlap"]), str(one["requests"])]
+        cells += [f"{one['terms'][name]:.2f}" for name in terms]
+        rows.append([*cells, *([f"{one['total']:.2f}"] if total else [])])
+    return table(["WORKER", "OVERLAP", "REQUESTS", *terms.values(), *(["TOTAL"] if total else [])], rows)
+
+
+def _fits(text: str, width: int | None) -> bool:
+    return width is None or text.index("\n") <= width
 
 
 def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
@@ -86,7 +101,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         columns |= change
         kept = {title: cells for title, cells in columns.items() if cells}
         text = table(list(kept), list(zip(*kept.values(), strict=True)))
-        if width is None or text.index("\n") <= width:
+        if _fits(text, width):
             break
     return text
 
@@ -142,8 +157,10 @@ def actors(entries: list[dict[str, Any]]) -> str:
     return "\n".join(blocks)
 
 
-_FORMS: dict[str, Callable[[Any], str]] = {
-    "status": status,
-    "explain": lambda records: "\n\n".join(map(decision, records)),
-    "inspect": actors,
+_FORMS: dict[str, Callable[[Any, int | None], str]] = {
+    "ps": processes,
+    "status": lambda value, _width: status(value),
+    "explain": lambda records, width: "\n\n".join(decision(record, width) for record in records),
+    "inspect": lambda entries, _width: actors(entries),
 }
+"""How the answer of a command looks at a width; None: nobody knows how wide."""

@@ -1,20 +1,25 @@
 """Which accelerator belongs to which replica: given once, kept over restarts, given back when the replica goes."""
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dynamod.message.errors import UserError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+_DEVICE = re.compile(r"-?\d+|(GPU|MIG)-[\w/-]+")
 
 
 def devices(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The devices this daemon may hand out: those it may see itself, else all the driver shows."""
+    """The devices this daemon may hand out: those it may see itself, else all the driver shows. Raises UserError."""
     for name in ("DYNAMOD_GPUS", VARIABLE):
         text = environ.get(name)
         if text is not None:
-            return [part.strip() for part in text.split(",") if part.strip() and part.strip() != "-1"]
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            if name != VARIABLE and not all(map(_DEVICE.fullmatch, parts)):
+                raise UserError(f"{name} is {text!r}", "give numbers or UUIDs of devices, like 0,1; empty for none")
+            return [part for part in parts if part != "-1"]
     folder = Path("/proc/driver/nvidia/gpus")
     return [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
 

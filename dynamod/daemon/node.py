@@ -269,6 +269,8 @@ class Node(Actor):
 
     def session_closed(self, session: Session) -> None:
         """A command has ended, or lost its connection."""
+        if self.stopped.is_set():
+            return  # all graphs end, with the node
         self.context.task(self._session_closed(session), "end of a session")
 
     async def _session_closed(self, session: Session) -> None:

@@ -104,9 +104,10 @@ class ProcessorBackend:
 class Processor(Actor):
     """Knows the models of the registry, loads their tokenizers, and starts requests.
 
-    `announce(name, card)` is called when a model can be asked for here, and with None when no longer. `node()`: the
-    name of this node; models of workers on other nodes are fetched when they are not found here. `decisions`: requests
-    of which the routing decisions are kept.
+    `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
+    why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
+    models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
+    routing decisions are kept.
     """
 
     def __init__(
@@ -119,13 +120,14 @@ class Processor(Actor):
         migration_limit: int | None = None,
         migration_max_seq_len: int | None = None,
         announce: Announce = lambda _name, _card: None,
+        refused: Callable[[str, str], None] = lambda _name, _why: None,
         node: Callable[[], str] = lambda: "",
         decisions: int = 1000,
     ) -> None:
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
         self._limits, self._migration_limit, self._longest_move = limits, migration_limit, migration_max_seq_len
-        self._announce = announce
+        self._announce, self._refused = announce, refused
         self._node = node
         self._files: ModelFiles | None = None
         self._loading: dict[str, ModelCard] = {}
@@ -208,6 +210,7 @@ class Processor(Actor):
         self._loading.pop(name, None)
         self._unloaded.pop(name, None)
         if card is None:
+            self._refused(name, "")
             self._models.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
@@ -236,6 +239,8 @@ class Processor(Actor):
                 if wanted() and self._unloaded.get(name) != why:  # the same failure is logged once
                     self._unloaded[name] = why
                     log.error("cannot serve model %s: %s", name, why, exc_info=not expected)
+                    if expected:
+                        self._refused(name, why)
             await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
             if not wanted():
                 return
@@ -265,6 +270,7 @@ class Processor(Actor):
         self._models[name] = model
         self.cards[name] = card
         self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
+        self._refused(name, "")
         self._announce(name, card)
 
     # Requests.

@@ -10,7 +10,7 @@ from dynamod.message.discovery import Instance
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 
-def shown(workers: int) -> str:
+def shown(workers: int, width: int | None = None) -> str:
     router = Router("m", 16, RouterSettings("kv", busy_prefill=0), random.Random(0), lambda: 1.0, lambda: 1.5e9)
     live = tuple(Instance("n", "c", "e", number, {}) for number in range(workers))
     for number in range(20):
@@ -19,7 +19,7 @@ def shown(workers: int) -> str:
     record = msgspec.to_builtins(made)
     for one in record["candidates"]:
         one["process"] = f"worker.{one['instance']}"
-    return decision({**record, "overlap": 0, "regret": 0})
+    return decision({**record, "overlap": 0, "regret": 0}, width)
 
 
 def row(component: str, process: str, session: str = "", error: str = "") -> dict[str, Any]:
@@ -53,6 +53,15 @@ def test_a_decision_among_thousands_shows_the_best_and_counts_the_others() -> No
     assert sum("worker." in line for line in lines) == 16
     assert "left out: 0, busy: 9 prompt tokens to compute" in lines
     assert lines[-1] == "left out: 4 more"
+
+
+def test_a_decision_fits_a_narrow_terminal() -> None:
+    whole = shown(24).split("\n")
+    assert "EVICTED x0.1" in whole[2]
+    lines = shown(24, 90).split("\n")
+    assert max(len(line) for line in lines if line.startswith(("+", "|"))) <= 90
+    assert ("PREFILL" in lines[2], "EVICTED" in lines[2], "TOTAL" in lines[2]) == (True, False, True)
+    assert [line.split("|")[1] for line in lines[4:8]] == [line.split("|")[1] for line in whole[4:8]]
 
 
 def test_a_decision_among_few_shows_all() -> None:

@@ -13,6 +13,7 @@ from dynamod.message.errors import UserError
     [
         ({"DYNAMOD_GPUS": "3,5"}, ["3", "5"]),
         ({"DYNAMOD_GPUS": " 3 , 5,"}, ["3", "5"]),
+        ({"DYNAMOD_GPUS": "GPU-8a, MIG-1/2"}, ["GPU-8a", "MIG-1/2"]),
         ({"DYNAMOD_GPUS": "", "CUDA_VISIBLE_DEVICES": "1"}, []),
         ({"DYNAMOD_GPUS": "2", "CUDA_VISIBLE_DEVICES": "1"}, ["2"]),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8a,MIG-1"}, ["GPU-8a", "MIG-1"]),
@@ -21,6 +22,13 @@ from dynamod.message.errors import UserError
 )
 def test_devices_from_the_environment(environ: dict[str, str], expected: list[str]) -> None:
     assert devices(environ) == expected
+
+
+@pytest.mark.parametrize("text", ["a,b", "0;1", "1,x", "GPU"])
+def test_devices_that_cannot_be(text: str) -> None:
+    with pytest.raises(UserError, match="DYNAMOD_GPUS is") as raised:
+        devices({"DYNAMOD_GPUS": text})
+    assert "like 0,1" in raised.value.line()
 
 
 def test_too_few_say_how_many_are_free() -> None:

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import time
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
 
 pytest.importorskip("prompt_toolkit")
 
@@ -89,10 +92,36 @@ def test_one_prompt_from_stdin(machine: Any) -> None:
     assert "belong to in=http" in key.stderr
 
 
+@pytest.mark.parametrize(("reply", "code"), [("r", 0), ("overwrite", 0), ("", 2)])
+def test_a_terminal_is_asked_where_answers_are(machine: Any, reply: str, code: int) -> None:
+    (machine.folder / "p.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    output = machine.folder / "p.output.jsonl"
+    output.write_text('{"text":"a","response":"from before"}\n')
+    batch = Terminal(machine, "in=batch:p.jsonl", "out=echo_full")
+    batch.until(r"There are answers in p.output.jsonl: \[r\]esume behind them, \[o\]verwrite\? ")
+    batch.type(f"{reply}\r")
+    assert batch.end() == code
+    responses = [json.loads(line)["response"] for line in output.read_text().splitlines()]
+    assert responses == {"r": ["from before", "b"], "overwrite": ["a", "b"], "": ["from before"]}[reply]
+
+
 def test_a_template_that_names_another_model(machine: Any) -> None:
     (machine.folder / "t.json").write_text('{"model": "other"}')
     done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")
     assert (done.returncode, done.stderr) == (1, "error: no worker here serves other; it serves mine\n")
+
+
+def test_a_model_whose_tokenizer_no_one_can_load(machine: Any) -> None:
+    shutil.copytree(locate("sample"), machine.folder / "bad")
+    file = machine.folder / "bad/tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    file.write_text(json.dumps({**tokenizer, "model": {**tokenizer["model"], "type": "Nonsense"}}))
+    done = piped(machine, "hello", "out=echo_core", "bad")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: model bad cannot be served: .*tokenizer.json cannot be loaded: .*\n", done.stderr)
+    server = machine.start("dynamo-run", "in=http", "out=echo_core", "bad", "--http-port", 0).wait(20)
+    assert server.code == 1
+    assert server.err.count("cannot be loaded") == 1
 
 
 def test_ctrl_c_behind_the_line_of_a_mistake(machine: Any) -> None:

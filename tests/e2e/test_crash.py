@@ -236,6 +236,21 @@ def test_open_answers_finish_when_the_command_is_ended(machine: Any) -> None:
 
 
 @together
+def test_one_engine_ends_with_the_grace_that_its_command_was_given(machine: Any) -> None:
+    words = ("in=http", "out=echo_core", "sample", "--http-port", 0, "--timeout", 30)
+    command = machine.start("dynamo-run", *words, DYN_TOKEN_ECHO_DELAY_MS="40")
+    text = " ".join(f"word{n}" for n in range(40))
+    stream = machine.stream(command.ready(), text)
+    began = time.monotonic()
+    command.send(signal.SIGTERM)
+    stream.read()
+    assert (stream.error, stream.finish) == (None, "stop")
+    assert text in stream.text
+    assert 2.5 < time.monotonic() - began < 30, "longer than the usual 2 s"
+    command.gone(5)
+
+
+@together
 def test_stop_gives_open_answers_the_time_that_it_is_told(machine: Any) -> None:
     command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="40")
     url = command.ready()

@@ -172,6 +172,7 @@ def test_commands_reach_all_sessions(machine: Any) -> None:
     for command in (front, worker):
         result = command.wait(10)
         assert (result.code, result.err.count("the daemon of this machine was stopped")) == (0, 1)
+        assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("how", ["stop", "SIGTERM to the daemon", "SIGINT"])
@@ -232,6 +233,7 @@ def test_terminals_with_the_same_words_have_names_of_their_own(machine: Any) -> 
     assert machine.run("dynamo", "stop", "run-echo_core-3").code == 0
     machine.until(lambda: len(machine.ps("Worker")) == 2)
     machine.until(lambda: sum(worker.code == 0 for worker in workers) == 1, what="its command ends with it")
+    assert sum("graph run-echo_core-3 was stopped" in worker.err for worker in workers) == 1, "and says why"
 
     # a name that was chosen is not changed, here or there
     chosen = machine.agg("--name", "run-frontend")

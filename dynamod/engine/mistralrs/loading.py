@@ -44,6 +44,7 @@ _HINTS = (
         "Unsupported Hugging Face",
         "mistralrs does not know this architecture; the engine's argument arch names one it should take",
     ),
+    ("Expected file with extension", "the folder has no weights; download them"),
     ("invalid GGUF magic", "this is no GGUF file; download it again"),
     ("was not found in local model directory", "give the folder of the original model with --model-config"),
 )

@@ -19,7 +19,7 @@ from dynamod.preprocess.card import read_card
 from dynamod.preprocess.reference import model_name
 from dynamod.runtime.context import ComponentContext
 
-from .served import SERVED, ServedModel
+from .served import SERVED, UNSERVED, ServedModel, UnservedModel
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -46,6 +46,7 @@ class ProcessorComponent(Processor):
             migration_limit=settings.migration_limit,
             migration_max_seq_len=settings.migration_max_seq_len,
             announce=self._announced,
+            refused=self._refuses,
             node=lambda: ctx.process_context.registry.node,
         )
 
@@ -101,3 +102,11 @@ class ProcessorComponent(Processor):
             elif kind in card.types:
                 served = ServedModel(kind, name, self._ctx.namespace, self._ctx.component, endpoint)
                 registry.put(key, msgspec.json.encode(served))
+
+    def _refuses(self, name: str, why: str) -> None:
+        registry = self._ctx.process_context.registry
+        key = f"{UNSERVED}{name}/{registry.lease:x}"
+        if why:
+            registry.put(key, msgspec.json.encode(UnservedModel(name, why)))
+        else:
+            registry.delete(key)
