@@ -110,7 +110,7 @@ def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
 
 _SHARED: dict[str, Any] = {
     "Event": {
-        "description": "One server-sent event: `data` is a chunk as JSON, or [DONE]; `event`: error or annotation",
+        "description": "One server-sent event: `data` is a chunk as JSON, or [DONE]; `event`: error",
         "type": "object",
         "properties": {"data": _TEXT, "event": _TEXT},
     },
