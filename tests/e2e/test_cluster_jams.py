@@ -160,8 +160,9 @@ class Unread:
         self._sock.settimeout(20)
         self._sock.connect(("127.0.0.1", int(url.rpartition(":")[2])))
         data = json.dumps(body).encode()
-        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
-        self._sock.sendall(f"{head}{len(data)}\r\n\r\n".encode() + data)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._sock.sendall(head.encode() + data)
 
     def read(self) -> tuple[list[str], int, bool]:
         """Now read all: texts by choice, the number of events with text, and whether it ended as it should."""
