@@ -11,7 +11,7 @@ from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import bench, complete, doctor, infra, reload, serve, sim
+from . import bench, complete, doctor, infra, models, reload, serve, sim
 from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
@@ -85,8 +85,8 @@ app.command(
 
 @app.command(epilog=examples("dynamo status", "dynamo status --output json"))
 def status(socket: Socket = None, output: Output = Form.TEXT) -> None:
-    """Show the daemon and its graphs."""
-    _ask("status", socket, output)
+    """Show the daemon, its graphs and its problems. Exit code 0: no problem, 1: a problem, 3: no daemon runs."""
+    raise typer.Exit(1 if _ask("status", socket, output)["problems"] else 0)
 
 
 @app.command(epilog=examples("dynamo ps", "dynamo ps --output json"))
@@ -200,6 +200,10 @@ def stop(
 
 
 app.command(epilog=examples("dynamo doctor", "dynamo doctor --port 9000 --output json"))(doctor.doctor)
+app.command(epilog=examples("dynamo pull Qwen/Qwen3-0.6B", "dynamo pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"))(
+    models.pull
+)
+app.command(epilog=examples("dynamo models", "dynamo models --output json"))(models.models)
 app.command(epilog=examples("dynamo sim --seeds 1000", "dynamo sim --seed 7 --events", "dynamo sim --scale"))(sim.sim)
 
 
@@ -250,10 +254,12 @@ def env(output: Output = Form.TEXT) -> None:
 
 def _ask(
     command: str, socket: str | None, output: Form, path: str = "", *, change: bool = False, **arguments: Any
-) -> None:
-    """Print what the daemon answers; `path`: where, if not at the command's own."""
+) -> Any:
+    """Print what the daemon answers, and return it; `path`: where, if not at the command's own."""
     from .client import Control
     from .show import show
 
     control = Control(socket)
-    show(command, (control.post if change else control.get)(path or command, **arguments), output)
+    answer = (control.post if change else control.get)(path or command, **arguments)
+    show(command, answer, output)
+    return answer

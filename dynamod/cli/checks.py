@@ -7,15 +7,15 @@ import resource
 import stat
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from dynamod import __version__
 from dynamod.actor import Actor, System
-from dynamod.daemon.cluster import Cluster, cluster_of
+from dynamod.daemon.cluster import cluster_of
 from dynamod.discovery.etcd.settings import Endpoint, EtcdSettings
 from dynamod.discovery.keys import CARDS, INSTANCES, SHARED
 from dynamod.discovery.records import decoded
@@ -28,6 +28,7 @@ from dynamod.transport.channel import Channel
 from dynamod.transport.nats.settings import NatsSettings
 
 from .brokers import port_problem
+from .client import Control
 
 T = TypeVar("T")
 State = Literal["ok", "warn", "fail"]
@@ -63,16 +64,55 @@ async def examine(explicit: str | None, ports: Sequence[int], environ: Mapping[s
     yield daemon(known)
     for port in ports:
         yield free(port, known is not None)
+    if known is None:
+        async for finding in cluster_here(environ):
+            yield finding
+        return
     try:
-        cluster = cluster_of(environ)
+        status = await asyncio.to_thread(Control(explicit).get, "status")
+    except UserError as error:
+        yield Finding("daemon", "fail", error.line(), "see dynamo logs, or restart the daemon")
+    else:
+        for problem in status["problems"]:
+            yield Finding("health", "fail", problem["found"], problem["mend"])
+        async for finding in cluster_of_daemon(known, status["cluster"], environ):
+            yield finding
+    async for finding in workers(known):
+        yield finding
+
+
+async def cluster_here(environ: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """The servers that a daemon would join if it was started here and now."""
+    try:
+        cluster = await asyncio.to_thread(cluster_of, environ)
     except UserError as error:
         yield Finding("cluster", "fail", str(error), error.hint or "correct the variable")
-    else:
-        async for finding in brokers(cluster):
+        return
+    if cluster.etcd is None and not cluster.nats:
+        yield Finding("cluster", "ok", "this node is alone (no ETCD_ENDPOINTS, no NATS_SERVER, none found here)")
+    if cluster.etcd is not None:
+        for finding in together([await _etcd(endpoint, cluster.etcd) for endpoint in cluster.etcd.endpoints]):
             yield finding
-    if known is not None:
-        async for finding in workers(known):
-            yield finding
+    async for finding in nats_servers(cluster.nats):
+        yield finding
+    if cluster.etcd is not None and not cluster.nats:
+        found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
+        yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
+
+
+async def cluster_of_daemon(
+    known: Known, facts: Mapping[str, Any] | None, environ: Mapping[str, str]
+) -> AsyncIterator[Finding]:
+    """The servers that the daemon has joined. Its credentials for etcd are not known here, those for NATS are."""
+    if facts is None:
+        named = environ.get("ETCD_ENDPOINTS") or environ.get("NATS_SERVER")
+        found = f"the daemon runs alone{f', though the environment here names {named}' if named else ''}"
+        yield Finding("cluster", "warn" if named else "ok", found, "restart the daemon" if named else "")
+        return
+    if facts["connected"]:  # what it has lost is among its problems
+        yield Finding("etcd", "ok", f"the daemon is connected to etcd at {facts['etcd']}")
+    async for finding in nats_servers(known.daemon.cluster):
+        yield finding
 
 
 def limits() -> Finding:
@@ -117,20 +157,10 @@ def daemon(known: Known | None) -> Finding:
     return Finding("daemon", "ok", text)
 
 
-async def brokers(cluster: Cluster) -> AsyncIterator[Finding]:
-    """The etcd and NATS servers that a node would join."""
-    if cluster.etcd is None and not cluster.nats:
-        yield Finding("cluster", "ok", "this node is alone (no ETCD_ENDPOINTS, no NATS_SERVER, none found here)")
-        return
-    if cluster.etcd is not None:
-        for finding in together([await _etcd(endpoint, cluster.etcd) for endpoint in cluster.etcd.endpoints]):
-            yield finding
-    settings = NatsSettings.from_environment(cluster.nats)
-    if settings is None:
-        found = "NATS_SERVER is not set and ETCD_ENDPOINTS is: workers of other nodes are seen, not reached"
-        yield Finding("nats", "warn", found, "set NATS_SERVER to the server of the other nodes")
-        return
-    for finding in together([await _nats(server, settings) for server in settings.servers]):
+async def nats_servers(variables: Mapping[str, str]) -> AsyncIterator[Finding]:
+    """The NATS servers that variables name; none without NATS_SERVER."""
+    settings = NatsSettings.from_environment(variables)
+    for finding in together([await _nats(server, settings) for server in settings.servers]) if settings else ():
         yield finding
 
 
@@ -190,7 +220,7 @@ async def _nats(server: str, settings: NatsSettings) -> Finding:
 
     client = nats_client.new_client()
     try:
-        options = nats_client.options(replace(settings, servers=(server,)), client, "doctor")
+        options = nats_client.options(settings, client, "doctor", [server])
         async with asyncio.timeout(5.0):
             try:
                 once = {"allow_reconnect": False, "max_reconnect_attempts": 1, "error_cb": hear}

@@ -83,6 +83,16 @@ def configs(incomplete: str) -> list[str]:
     return sorted(word for word in found if word.startswith(incomplete))
 
 
+def models(incomplete: str) -> list[str]:
+    """Models that are here."""
+    from .models import known
+
+    try:
+        return [model.name for model in known() if model.name.startswith(incomplete)]
+    except (OSError, ValueError):  # a cache that cannot be read
+        return []
+
+
 def _rows(key: str) -> list[str]:
     from .client import Control
 

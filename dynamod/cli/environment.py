@@ -8,6 +8,7 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.engine.names import ENGINES
+from dynamod.message.hints import extra_hint
 from dynamod.runtime.paths import socket_candidates
 
 
@@ -30,7 +31,7 @@ def facts() -> dict[str, Any]:
 def text(found: dict[str, Any]) -> str:
     """The facts, a line each."""
     engines = [
-        f"engine {name}: {version or f'not installed (install dynamod[{ENGINES[name].extra}])'}"
+        f"engine {name}: {version or f'not installed ({extra_hint(ENGINES[name].extra)})'}"
         for name, version in found["engines"].items()
     ]
     return "\n".join(

@@ -28,12 +28,13 @@ Runs one engine. Words and flags may come in any order.
                                 FILE's name with .output.jsonl beside it, in the same order
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
-  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT})
+  out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT},
+                                for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
-  model                         folder, GGUF file, Hugging Face repository, or `sample`
+  model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`
 
 flags:
 """

@@ -20,6 +20,7 @@ from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
+from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
 
@@ -100,6 +101,7 @@ class _Foreground:
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
+        self._progress = ProgressLine()
         self._signals = 0
         self._code = 0
 
@@ -165,6 +167,7 @@ class _Foreground:
             self._fail(f"the daemon of this machine has ended ({why}), and {self._name} with it")
 
     def _fail(self, *problems: str) -> None:
+        self._progress.end()
         for problem in problems:
             print(f"error: {problem}", file=sys.stderr)
         self._leave(1)
@@ -182,8 +185,11 @@ class _Foreground:
                     self._welcome.set_exception(DaemonGone(error) if held else UserError(error, hint))
             case Report():
                 self._report = message
+                if not self._stop.is_set():
+                    self._progress.show(next((row["detail"] for row in message.rows if row["detail"]), ""))
                 self._changed.set()
             case Ended(why):
+                self._progress.end()
                 print(why, file=sys.stderr, flush=True)
                 self._leave(0 if self._request.talk is None else 1)
             case Output():
@@ -279,6 +285,7 @@ class _Foreground:
         if signal_name == "SIGINT" and not self._signals and self._interrupts.interrupt():
             return
         self._signals += 1
+        self._progress.end("interrupted")
         if self._signals > 1:
             log.warning("%s again: ending at once", signal_name)
             os._exit(130)  # the connection closes, and the daemon ends the graph

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
@@ -57,17 +56,11 @@ def _check_worker(spec: ServiceSpec) -> None:
     if not model:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
-    from dynamod.preprocess.locate import locate, may_be_repository
-
-    def here(name: str) -> Path | None:
-        """The path of a model, None for one that the worker asks Hugging Face for."""
-        if not Path(name).expanduser().exists() and may_be_repository(name):
-            return None
-        return locate(name, download=False)
+    from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
 
     try:
-        path, config = here(model), here(settings.model_config) if settings.model_config else None
+        path, config = local(model), local(settings.model_config) if settings.model_config else None
+        if path is not None and (config is not None or not settings.model_config):
+            check_files(path, config, settings.context_length)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None
-    if path is not None and (config is not None or not settings.model_config):
-        check_files(path, config, settings.context_length)

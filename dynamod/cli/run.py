@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
-from dynamod.engine.names import DEFAULT, ENGINES, canonical, file_of
+from dynamod.engine.names import ENGINES, canonical, default, file_of
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
@@ -69,7 +69,8 @@ def run(argv: Sequence[str]) -> int:
 
         print(dry_run_text(graph))
         return 0
-    return _serve(graph, f"dynamo-run in={arguments.input} out={arguments.output or DEFAULT}", arguments.flags, make)
+    title = f"dynamo-run in={arguments.input} out={arguments.output or default(arguments.model)}"
+    return _serve(graph, title, arguments.flags, make)
 
 
 def run_frontend(argv: Sequence[str]) -> int:
@@ -157,7 +158,7 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
 def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     """One worker at an address."""
     flags = arguments.flags
-    engine, file = canonical(arguments.output or DEFAULT), file_of(arguments.output)
+    engine, file = canonical(arguments.output or default(arguments.model)), file_of(arguments.output)
     if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")

@@ -80,7 +80,7 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         "GRAPH": [row["graph"] for row in rows],
         "COMPONENT": [row["component"] for row in rows],
         "PROCESS": _beside(rows, sessions),
-        "STATE": [row["state"] for row in rows],
+        "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
         "PID": [str(row["pid"] or "-") for row in rows],
         "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
         "RESTARTS": [str(row["restarts"]) for row in rows],
@@ -121,8 +121,6 @@ def status(value: dict[str, Any]) -> str:
     if (cluster := value.get("cluster")) is not None:
         etcd = f"etcd {cluster['etcd']}" if cluster["etcd"] else "no etcd"
         state = "" if cluster["connected"] or not cluster["etcd"] else f" (not there: {cluster['error']})"
-        if cluster.get("namesakes"):
-            lines.append("  another machine has the name of this node: set DYNAMOD_NODE")
         lines.append(f"  cluster: {etcd}{state}, {'NATS ' + cluster['nats'] if cluster['nats'] else 'no NATS'}")
     for graph in value["graphs"]:
         where = " ".join(graph.get("urls", ()))
@@ -131,6 +129,8 @@ def status(value: dict[str, Any]) -> str:
         lines.append(" ".join(filter(None, [f"  {graph['name']}: {state}", where, who])))
     if not value["graphs"]:
         lines.append("  no graphs; start one with dynamo serve --detach")
+    for problem in value["problems"]:
+        lines += [f"  problem: {problem['found']}", f"           {problem['mend']}"]
     return "\n".join(lines)
 
 

@@ -25,6 +25,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import exposition, load, merged
 
+from . import problems
 from .vitals import vitals
 
 if TYPE_CHECKING:
@@ -66,10 +67,18 @@ class Commands:
 
     # Reading.
 
-    def status(self, _arguments: Arguments) -> dict[str, Any]:
-        """The daemon and its graphs."""
+    async def status(self, _arguments: Arguments) -> dict[str, Any]:
+        """The daemon, its graphs, and its problems (problems.Problem)."""
         node = self._node
-        rows = self._rows()
+        responsive = [process for process in self._processes() if process.answers]  # others would keep us waiting
+        answers = await self._asked(responsive, "statistics", GLANCE)
+        rows, cluster = self._rows(), node.cluster_facts()
+        found = chain(
+            problems.of_rows(rows),
+            problems.of_models({process.name: answer for process, answer in answers.items()}),
+            problems.of_logs(node.log_store),
+            problems.of_cluster(cluster),
+        )
         graphs: list[dict[str, Any]] = [_status(runner) for runner in node.graphs.values()]
         graphs += [{"name": name, "ready": False, "error": kept.why} for name, kept in node.failed.items()]
         for name, file in node.files.items():
@@ -83,7 +92,8 @@ class Commands:
             "ephemeral": node.ephemeral,
             "socket": str(node.socket),
             "uptime": time.monotonic() - node.born,
-            "cluster": node.cluster_facts(),
+            "cluster": cluster,
+            "problems": [msgspec.to_builtins(problem) for problem in found],
             "graphs": graphs,
             "components": len(rows),
             "ready": bool(rows) and all(row["state"] == "Ready" for row in rows),
@@ -94,7 +104,7 @@ class Commands:
         """One row per component and replica."""
         return self._rows()
 
-    def logs(self, arguments: Arguments) -> dict[str, Any]:
+    async def logs(self, arguments: Arguments) -> dict[str, Any]:
         """Log lines: the last `lines`, or those after the mark `after`; `next` is the mark to go on from."""
         node = self._node
         component = str(arguments.get("component") or "")
@@ -103,14 +113,15 @@ class Commands:
             raise UserError(f"after is {after!r}", "give `next` of the answer before")
         count = _whole(arguments, "lines", 100)
         hosting = {row["process"] for row in self._rows() if component == row["graph"] or _means(row, component)}
-        found = [name for name in node.log_store.components() if name in hosting or _is_of(name, component)]
+        stored = await asyncio.to_thread(node.log_store.components)
+        found = [name for name in stored if name in hosting or _is_of(name, component)]
         if not found and not hosting and component:
             raise UnknownName(f"no component '{component}'", _known(self._names()))
         mark = {"here": node.recent.number}
         if "here" in after:
             result = node.recent.after(int(after["here"]), set(found) if component else None)
         else:
-            result = node.log_store.tail(found, count)
+            result = await asyncio.to_thread(node.log_store.tail, found, count)
         return {"lines": result, "next": mark}
 
     async def inspect(self, arguments: Arguments) -> list[dict[str, Any]]:

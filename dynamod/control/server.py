@@ -36,7 +36,12 @@ class Control:
         self._runner: web.AppRunner | None = None
 
     async def start(self, listener: socket.socket) -> None:
-        """Serve the commands."""
+        """Serve the commands, on a further listener when called again."""
+        if self._runner is None:
+            self._runner = await self._routes()
+        await web.SockSite(self._runner, listener).start()
+
+    async def _routes(self) -> web.AppRunner:
         app = web.Application(middlewares=[_errors])
         for name in ("", "/{name:.+}"):
             app.router.add_get(f"/v1/{{command:{'|'.join(READING)}}}{name}", self._read)
@@ -44,9 +49,9 @@ class Control:
         app.router.add_get("/v1/metrics", self._metrics)
         app.router.add_get("/v1/requests/{request}/decision", self._explain)
         app.router.add_get("/v1", self._index)
-        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listener).start()
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.5)
+        await runner.setup()
+        return runner
 
     async def stop(self) -> None:
         """End open answers and close the listener."""

@@ -5,7 +5,9 @@ in a terminal are never asked anything. So it is imported for the first client, 
 """
 
 import asyncio
+import contextlib
 import importlib
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -13,12 +15,14 @@ from typing import TYPE_CHECKING
 from dynamod.actor import Actor, Reason, handle
 from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
-from dynamod.transport.unix import remove_stale
+from dynamod.transport.unix import LOOK, remove_stale
 
 if TYPE_CHECKING:
     from dynamod.daemon.node import Node
 
     from .server import Control
+
+log = logging.getLogger("dynamod.daemon")
 
 
 class ControlSocket(Actor):
@@ -30,7 +34,12 @@ class ControlSocket(Actor):
         self._control: Control | None = None
 
     async def started(self) -> None:
-        """Bind the socket. We hold the node's lock, so a socket in the way is a dead daemon's."""
+        """Bind the socket, and bind it again when somebody has removed it."""
+        self._bind()
+        self.context.task(self._keep(), "keep")
+
+    def _bind(self) -> None:
+        """We hold the node's lock, so a socket in the way is a dead daemon's."""
         path = str(self._node.socket)
         remove_stale(path)
         self._listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -47,6 +56,14 @@ class ControlSocket(Actor):
         listener.setblocking(False)
         self.context.task(self._open(listener), "open")
 
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            if not os.path.lexists(self._node.socket) and self._node.lock.held:
+                with contextlib.suppress(UserError):
+                    self._bind()
+                    log.warning("somebody has removed the control socket %s; it is there again", self._node.socket)
+
     async def _open(self, listener: socket.socket) -> None:
         connected = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -55,10 +72,11 @@ class ControlSocket(Actor):
             await connected.wait()
         finally:
             loop.remove_reader(listener)
-        module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
-        control: Control = module.Control(self._node)
-        self._control = control
-        await control.start(listener)
+        if self._control is None:
+            module = await asyncio.to_thread(importlib.import_module, f"{__package__}.server")
+            control: Control = module.Control(self._node)
+            self._control = control
+        await self._control.start(listener)
 
     @handle
     async def ping(self, message: Ping) -> str:
@@ -71,4 +89,5 @@ class ControlSocket(Actor):
             await self._control.stop()
         if self._listener is not None:
             self._listener.close()
-        remove_stale(str(self._node.socket))
+        if self._node.lock.held:  # else it is another daemon's
+            remove_stale(str(self._node.socket))

@@ -51,6 +51,7 @@ class AttachedGraph:
                 uptime=now - connection.since[component],
                 last_error=connection.why,
                 session=self.session,
+                detail=connection.detail if state == "Starting" else "",
             )
             for component, state in connection.states.items()
         ]

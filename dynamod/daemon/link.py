@@ -33,7 +33,7 @@ from dynamod.message.node import (
 )
 from dynamod.runtime.liveness import Clocks
 from dynamod.transport.channel import Channel
-from dynamod.transport.unix import listen
+from dynamod.transport.unix import Listener
 
 from .heartbeat import HeartbeatMonitor, Heartbeats
 
@@ -189,23 +189,22 @@ class LinkServer(Actor):
         self.registry, self.node, self.changed, self.cluster = registry, node, changed, cluster or {}
         self.monitor = HeartbeatMonitor()
         self.connections: set[Connection] = set()
-        self._path, self._clocks, self._greeted = path, clocks, greeted
+        self._clocks, self._greeted = clocks, greeted
         self._lease = lease or registry.grant()
         self._exited: deque[str] = deque()
-        self._listener: asyncio.Server | None = None
+        self._listener = Listener(str(path), lambda: self._connection(self._clocks, self._greeted).channel)
 
     async def started(self) -> None:
         """Begin to listen. Raises OSError."""
-        self._listener = await listen(str(self._path), lambda: self._connection(self._clocks, self._greeted).channel)
+        await self._listener.start()
+        self.context.task(self._listener.keep(), "socket")
         self.context.task(self.monitor.run(), "heartbeats")
 
     async def stopping(self, reason: Reason) -> None:
         """Close everything."""
-        if self._listener is not None:
-            self._listener.close()
         for connection in list(self.connections):
             connection.channel.close()
-        self._path.unlink(missing_ok=True)
+        await self._listener.close()
 
     @handle
     async def ping(self, message: Ping) -> str:

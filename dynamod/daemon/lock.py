@@ -35,6 +35,23 @@ class NodeLock:
         self._file = file
         return True
 
+    def restore(self) -> None:
+        """Make the lock file again that somebody has removed."""
+        if self._file is not None and not os.path.lexists(lock_path(self.socket)):
+            old, self._file = self._file, None
+            if self.take():
+                os.close(old)
+            else:
+                self._file = old
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds the node; no longer when somebody has replaced the lock file."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(lock_path(self.socket)))
+        except OSError:
+            return False
+
     def holder(self) -> int:
         """Pid of the process that holds the node now, 0 when unknown."""
         try:

@@ -1,6 +1,7 @@
 """The node: everything that the daemon of this machine runs and knows."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import time
@@ -87,7 +88,7 @@ class Node(Actor):
         self.code = 0  # with which the daemon exits
         self._control, self._first = control, first
         self.last_grace: float | None = None  # in place of those of all graphs, at the end
-        self._lock = NodeLock(path)
+        self.lock = NodeLock(path)
         self._etcd: EtcdBridge | None = None
         self._lease = self.registry.grant()  # of what the node itself puts
         self._handlers: list[logging.Handler] = []
@@ -97,9 +98,9 @@ class Node(Actor):
 
     async def started(self) -> None:
         """Take the lock of the node and begin to listen. Raises NodeHeld, UserError."""
-        if not self._lock.take():
+        if not self.lock.take():
             raise NodeHeld(
-                f"the node is held by process {self._lock.holder()} ({self.socket})",
+                f"the node is held by process {self.lock.holder()} ({self.socket})",
                 "stop it, or choose another socket with --socket",
             )
         try:
@@ -147,7 +148,7 @@ class Node(Actor):
         await asyncio.gather(*stops, return_exceptions=True)
         await self.system.root.stop_child("cluster")
         await self.system.root.stop_child("services")
-        self._lock.leave()
+        self.lock.leave()
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
@@ -167,8 +168,12 @@ class Node(Actor):
 
     def part_ended(self, notice: Terminated) -> None:
         """The node, its link or its control socket has failed for good: a new daemon is better than half of one."""
-        if isinstance(notice.reason, Crashed) and not self.stopped.is_set():
-            log.critical("the daemon cannot serve its node any more and ends: %s", notice.reason)
+        if isinstance(notice.reason, Crashed):
+            self._fail(str(notice.reason))
+
+    def _fail(self, why: str) -> None:
+        if not self.stopped.is_set():
+            log.critical("the daemon cannot serve its node any more and ends: %s", why)
             self.code = 1
             self.stop()
 
@@ -305,9 +310,17 @@ class Node(Actor):
             session.report()
 
     async def _report(self) -> None:
-        """Tell sessions what nobody has said: a supervisor that gives a process up says so to nobody."""
+        """Tell sessions what nobody has said: a supervisor that gives a process up says so to nobody.
+
+        What others have removed meanwhile is made again, so that processes can start and be found.
+        """
         while True:
             await asyncio.sleep(REPORT)
+            with contextlib.suppress(OSError, UserError):
+                self.folder.restore()
+                self.lock.restore()
+            if not self.lock.held and (other := self.lock.holder()):
+                self._fail(f"process {other} holds the node now")
             for session in self.sessions:
                 session.report()
 

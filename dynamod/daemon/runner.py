@@ -38,7 +38,10 @@ READY = 600.0
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One component of one process, as `ps` shows it. Times in seconds. `session`: the command that it ends with."""
+    """One component of one process, as `ps` shows it. Times in seconds.
+
+    `session`: the command that it ends with. `detail`: what it does while it starts.
+    """
 
     graph: str
     component: str
@@ -51,6 +54,7 @@ class Row(msgspec.Struct, frozen=True):
     last_error: str = ""
     gpus: list[str] = []
     session: str = ""
+    detail: str = ""
 
 
 def down(graph: str, component: str, why: str) -> Row:
@@ -180,6 +184,7 @@ class GraphRunner:
             last_error=(facts.silent if facts is not None else "") or trouble,
             gpus=list(running.replicas[index]),
             session=self.session,
+            detail=facts.detail if facts is not None and state == "Starting" else "",
         )
 
     def _record(self, child: str) -> ProcessRecord | None:

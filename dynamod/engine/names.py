@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamod.message.errors import UserError
-from dynamod.message.hints import names, near
+from dynamod.message.hints import extra_hint, names, near
 
 if TYPE_CHECKING:
     from .base import Engine
 
 DEFAULT = "mistralrs"
-"""The engine of who names none."""
+"""The engine of who names none, but for GGUF files."""
 
 
 class EngineEntry(NamedTuple):
@@ -20,7 +20,8 @@ class EngineEntry(NamedTuple):
 
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
-    starts. `model`: it needs one. `file`: the engine is a file of the user's, named behind a colon.
+    starts. `model`: it needs one, and `weights`: not only its tokenizer. `file`: the engine is a file of the user's,
+    named behind a colon.
     """
 
     target: str
@@ -28,13 +29,14 @@ class EngineEntry(NamedTuple):
     needs: str = ""
     check: str = ""
     model: bool = True
+    weights: bool = True
     file: bool = False
 
 
 _FILE = "dynamod.engine.python.engine:check"
 
 ENGINES: dict[str, EngineEntry] = {
-    "echo_core": EngineEntry("dynamod.engine.echo:EchoCore"),
+    "echo_core": EngineEntry("dynamod.engine.echo:EchoCore", weights=False),
     "echo_full": EngineEntry("dynamod.engine.echo:EchoFull", model=False),
     "llamacpp": EngineEntry(
         "dynamod.engine.llamacpp.engine:LlamaCpp",
@@ -43,7 +45,9 @@ ENGINES: dict[str, EngineEntry] = {
         check="dynamod.engine.llamacpp.arguments:arguments_of",
     ),
     "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
-    "mocker": EngineEntry("dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of"),
+    "mocker": EngineEntry(
+        "dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of", weights=False
+    ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
 }
@@ -52,6 +56,12 @@ TO_COME = ("vllm", "sglang", "trtllm")
 """Engines of the original that have an extra in pyproject.toml and no code."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
+
+
+def default(model: str) -> str:
+    """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
+    gguf = "gguf" in model.lower() and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None
+    return "llamacpp" if gguf else DEFAULT
 
 
 def canonical(name: str) -> str:
@@ -90,7 +100,7 @@ def require_installed(name: str) -> None:
     entry = ENGINES[_own_name(name)]
     if entry.needs and importlib.util.find_spec(entry.needs) is None:
         problem = f"engine '{name}' needs the package '{entry.needs}'"
-        raise UserError(problem, f"install dynamod[{entry.extra}]", exit_code=3)
+        raise UserError(problem, extra_hint(entry.extra), exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":

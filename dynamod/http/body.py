@@ -1,23 +1,90 @@
-"""Reading a request's body, bounded."""
+"""Reading a request's body, bounded, and the budget for all bodies."""
 
 import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestPayloadError
 
-from dynamod.message.errors import BadRequest, TooLarge
+from dynamod.message.errors import BadRequest, Overloaded, TooLarge
 
-from .errors import TooSlow
+from .errors import TooSlow, UnsupportedMedia
 
 SILENT = 60.0
 """Seconds without a byte of the body."""
+FREE = 65_536
+"""Bytes of a body that count for no budget: small requests are served whatever large ones are on their way."""
+ENCODINGS = ("gzip", "deflate", "identity")
+"""Encodings of bodies that are read."""
+_NOTABLE = 4 * 1024 * 1024
+"""Bytes of a body after which memory is given back to the system."""
+_LATER = 1.0  # seconds until nobody holds the body any more
 
 
-async def read_body(request: web.BaseRequest, limit: int) -> bytes:
-    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow.
+class BodyBudget:
+    """`limit` bytes for all large bodies in work. `freed` is called some time after a notable one has gone."""
+
+    def __init__(self, limit: int, freed: Callable[[], object] = lambda: None) -> None:
+        self.used = 0
+        self._limit = limit
+        self._freed = freed
+        self._timer: asyncio.TimerHandle | None = None
+
+    def share(self) -> "Share":
+        """One request's part, which is given back at the end of its `with`."""
+        return Share(self)
+
+    def take(self, size: int) -> None:
+        """Count more bytes. Raises Overloaded above the limit."""
+        if self.used + size > self._limit:
+            text = "other large requests take all memory that this server has for their bodies"
+            raise Overloaded(text, code="bodies_limit", retry_after=5)
+        self.used += size
+
+    def give(self, size: int) -> None:
+        """Count bytes no more."""
+        self.used -= size
+        if size > _NOTABLE and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATER, self._give_back)
+
+    def _give_back(self) -> None:
+        self._timer = None
+        self._freed()
+
+
+class Share:
+    """The bytes of one body in a budget."""
+
+    __slots__ = ("_budget", "_size")
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget, self._size = budget, 0
+
+    def grow(self, size: int) -> None:
+        """The body has `size` bytes by now. Raises Overloaded when the budget is spent."""
+        if size > FREE:
+            self._budget.take(size - self._size)
+            self._size = size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: object, traceback: TracebackType | None) -> None:
+        if self._size:
+            self._budget.give(self._size)
+
+
+async def read_body(request: web.BaseRequest, limit: int, share: Share | None = None) -> bytes:
+    """The whole body. Raises TooLarge above `limit` bytes (before reading, when the length is announced), TooSlow,
+    UnsupportedMedia, and Overloaded when its share of the budget cannot grow.
 
     Compressed bodies are counted as they unpack. A client that leaves cancels this like everything else.
     """
+    encoding = request.headers.get("Content-Encoding", "identity")
+    if encoding.strip().lower() not in ENCODINGS:
+        raise unsupported_encoding(encoding)
     announced = request.content_length
     if announced is not None and announced > limit:
         raise _too_large(limit)
@@ -27,10 +94,12 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     try:
         async with asyncio.timeout(SILENT) as clock:
             first = await content.readany()
-            if content.at_eof() and len(first) <= limit:
+            if content.at_eof() and len(first) <= min(limit, FREE):
                 return first
             parts, size = [first], len(first)
             while size <= limit:
+                if share is not None:
+                    share.grow(size)
                 clock.reschedule(asyncio.get_running_loop().time() + SILENT)
                 part = await content.readany()
                 if not part:
@@ -42,6 +111,21 @@ async def read_body(request: web.BaseRequest, limit: int) -> bytes:
     except TimeoutError:
         raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
     raise _too_large(limit)
+
+
+def check_json_type(headers: Mapping[str, str]) -> None:
+    """Raise UnsupportedMedia for what is not said to be JSON: a page in a browser may send everything else unasked."""
+    kind = headers.get("Content-Type", "")
+    if kind.partition(";")[0].strip().lower() != "application/json":
+        said = f"not {kind[:100]}" if kind else "but the request does not say what it is"
+        raise UnsupportedMedia(f"the body must be JSON, {said}: send the header `Content-Type: application/json`")
+
+
+def unsupported_encoding(encoding: str) -> UnsupportedMedia:
+    """415 that says which encodings of bodies are read."""
+    known = ", ".join(ENCODINGS)
+    said = f" {encoding[:40]!r}" if encoding else ""
+    return UnsupportedMedia(f"the Content-Encoding{said} is not served; served: {known}", accept=known)
 
 
 def _too_large(limit: int) -> TooLarge:

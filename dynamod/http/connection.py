@@ -11,10 +11,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import ContentEncodingError, LineTooLong
 
-from dynamod.message.errors import BadRequest, Internal
+from dynamod.message.errors import BadRequest, Internal, RequestError
 
-from .errors import error_response
+from .body import unsupported_encoding
+from .context import common_headers, request_id
+from .errors import HeaderTooLarge, UrlTooLong, error_response
 
 log = logging.getLogger("dynamod.frontend")
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -24,6 +27,10 @@ HEADER = 30.0
 """Seconds from a new connection to the end of its first request's header."""
 IDLE = 75.0
 """Seconds between the requests of a connection."""
+URL = 8190
+"""Bytes of a request line."""
+FIELD = 32_768
+"""Bytes of one header field; large tokens for authorization fit."""
 RESERVE = 64
 """Descriptors of the process that clients do not get: workers must be reached, and files read, whoever connects."""
 
@@ -111,10 +118,23 @@ class Connection(web.RequestHandler):
             log.error("request failed below the handler", exc_info=exc)
             response = error_response(Internal("internal error"), 500)
         else:
-            log.info("request status=%d not HTTP: %s", status, type(exc).__name__)
-            response = error_response(BadRequest("this is not a valid HTTP request", code="bad_http"), status)
+            error = _refusal(exc)
+            log.info("request status=%d not HTTP: %s", error.status, type(exc).__name__)
+            response = error_response(error, error.status)
+        response.headers.update(common_headers(request_id(None)))
         response.force_close()
         return response
+
+
+def _refusal(error: BaseException | None) -> RequestError:
+    """What aiohttp could not parse, in HTTP's words."""
+    if isinstance(error, ContentEncodingError):
+        return unsupported_encoding("")
+    if isinstance(error, LineTooLong):
+        return UrlTooLong() if error.args[1] == URL else HeaderTooLarge()
+    if "Too many headers" in str(error):
+        return HeaderTooLarge()
+    return BadRequest("this is not a valid HTTP request", code="bad_http")
 
 
 def _waiting(transport: asyncio.BaseTransport) -> int:
@@ -156,4 +176,6 @@ class HttpServer(web.Server):
             timeout=self._client_timeout,
             refused=self._full,
             keepalive_timeout=IDLE,
+            max_line_size=URL,
+            max_field_size=FIELD,
         )

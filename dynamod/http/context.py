@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from aiohttp import web
 
 from dynamod.message.errors import Overloaded, RequestError
 
+from .cors import origin_headers
 from .metrics import UNKNOWN, Metrics, ModelMetrics
 
 log = logging.getLogger("dynamod.frontend")
@@ -19,6 +20,11 @@ log = logging.getLogger("dynamod.frontend")
 GONE = 499  # as nginx logs it: the client closed the connection
 _ID = re.compile(r"[!-~]{1,128}")
 _QUIET = ("/health", "/live", "/metrics", "/openapi.json")
+
+
+def common_headers(identity: str) -> dict[str, str]:
+    """What every answer carries."""
+    return {"x-request-id": identity, "Server": "dynamod"}
 
 
 def request_id(header: str | None) -> str:
@@ -53,14 +59,17 @@ class RequestContext:
     """What is known of one request: enough for its log line, its metrics, and to end it from outside."""
 
     __slots__ = (
-        *("begun", "cancel", "endpoint", "error", "id", "meter", "metrics"),
+        *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics"),
         *("model", "request", "response", "stream", "task"),
     )
 
-    def __init__(self, request: web.BaseRequest, metrics: Metrics) -> None:
+    def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
         self.begun = perf_counter()
         self.request = request
         self.id = request_id(request.headers.get("x-request-id"))
+        self.headers = common_headers(self.id)  # of the answer, whatever it is
+        if origins:
+            self.headers |= origin_headers(origins, request.headers.get("Origin"))
         self.metrics = metrics
         self.endpoint = ""  # metrics label; empty for routes that generate nothing
         self.model = UNKNOWN

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dynamod.message.errors import BadRequest, RequestError
+from dynamod.message.errors import BadRequest, Internal, RequestError
 
 
 class Unauthorized(BadRequest):
@@ -35,6 +35,37 @@ class NoMethod(BadRequest):
         self.allow = allow
 
 
+class UnsupportedMedia(BadRequest):
+    """415: the body is not of a kind that is read here. `accept`: the encodings that are, when it is about them."""
+
+    status = 415
+    code_default = "unsupported_media_type"
+
+    def __init__(self, message: str, accept: str = "") -> None:
+        super().__init__(message)
+        self.accept = accept
+
+
+class UrlTooLong(BadRequest):
+    """414: the request line is too long."""
+
+    status = 414
+    code_default = "url_too_long"
+
+    def __init__(self) -> None:
+        super().__init__("the URL is longer than this server reads")
+
+
+class HeaderTooLarge(BadRequest):
+    """431: a header field is too large, or there are too many."""
+
+    status = 431
+    code_default = "header_too_large"
+
+    def __init__(self) -> None:
+        super().__init__("a header is larger than this server reads, or there are too many")
+
+
 class TooSlow(RequestError):
     """408: the client has stopped to send its request."""
 
@@ -57,6 +88,10 @@ def error_headers(error: RequestError) -> dict[str, str]:
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(error, NoMethod):
         headers["Allow"] = error.allow
+    if isinstance(error, UnsupportedMedia) and error.accept:
+        headers["Accept-Encoding"] = error.accept
+    if isinstance(error, Internal):
+        headers["x-should-retry"] = "false"  # OpenAI's SDKs retry a 500 else, and a bug stays a bug
     return headers
 
 

@@ -45,8 +45,8 @@ class Routes:
         return _folder(path) in self._guarded
 
     def find(self, method: str, path: str) -> Handler:
-        """The handler; GET also answers HEAD. Raises NoRoute or NoMethod."""
-        methods = self._exact.get(path)
+        """The handler; GET also answers HEAD, and a slash at the end changes nothing. Raises NoRoute or NoMethod."""
+        methods = self._exact.get(path) or self._exact.get(path.removesuffix("/"))
         if methods is None:
             methods = next((found for start, found in self._prefixes.items() if path.startswith(start)), None)
         if methods is None:

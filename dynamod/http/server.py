@@ -17,9 +17,10 @@ from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
+from .cors import preflight
 from .errors import Unauthorized, error_response, json_response
 from .metrics import Collect, Metrics, families
-from .routes import Route, Routes
+from .routes import Handler, Route, Routes
 from .settings import FrontendSettings
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Server:
         self._collect = collect
         self._routes = Routes([*routes, *_health_routes(state, self._families)])
         self._keys = settings.keys()
+        self._origins = settings.origins
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._busy: dict[RequestContext, Connection] = {}
@@ -126,7 +128,7 @@ class Server:
                 await self._idle.wait()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        context = RequestContext(request, self.metrics)
+        context = RequestContext(request, self.metrics, self._origins)
         connection = self._busy[context] = cast("Connection", request.protocol)
         connection.is_new = False
         self._idle.clear()
@@ -143,12 +145,10 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
         try:
-            path = request.rel_url.path
-            if self._routes.guarded(path):
-                _check_key(self._keys, request.headers.get("Authorization"))
-            response = await self._routes.find(request.method, path)(context)
+            asked = preflight(request.method, request.headers, context.headers) if self._origins else None
+            response = asked or await self._find(request)(context)
         except RequestError as error:
-            context.error = error
+            context.error = error.with_traceback(None)  # whose frames hold the body, and in a circle themselves
             overload = isinstance(error, Overloaded)
             response = error_response(error, self.settings.overload_status if overload else error.status)
         except ConnectionError:
@@ -160,10 +160,17 @@ class Server:
                 raise ConnectionAbortedError("part of the answer is out") from None
             response = error_response(internal, 500)
         if not response.prepared:
-            response.headers["x-request-id"] = context.id
+            response.headers.update(context.headers)
             if self._stopping:
                 response.force_close()
         return response
+
+    def _find(self, request: web.BaseRequest) -> Handler:
+        """The handler, when the request has a key where one is needed. Raises Unauthorized, NoRoute or NoMethod."""
+        path = request.rel_url.path
+        if self._routes.guarded(path) or (self.settings.guard_status and path != "/live"):
+            _check_key(self._keys, request.headers.get("Authorization"))
+        return self._routes.find(request.method, path)
 
     async def _families(self) -> "list[Metric]":
         return [*families(self.metrics), *(await self._collect() if self._collect is not None else ())]

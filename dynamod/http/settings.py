@@ -13,6 +13,7 @@ from msgspec import Meta
 from dynamod.message.errors import UserError
 
 METRICS_PREFIX = "dynamo_frontend"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s*?#]+")
 TRUE = ("1", "true", "yes", "on")
 
 Seconds = Annotated[float, Meta(ge=0)]
@@ -26,8 +27,16 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     served_model_name: Annotated[str, Meta(description="accepted for old files; the worker names the model")] = ""
     endpoint: Annotated[str, Meta(description="accepted for old files, like dynamo.Processor.chat/completions")] = ""
     body_limit_mb: Annotated[float, Meta(gt=0, description="largest request body")] = 45.0
+    bodies_limit_mb: Annotated[
+        float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
+    ] = 512.0
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
+    guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
+    allowed_origins: Annotated[
+        str | list[str],
+        Meta(description="origins whose pages in browsers may ask, like https://example.org; * for all"),
+    ] = ""
     unknown_fields: Literal["ignore", "reject"] = "ignore"
     overload_status: Annotated[
         int, Meta(ge=400, le=599, description="HTTP status when no worker can take a request")
@@ -43,6 +52,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def __post_init__(self) -> None:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
             raise UserError("TLS needs a certificate and a key", "give both files")
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise UserError(
+                    f"allowed_origins: {origin!r} is no origin", "write https://example.org, http://localhost:3000 or *"
+                )
 
     def __repr__(self) -> str:
         return f"FrontendSettings({self.host}:{self.port})"  # a log must not show the keys
@@ -51,6 +65,19 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def body_limit(self) -> int:
         """Largest request body in bytes."""
         return int(self.body_limit_mb * 1024 * 1024)
+
+    @property
+    def bodies_limit(self) -> int:
+        """Largest sum of all request bodies in bytes; one of the largest size always fits."""
+        return max(int(self.bodies_limit_mb * 1024 * 1024), self.body_limit)
+
+    @property
+    def origins(self) -> frozenset[str]:
+        """`allowed_origins` one by one; as text they are comma separated, or a JSON list as vLLM takes it."""
+        given = self.allowed_origins
+        if isinstance(given, str):
+            given = given.strip().removeprefix("[").removesuffix("]").replace('"', "").split(",")
+        return frozenset(name for one in given if (name := one.strip()))
 
     @property
     def guarded(self) -> bool:
@@ -88,9 +115,10 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The settings that the original's environment variables give. Raises UserError.
+    """The settings that environment variables give, the original's and ours. Raises UserError.
 
-    DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE, DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS,
+    DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
+    DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated), DYN_API_KEY_FILE.
     """
     env = os.environ if environ is None else environ
@@ -104,11 +132,18 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     return values
 
 
+def _true(text: str) -> bool:
+    return text.strip().lower() in TRUE
+
+
 _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_BODY_LIMIT_MB": ("body_limit_mb", float),
     "DYN_HTTP_OVERLOAD_STATUS_CODE": ("overload_status", lambda text: int(float(text))),
     "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": ("keep_alive", lambda text: float(text) / 1000),
-    "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", lambda text: text.strip().lower() in TRUE),
+    "DYN_HTTP_BODIES_LIMIT_MB": ("bodies_limit_mb", float),
+    "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
+    "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
+    "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
 }

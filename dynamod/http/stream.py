@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Protocol
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from dynamod.message.errors import RequestError
 
@@ -101,6 +101,8 @@ class EventStream:
             raise source.error
         self.committed = True
         response = web.StreamResponse(headers={**_HEADERS, **headers})
+        if request.version < HttpVersion11:
+            response.force_close()  # nothing else says where it ends
         await response.prepare(request)
         self.transport = request.transport
         while True:

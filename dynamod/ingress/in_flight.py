@@ -8,7 +8,7 @@ from dynamod.actor import ActorUnreachable
 from dynamod.discovery.view import View
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import Overloaded, RequestError
+from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate
 from dynamod.migration.base import Limits
@@ -58,12 +58,13 @@ class RequestsInFlight:
         return len(self._open)
 
     async def start(self, job: Job, sink: ResponseSink, lowered: Lowered) -> Run:
-        """Begin to serve a request; the sink is called from now on. Raises Overloaded, PoisonRequest."""
+        """Begin to serve a request; the sink is called from now on. Raises BadRequest, Overloaded, PoisonRequest."""
         self.started += 1
         name = lowered.card.name
         suspects = [self._suspicions.check(request) for request in lowered.requests]
         if not self._view.served(name, lowered.card).instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
+        self._check_instance(job)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
         run = RequestRun(sink)
@@ -87,6 +88,13 @@ class RequestsInFlight:
         for request in list(self._open):
             if request.instance is not None and self._view.quarantined(request.instance):
                 request.leave("the worker's process does not answer any more")
+
+    def _check_instance(self, job: Job) -> None:
+        """Refuse an instance that is not there: no repetition of the request would help. Raises BadRequest."""
+        wanted = job.request.nvext.backend_instance_id if job.request.nvext is not None else None
+        if wanted is not None and all(one.instance_id != wanted for one in self._view.all_instances()):
+            field = "nvext.backend_instance_id"
+            raise BadRequest(f"`{field}` is {wanted}, which is no instance here; /health lists them", param=field)
 
     def _choice(self, job: Job, run: "RequestRun", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]

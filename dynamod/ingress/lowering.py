@@ -19,6 +19,7 @@ from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import Output, TextOutput
+from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
@@ -70,7 +71,7 @@ class Lowered:
 async def lower_tokens(
     job: Job, request: Common, served: Served, prompts: Iterable[Prepared], continuing: bool
 ) -> Lowered:
-    """The requests for a token engine; long prompts are tokenised in a thread. Raises BadRequest.
+    """The requests for a token engine; long prompts are tokenised and hashed in a thread. Raises BadRequest.
 
     `continuing`: the answers go on from their prompts, so a space at their start is kept.
     """
@@ -81,12 +82,15 @@ async def lower_tokens(
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
     draw = None if card.capabilities.deterministic else served.random
+    large = len(job.body) > LARGE
     for prepared in prompts:
-        generate = await _encoded(model, prepared, job.id)
+        thread = large or model.needs_thread(prepared.prompt)
+        encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
+        generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
         requests += [_seeded(generate, sample, draw) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
-        blocks += [served.blocks(generate.token_ids)] * samples
+        blocks += [found] * samples
     outputs = [
         Output(
             model.tokenizer,
@@ -128,10 +132,11 @@ def check_served(request: Common, card: ModelCard) -> None:
         raise unsupported("response_format", f"`response_format`: the engine of model {card.name!r} has no grammars.")
 
 
-async def _encoded(model: Model, prepared: Prepared, request_id: str) -> Generate:
-    if model.needs_thread(prepared.prompt):
-        return await asyncio.to_thread(model.encode, prepared, request_id)
-    return model.encode(prepared, request_id)
+def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Generate, Sequence[int]]:
+    """The request and the hashes of its blocks. Safe in a thread."""
+    assert served.model is not None
+    generate = served.model.encode(prepared, request_id)
+    return generate, served.blocks(generate.token_ids)
 
 
 def _named(requests: list[_Request]) -> list[_Request]:

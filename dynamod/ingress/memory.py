@@ -8,9 +8,13 @@ import sys
 log = logging.getLogger("dynamod.frontend")
 
 
-def trim_memory() -> None:
-    """Return freed memory to the system. glibc keeps it otherwise; where it is not glibc nothing happens."""
-    gc.collect()
+def trim_memory(*, collect: bool = True) -> None:
+    """Return freed memory to the system. glibc keeps it otherwise; where it is not glibc nothing happens.
+
+    `collect`: find unused objects first, which keeps all threads waiting.
+    """
+    if collect:
+        gc.collect()
     if sys.platform != "linux":
         return
     try:

@@ -45,12 +45,13 @@ CLOCK = 0.5
 
 
 class ProcessorStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, choices in flight, choices completed, models ready."""
+    """Requests taken, choices in flight, choices completed, models ready. `unloaded`: why models are not, by name."""
 
     requests: Total
     flights: int
     landed: Total
     models: int
+    unloaded: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class Processor(Actor):
         self._node = node
         self._files: ModelFiles | None = None
         self._loading: dict[str, ModelCard] = {}
+        self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
@@ -189,9 +191,8 @@ class Processor(Actor):
     def statistics(self) -> ProcessorStatistics:
         """A snapshot."""
         requests = self._requests
-        if requests is None:
-            return ProcessorStatistics(0, 0, 0, len(self.cards))
-        return ProcessorStatistics(requests.started, len(requests), requests.completed, len(self.cards))
+        counts = (requests.started, len(requests), requests.completed) if requests is not None else (0, 0, 0)
+        return ProcessorStatistics(*counts, len(self.cards), dict(self._unloaded))
 
     def inspection(self) -> dict[str, Any]:
         """The statistics and the models."""
@@ -207,8 +208,8 @@ class Processor(Actor):
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
+        self._loads(name)
         if card is None:
-            self._refused(name, "")
             self._models.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
@@ -226,19 +227,19 @@ class Processor(Actor):
         def wanted() -> bool:
             return self._loading.get(name) is card  # else it is gone, or another model has taken the name
 
-        said = ""
         for attempt in count(1):
             try:
                 here = await self._files_of(card, wanted)
                 model = await asyncio.to_thread(Model.load, here, use_fast_backend=False) if here is not None else None
                 break
             except Exception as error:
-                text = error.line() if isinstance(error, UserError) else "its tokenizer or template failed to load"
-                if f"{text}{error}" != said:  # the same failure is said once
-                    log.error("cannot serve model %s: %s", name, text, exc_info=not isinstance(error, UserError))
-                    said = f"{text}{error}"
-                    if isinstance(error, UserError) and wanted():
-                        self._refused(name, text)
+                expected = isinstance(error, UserError)
+                why = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+                if wanted() and self._unloaded.get(name) != why:  # the same failure is logged once
+                    self._unloaded[name] = why
+                    if expected:
+                        self._refused(name, why)
+                    log.error("cannot serve model %s: %s", name, why, exc_info=not expected)
             await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
             if not wanted():
                 return
@@ -263,11 +264,16 @@ class Processor(Actor):
             self._files = ModelFiles(self._transport, self._node)
         return await self._files.find(card, lambda: self._view.serving(card.name, card), wanted)
 
+    def _loads(self, name: str) -> None:
+        """What was wrong with a model is over."""
+        if self._unloaded.pop(name, None) is not None:
+            self._refused(name, "")
+
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
+        self._loads(name)
         self._models[name] = model
         self.cards[name] = card
         self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
-        self._refused(name, "")
         self._announce(name, card)
 
     # Requests.

@@ -21,7 +21,7 @@ TokenKey = Annotated[str, Meta(pattern="^[0-9]{1,10}$")]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 TopK = Annotated[int, Meta(ge=-1, le=_INT32)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
-RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+RepetitionPenalty = Annotated[float, Meta(ge=0.01, le=2)]  # logits divided by less are no numbers any more
 Weight = Annotated[float, Meta(ge=0, le=1000)]
 StopString = Annotated[str, Meta(min_length=1, max_length=1000)]  # each token's text is compared with so much held text
 
@@ -45,7 +45,8 @@ class NvExt(msgspec.Struct, frozen=True):
     """Dynamo's extension object.
 
     `annotations`: formatted_prompt, token_ids, request_id, and query_instance_id, which asks where the request would go
-    and generates nothing. `backend_instance_id`: send it there.
+    and generates nothing. A stream has them in its first chunk, in front of the choices. `backend_instance_id`: send it
+    there.
     """
 
     ignore_eos: bool | None = None
@@ -63,7 +64,7 @@ class NvExt(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One part of a message's content. Only `type` "text" is served."""
+    """One part of a message's content. Only `type` "text" is served; what an assistant has refused is its text."""
 
     type: str
     text: str | None = None
@@ -71,6 +72,11 @@ class Part(msgspec.Struct, frozen=True):
     input_audio: Any = None
     file: Any = None
     refusal: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "refusal" and self.refusal is not None:
+            msgspec.structs.force_setattr(self, "type", "text")
+            msgspec.structs.force_setattr(self, "text", self.refusal)
 
 
 class Function(msgspec.Struct, frozen=True):
@@ -98,10 +104,17 @@ class Message(msgspec.Struct, frozen=True):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None
     annotations: Any = None
+
+    @property
+    def length(self) -> int:
+        """Characters of its content."""
+        content = self.content
+        return len(content) if isinstance(content, str) else sum([len(part.text or "") for part in content or ()])
 
 
 Messages = Annotated[list[Message], Meta(min_length=1)]

@@ -78,6 +78,7 @@ class InFlightRequest:
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
         self._tried: set[int] = set()
+        self._sends = 0
         self.displaced = 0  # how often it has left for the trial of another, which is no failure
         self.made_room: set[int] = set()  # instances that it has left for the trial of another; it may come back
         self._broke_at: float | None = None  # until another instance has taken the request
@@ -134,6 +135,7 @@ class InFlightRequest:
         self._placement, self.instance, self._sent = placement, placement.instance, True
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
+        self._sends += 1
         self.accepted = False
         self.moved_at = self._now()
         self._base = self._received
@@ -173,6 +175,7 @@ class InFlightRequest:
         if self._attempt is None or (self._received and (not self._exact or self._too_long())):
             return False
         self._tried.discard(self._placement.instance.instance_id)  # nothing is wrong with it
+        self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
         self._break("its worker tries another request alone", retry=True, displaced=True)
@@ -186,7 +189,10 @@ class InFlightRequest:
         why, retry = broken.why, broken.retry
         received, long = self._received, self._too_long()
         others = self._available(self._tried)
-        verdict = decide(Broken(why, retry, received, self._exact, len(self._tried), self._limit, others, long))
+        if not others and broken.link and self._available(()):
+            self._tried.clear()  # those that live may be reached again
+            others = True
+        verdict = decide(Broken(why, retry, received, self._exact, self._sends, self._limit, others, long))
         if long and received:
             self._migrations.too_long()
         if not verdict.again:
@@ -235,11 +241,18 @@ class InFlightRequest:
             self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
 
     def _break(
-        self, why: str, *, retry: bool, notify_engine: bool = True, died: bool = False, displaced: bool = False
+        self,
+        why: str,
+        *,
+        retry: bool,
+        notify_engine: bool = True,
+        died: bool = False,
+        displaced: bool = False,
+        link: bool = False,
     ) -> None:
         """The attempt is worth nothing any more; see `_Break`."""
         self.moved_at = self._now()
-        self._leave_instance(_Break(why, retry, died, displaced), notify_engine)
+        self._leave_instance(_Break(why, retry, died, displaced, link), notify_engine)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
@@ -391,13 +404,14 @@ class InFlightRequest:
 
 class _Break(NamedTuple):
     """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
-    more. `displaced`: the instance is needed for another request.
+    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed.
     """
 
     why: str
     retry: bool
     died: bool = False
     displaced: bool = False
+    link: bool = False
 
 
 class _Attempt:
@@ -419,6 +433,10 @@ class _Attempt:
     def lost(self, why: str) -> None:
         if self._request._attempt is self:
             self._request._break(why, retry=False, notify_engine=False, died=True)
+
+    def link_lost(self, why: str) -> None:
+        if self._request._attempt is self:
+            self._request._break(why, retry=False, notify_engine=False, died=True, link=True)
 
 
 def _openai(finish: str) -> str:

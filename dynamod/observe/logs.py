@@ -12,13 +12,12 @@ import os
 import select
 import stat
 import sys
-import threading
-from collections import deque
 from collections.abc import Mapping
 from typing import Any, NoReturn, TextIO
 
 from dynamod.message.errors import UserError
 
+from .backlog import Backlog
 from .levels import TRACE, Filter, apply, parse, parse_level
 from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
@@ -27,8 +26,6 @@ __all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "conf
 PIPE = "DYNAMOD_LOG_PIPE"
 """When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
 
-LIMIT = 1 << 20
-"""Characters of log lines that may wait for a reader."""
 FLUSH = 0.5
 """Seconds that they get at the end of the process."""
 
@@ -36,18 +33,14 @@ FLUSH = 0.5
 class Console(logging.Handler):
     """Writes records to a stream; without one to whatever sys.stderr is. A reader that is gone is no error.
 
-    A reader that stops reading stops nobody: what the stream does not take now waits for a thread, LIMIT characters at
-    most; lines above that are dropped and counted.
+    A reader that stops reading stops nobody: what the stream does not take now waits in a backlog.
     """
 
     def __init__(self, formatter: Lines, stream: TextIO | None = None) -> None:
         super().__init__()
         self.setFormatter(formatter)
         self._stream = stream
-        self._waiting: deque[str] = deque()
-        self._guard = threading.Lock()  # of what follows; the handler's own lock is held while `flush` waits
-        self._size = self._dropped = 0
-        self._writer: threading.Thread | None = None
+        self._backlog = Backlog(self._write_late)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the record with one call, so that lines of several writers stay whole."""
@@ -55,42 +48,20 @@ class Console(logging.Handler):
         if stream is None:
             return
         text = self.format(record) + "\n"
-        with self._guard:
-            if self._writer is not None or not _takes(stream, text):
-                self._wait(stream, text)
-                return
-        _write(stream, text)
+        if self._backlog.idle and _takes(stream, text):
+            _write(stream, text)
+        else:
+            self._backlog.put(stream, text)
 
     def flush(self) -> None:
         """Wait a moment for what the thread has not written yet; at the end of the process."""
-        writer = self._writer
-        if writer is not None and writer is not threading.current_thread():
-            writer.join(FLUSH)
+        self._backlog.flush(FLUSH)
 
-    def _wait(self, stream: TextIO, text: str) -> None:
-        if self._size + len(text) > LIMIT:
-            self._dropped += 1
-            return
-        self._size += len(text)
-        self._waiting.append(text)
-        if self._writer is None:
-            self._writer = threading.Thread(target=self._drain, args=(stream,), name="log writer", daemon=True)
-            self._writer.start()
-
-    def _drain(self, stream: TextIO) -> None:
-        while True:
-            with self._guard:
-                if not self._waiting:
-                    self._writer = None
-                    return
-                text = self._waiting.popleft()
-                self._size -= len(text)
-                dropped, self._dropped = self._dropped, 0
-            _write(stream, text)
-            if dropped:
-                note = f"{dropped} log lines were dropped because nobody read them"
-                record = logging.LogRecord("dynamod.observe", logging.WARNING, __file__, 0, note, None, None)
-                _write(stream, self.format(record) + "\n")
+    def _write_late(self, stream: TextIO, text: str, dropped: int) -> None:
+        if dropped:
+            note = f"{dropped} log lines were dropped because nobody read them"
+            text += self.format(logging.LogRecord("dynamod.observe", logging.WARNING, "", 0, note, None, None)) + "\n"
+        _write(stream, text)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -5,60 +5,76 @@ import heapq
 import logging
 import os
 import re
-import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from .backlog import LIMIT, Backlog
 
 log = logging.getLogger("dynamod.observe")
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*")
 _ODD = re.compile(r"[^\w.+@-]")
 _BLOCK = 64 * 1024
+FLUSH = 1.0
+"""Seconds that waiting lines get when somebody reads, and at the end."""
+LOOK = 1.0
+"""Seconds after which a file is looked for again: somebody may have removed it."""
 
 
 class LogStore:
     """Two files per component in `folder`: the current one, and `.1`, the one before; of `limit_bytes` each.
 
-    A component `agg/Worker.0` has `agg/Worker.0.log`. Writing is synchronous and may happen in any thread. A disk that
-    is full costs lines, is logged once, and raises nothing.
+    A component `agg/Worker.0` has `agg/Worker.0.log`. One thread writes; `write` may be called in any. A disk that is
+    full costs lines and is logged once, one that hangs costs lines; neither raises anything.
     """
 
     def __init__(self, folder: Path, limit_bytes: int = 4 * 1024 * 1024) -> None:
-        self._folder, self._limit = folder, limit_bytes
+        self.folder, self._limit = folder, limit_bytes
+        self.failure = ""
+        """Why the last line was lost; empty when it was written."""
         self._files: dict[str, _File] = {}
-        self._lock = threading.Lock()
-        self._failing = False
+        self._backlog = Backlog(self._append, max(LIMIT, limit_bytes))
 
     def write(self, component: str, line: str) -> None:
         """Append a line; further lines inside it (a traceback) belong to it."""
-        line = line.rstrip("\n")
+        self._backlog.put(component, line.rstrip("\n"))
+
+    def _append(self, component: str, line: str, dropped: int) -> None:
+        if dropped:
+            line += f"\n  {dropped} lines were dropped because the disk was too slow"
         error: OSError | None = None
-        with self._lock:
-            try:
-                if component not in self._files:
-                    self._files[component] = _File(self._folder / f"{_safe(component)}.log")
-                self._files[component].append(line, self._limit)
-            except OSError as caught:
-                error = caught
-            began, self._failing = error is not None and not self._failing, error is not None
+        try:
+            if component not in self._files:
+                self._files[component] = _File(self.folder / f"{_safe(component)}.log")
+            self._files[component].append(line, self._limit)
+        except OSError as caught:
+            error = caught
+        began, self.failure = error is not None and not self.failure, str(error or "")
         if began:
-            log.error("log files in %s cannot be written, lines are lost: %s", self._folder, error)
+            log.error("log files in %s cannot be written, lines are lost: %s", self.folder, error)
+
+    def flush(self) -> None:
+        """Wait a moment for what is not written yet."""
+        self._backlog.flush(FLUSH)
 
     def components(self) -> list[str]:
-        """Names of all that have a file, also from earlier runs."""
-        return sorted(str(path.relative_to(self._folder))[: -len(".log")] for path in self._folder.rglob("*.log"))
+        """Names of all that have a file, also from earlier runs. Waits for what is not written yet."""
+        self.flush()
+        return sorted(str(path.relative_to(self.folder))[: -len(".log")] for path in self.folder.rglob("*.log"))
 
     def tail(self, components: Iterable[str], lines: int) -> list[str]:
-        """The last lines of these components, merged by time. One that has no file has none."""
-        with self._lock:
-            parts = [_last(self._folder / f"{name}.log", lines) for name in components]
+        """The last lines of these components, merged by time. One that has no file has none. Waits as `components`."""
+        self.flush()
+        parts = [_last(self.folder / f"{name}.log", lines) for name in components]
         merged = heapq.merge(*map(_timed, parts), key=lambda pair: pair[0])
         return [line for _, line in deque(merged, maxlen=lines)]
 
     def close(self) -> None:
         """Close the files. A later write opens its file again."""
-        with self._lock:
+        self.flush()
+        if self._backlog.idle:  # else the disk hangs, and the thread still has them
             for file in self._files.values():
                 file.close()
             self._files.clear()
@@ -70,9 +86,14 @@ class _File:
         self._fd = -1
         self._size = 0
         self._torn = False
+        self._looked = 0.0
 
     def append(self, line: str, limit: int) -> None:
         data = f"{line}\n".encode("utf-8", "replace")
+        if (now := time.monotonic()) > self._looked + LOOK:
+            self._looked = now
+            if not self._path.exists():
+                self.close()
         if self._fd < 0:
             self._open()
         if self._size and self._size + len(data) > limit:
@@ -116,7 +137,7 @@ def _last(path: Path, lines: int) -> list[str]:
         if missing > 0:
             with contextlib.suppress(OSError):
                 text = _end(file, missing).decode("utf-8", "replace")
-                found[:0] = text.removesuffix("\n").split("\n")[-missing:]
+                found[:0] = text.removesuffix("\n").split("\n")[-missing:] if text else []
     return found
 
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest
 from dynamod.message.openai import Common
 from dynamod.message.worker import Sampling, Stops
 
@@ -17,6 +18,10 @@ def stops_of(request: Common, card: ModelCard, vocab_size: int) -> Stops:
     extra, stop = request.stop_token_ids or (), request.stop
     checks.token_ids(extra, "stop_token_ids", vocab_size)
     hidden = (*(() if ignore_eos else card.eos_token_ids), *extra)
+    if request.min_tokens and len(extra) >= vocab_size - len(card.eos_token_ids) and len({*hidden}) >= vocab_size:
+        raise BadRequest(
+            "`min_tokens` forbids `stop_token_ids`, which are all tokens there are", param="stop_token_ids"
+        )
     return Stops(
         max_tokens=request.token_limit[0],
         stop=(stop,) if isinstance(stop, str) else tuple(stop or ()) or None,

@@ -36,17 +36,19 @@ def _check_part(part: Part, where: str) -> None:
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """A message with its content as text."""
-    found: dict[str, Any] = {"role": message.role, "content": text_of(message.content)}
+    """A message with its content as text. Without content it is empty, as in vLLM: many templates take no none."""
+    found: dict[str, Any] = {"role": message.role, "content": text_of(message.content) or ""}
     if message.tool_calls:
         found["tool_calls"] = [_call(call) for call in message.tool_calls]
-    elif found["content"] is None:
-        # Templates tell a call by a content that is none; any other message without content says nothing.
-        found["content"] = ""
-    for key in ("name", "tool_call_id", "reasoning_content"):
+    for key in ("name", "tool_call_id"):
         value = getattr(message, key)
         if value is not None:
             found[key] = value
+    reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
+    if reasoning is not None:
+        found["reasoning_content"] = found["reasoning"] = reasoning
+        if not (found["content"] and message.tool_calls):  # gpt-oss refuses a call with both
+            found["thinking"] = reasoning
     return found
 
 
@@ -58,13 +60,13 @@ def text_of(content: str | list[Part] | None) -> str | None:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    """Templates write arguments with `tojson`, so JSON text becomes the object it is; other text stays."""
+    """Templates write arguments with `tojson`, so JSON text becomes the object it is; other text is no argument."""
     arguments = call.function.arguments
     if isinstance(arguments, str):
         try:
             arguments = msgspec.json.decode(arguments, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
-            pass
+            arguments = {}
     found: dict[str, Any] = {"type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
     return found if call.id is None else {"id": call.id, **found}
 

@@ -67,8 +67,11 @@ class Model:
             return Prepared(request, "messages", stops, sampling, ids=ids)
         if request.nvext is not None and request.nvext.use_raw_prompt:
             return Prepared(request, "messages", stops, sampling, last_user_text(request), add_special=True)
+        self._fits(
+            sum([message.length for message in request.messages]), "messages"
+        )  # templates keep the lock while they copy it
         prompt = self.render(request)
-        self._fits(prompt, "messages")
+        self._fits(len(prompt), "messages")
         return Prepared(request, "messages", stops, sampling, prompt)
 
     def prepare_prompts(self, request: Common, prompts: Sequence[str | list[int]]) -> list[Prepared]:
@@ -80,7 +83,7 @@ class Model:
             if ids:
                 prepared.append(Prepared(request, "prompt", stops, sampling, ids=ids))
             elif isinstance(prompt, str):
-                self._fits(prompt, "prompt")
+                self._fits(len(prompt), "prompt")
                 prepared.append(Prepared(request, "prompt", stops, sampling, prompt, add_special=True))
             else:
                 checks.token_ids(prompt, "prompt", self.tokenizer.vocab_size)
@@ -137,11 +140,11 @@ class Model:
         checks.token_ids(given, "nvext.token_data", self.tokenizer.vocab_size)
         return pack(given)
 
-    def _fits(self, prompt: str, param: str) -> None:
+    def _fits(self, characters: int, param: str) -> None:
         """Refuse at once what cannot fit however it is tokenised: megabytes are not worth the work."""
         limit = self.card.context_length
-        if limit and len(prompt) > (limit + 1) * _LONGEST_TOKEN:
-            checks.context(len(prompt) // _LONGEST_TOKEN, limit, param, at_least=True)
+        if limit and characters > (limit + 1) * _LONGEST_TOKEN:
+            checks.context(characters // _LONGEST_TOKEN, limit, param, at_least=True)
 
 
 def _without_end(text: str, content: str) -> str:

@@ -11,6 +11,8 @@ from msgspec import inspect
 from dynamod.message.errors import BadRequest
 from dynamod.message.hints import in_words, refusal
 
+from .scan import LARGE, check_keys, check_size
+
 T = TypeVar("T", bound=msgspec.Struct)
 Number = inspect.IntType | inspect.FloatType
 
@@ -18,6 +20,8 @@ _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
 _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
+_CUT = "the body is not valid JSON: it ends too early"
+_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -25,53 +29,59 @@ _type_info = cache(inspect.type_info)
 
 
 class Parser(Generic[T]):
-    """Decodes the bodies of one route. Strict first: the usual request costs one pass."""
+    """Decodes the bodies of one route."""
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
-        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
-        self._raw = msgspec.json.Decoder(dict[str, msgspec.Raw])
         self._known = frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
-    def parse(self, body: bytes, reject_unknown: bool = False) -> tuple[T, int]:
-        """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame."""
+    def parse(self, body: bytes, reject_unknown: bool = False, context_length: int = 0) -> tuple[T, int]:
+        """The request and how many fields nobody knows. Raises BadRequest, with `param` where one is to blame.
+
+        Every corner of the body is good JSON then, also those that no struct reads. `context_length`: the longest of
+        the models that are served.
+        """
+        strings = check_size(body, context_length) if len(body) > LARGE else None
         try:
-            return self._decoder.decode(body), 0
+            value = msgspec.json.decode(body)
         except _WRONG as error:
+            raise self._broken(body, error) from error
+        check_keys(body, value, strings)
+        try:
+            return self._convert(value), 0
+        except msgspec.ValidationError as error:
             if not str(error).startswith(_UNKNOWN):
-                raise _refused(error, self._kind, body) from error
-        check_json(body)
-        fields = self._raw.decode(body)
-        unknown = [name for name in fields if name not in self._known]
+                raise _refused(error, self._kind, value) from error
+        unknown = [name for name in value if name not in self._known]
         if reject_unknown:
             raise BadRequest(f"unknown field: {', '.join(unknown[:8])}", param=unknown[0], code="unknown_parameter")
         for name in unknown:
-            del fields[name]
+            del value[name]
         try:
-            return self._decoder.decode(msgspec.json.encode(fields)), len(unknown)
-        except _WRONG as error:
-            raise _refused(error, self._kind, body) from error
+            return self._convert(value), len(unknown)
+        except msgspec.ValidationError as error:
+            raise _refused(error, self._kind, value) from error
 
+    def _convert(self, value: Any) -> T:
+        return msgspec.convert(value, self._kind)
 
-def check_json(body: bytes) -> Any:
-    """The whole body. Raises BadRequest unless every corner of it is good JSON, also those that no struct reads.
-
-    For bodies that travel on as they are (text engines) and for those with unknown fields.
-    """
-    try:
-        return msgspec.json.decode(body)
-    except _WRONG as error:
-        raise _refused(error, dict, body) from error
-
-
-def _refused(error: Exception, kind: Any, body: bytes) -> BadRequest:
-    if not isinstance(error, msgspec.ValidationError):
+    def _broken(self, body: bytes, error: Exception) -> BadRequest:
+        if "out of range" in str(error):  # a number that nobody can read, but its field has a name
+            try:
+                msgspec.json.decode(body, type=self._kind)
+            except msgspec.ValidationError as named:
+                return _refused(named, self._kind, None)
+            except _WRONG:
+                pass
         return _not_json(body, error)
+
+
+def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadRequest:
     path, text, missing = refusal(error)
     if missing:
         path = f"{path}.{missing}" if path else missing
         return BadRequest(f"`{path}` is required", param=path, code="missing_required_parameter")
-    if _RANGE.match(text) and (found := _out_of_range(kind, body, path)):
+    if _RANGE.match(text) and (found := _out_of_range(kind, value, path)):
         return found
     if length := _LENGTH.match(text):
         kind, sign, bound = length.groups()
@@ -86,10 +96,10 @@ def _refused(error: Exception, kind: Any, body: bytes) -> BadRequest:
     return BadRequest(f"`{path}`: {text}", param=path.split("[...]", 1)[0], code="invalid_type")
 
 
-def _out_of_range(kind: Any, body: bytes, path: str) -> BadRequest | None:
-    """None: the value is not to be found, because its key is in the body twice."""
+def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:
+    """None: the value is not to be found, because the body is no good JSON."""
     steps = [name or place for name, place in _STEP.findall(path)]
-    for allowed, value in _numbers(_type_info(kind), check_json(body), steps):
+    for allowed, value in _numbers(_type_info(kind), body, steps):
         low, high = allowed.gt if allowed.ge is None else allowed.ge, allowed.le
         if low is None or high is None or (low <= value <= high and value != allowed.gt):
             continue  # all ranges have two bounds
@@ -130,6 +140,10 @@ def _not_json(body: bytes, error: Exception) -> BadRequest:
         problem = "the body is empty; send a JSON object"
     elif isinstance(error, RecursionError):
         problem = "the JSON is nested too deeply"
+    elif "truncated" in str(error):
+        problem = (
+            _CUT if _SURROGATE.search(body) is None else "a string has half of a surrogate pair (\\ud800 to \\udfff)"
+        )
     elif isinstance(error, UnicodeDecodeError):
         problem = "the body is not valid UTF-8"
     return BadRequest(problem, code="invalid_json")

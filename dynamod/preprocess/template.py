@@ -1,22 +1,25 @@
 """Chat templates: messages in, prompt text out, as transformers renders them.
 
-minijinja does the work (compiled once, about 10 us per short conversation). A template that it cannot compile or run
-is tried with jinja2, where that is installed; `tests/preprocess/test_template.py` compares the two.
+minijinja does the work (compiled once, about 10 us per short conversation), and nothing else does: what a template
+gives must not depend on what else is installed, and jinja2 has no bound of work. `tests/preprocess/test_template.py`
+compares the two.
 """
 
 import json
-import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 from dynamod.message.errors import BadRequest, UserError
 
-log = logging.getLogger(__name__)
-
 Render = Callable[..., str]
+
+FUEL = 10_000_000
+"""Instructions of minijinja that one rendering may take, about 0.25 s. 20,000 messages take about a million."""
+WIDEST = 1000
+"""Characters of indentation."""
 
 # transformers marks the assistant's text for training with {% generation %}; for a prompt the tags mean nothing. They
 # become an `if`, not nothing, so that trim_blocks and `-` work on the white space around them as before.
@@ -49,12 +52,10 @@ class ChatTemplate:
             "raise_exception": _raise_exception,
             "strftime_now": lambda form: now().strftime(form),
         }
-        self.engine = "minijinja"
         try:
             self._render = _minijinja(self._source, self._helpers)
         except Exception as error:
-            if not self._use_other(error):
-                raise UserError(f"the model's chat template is not valid: {_reason(error)}") from None
+            raise UserError(f"the model's chat template is not valid: {_reason(error)}") from None
 
     def render(
         self,
@@ -68,37 +69,10 @@ class ChatTemplate:
         context = {**self._context, **kwargs, **given, "documents": None}
         try:
             return self._render(**context)
-        except Refused as error:
-            raise _refusal(error) from None
         except BaseException as error:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            failure = error
-        # It may be a gap in minijinja: if jinja2 can render this, it does so from here on.
-        if self.engine == "jinja2" or self._other is None:
-            raise _refusal(failure)
-        try:
-            text = self._other(**context)
-        except Exception as error:
             raise _refusal(error) from None
-        self._use_other(failure)
-        return text
-
-    @cached_property
-    def _other(self) -> Render | None:
-        """The template in jinja2, compiled when it is first needed; None when jinja2 is missing or refuses it too."""
-        try:
-            return _jinja2(self._source, self._helpers)
-        except Exception as error:
-            log.debug("no jinja2 for the chat template: %s", error)
-            return None
-
-    def _use_other(self, error: BaseException) -> bool:
-        if self._other is None:
-            return False
-        log.warning("minijinja cannot render the chat template (%s), jinja2 does from here on", _reason(error))
-        self.engine, self._render = "jinja2", self._other
-        return True
 
 
 def _refusal(error: BaseException) -> BadRequest:
@@ -131,21 +105,27 @@ def to_json(
     return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys)
 
 
+def indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
+    """The `indent` of jinja2; minijinja's drops a newline at the end and takes any width. Raises ValueError."""
+    margin = width if isinstance(width, str) else " " * min(width, WIDEST + 1)
+    if len(margin) > WIDEST:
+        raise ValueError(f"an indentation of more than {WIDEST} characters")
+    head, *rest = f"{text}\n".splitlines()
+    rest = [margin + line if line or blank else line for line in rest]
+    return "\n".join([margin + head if first else head, *rest])
+
+
 def _minijinja(source: str, helpers: dict[str, Any]) -> Render:
     from minijinja import Environment
 
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, filters={"tojson": to_json}, globals=helpers)
+    environment = Environment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        filters={"tojson": to_json, "indent": indent},
+        tests={"iterable": lambda value: isinstance(value, Iterable)},  # none is iterable for minijinja
+        globals=helpers,
+    )
     environment.auto_escape_callback = lambda _name: False
+    environment.fuel = FUEL
     environment.add_template("chat", source)
     return partial(environment.render_template, "chat")
-
-
-def _jinja2(source: str, helpers: dict[str, Any]) -> Render:
-    """The same template in jinja2, set up as transformers sets it up. Raises ImportError without jinja2."""
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = to_json
-    environment.globals.update(helpers)
-    return environment.from_string(source).render

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -22,6 +23,7 @@ from dynamod.http.metrics import Metrics
 from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
+from dynamod.message.node import State
 from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
 from dynamod.transport.waiting import comes
@@ -86,6 +88,7 @@ class ProcessContext:
         await system.ready(system.start("registry", lambda: registry, restart="temporary"), timeout=10)
         server = UnixServer(plan.server, endpoints.receive)
         await server.start()
+        spawn(server.listener.keep(), "socket")
         return cls(plan, system, registry, endpoints, server, transport, fds)
 
     async def close(self) -> None:
@@ -178,6 +181,17 @@ class ComponentContext:
         """The component's own configuration, common keys merged in."""
         config: Mapping[str, Any] = self.service.spec.get("config", {})
         return config
+
+    async def fetch(self, model: str, *, weights: bool = True) -> Path:
+        """The path of a model; `ps` shows the download meanwhile, if there is one. Raises UserError."""
+        from dynamod.preprocess.fetch import fetch
+
+        def tell(text: str) -> None:
+            self.process_context.registry.send(State(self.name, "Starting", text))
+
+        path = await fetch(model, tell, weights=weights)
+        tell("")
+        return path
 
     def listener(self) -> socket.socket:
         """The listening socket that the daemon bound for this component."""

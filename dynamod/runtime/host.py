@@ -151,7 +151,7 @@ def _component(ctx: ComponentContext) -> Actor:
 
 WARM_UP = {
     "ingress": ("dynamod.runtime.components.frontend", "dynamod.runtime.components.processor", "uvloop"),
-    "worker": ("dynamod.runtime.components.worker", "dynamod.preprocess.card", "dynamod.preprocess.locate", "uvloop"),
+    "worker": ("dynamod.runtime.components.worker", "dynamod.preprocess.card", "dynamod.preprocess.fetch", "uvloop"),
 }
 
 

@@ -84,6 +84,11 @@ class RunFolder:
         if len(os.fsencode(parent)) > _LONGEST - 30:  # room for /PID/Component-12.sock
             parent = Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}"
         self.path = parent / str(os.getpid())
+        self.restore()
+
+    def restore(self) -> None:
+        """Make the folder when it is not there: a cleaner of /tmp may have removed it. Raises OSError."""
+        parent = self.path.parent
         for attempt in range(10):  # the last of the processes that end removes the parent, perhaps just now
             try:
                 parent.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

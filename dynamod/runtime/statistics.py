@@ -43,11 +43,16 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 class ProcessStatistics(msgspec.Struct, frozen=True):
-    """What `dynamo top` shows of a process. `mailboxes`: messages that wait, by actor. `engines`: by worker's actor."""
+    """What `dynamo top` and `status` show of a process.
+
+    `mailboxes`: messages that wait, by actor. `engines`: by worker's actor. `unloaded`: why models are not served, by
+    name.
+    """
 
     mailboxes: dict[str, int]
     engines: dict[str, dict[str, float | None]]
     http: HttpStatistics | None
+    unloaded: dict[str, str] = {}
 
 
 async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
@@ -68,6 +73,7 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
         mailboxes={report.kernel.path.lstrip("/"): report.kernel.mailbox.depth for report in found},
         engines={path: msgspec.to_builtins(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
         http=http_statistics(process_context.http) if process_context.http else None,
+        unloaded={name: why for one in found for name, why in getattr(one.own, "unloaded", {}).items()},
     )
 
 

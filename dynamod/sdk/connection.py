@@ -113,6 +113,11 @@ class Connection:
             self.states[address] = state
         self._tell(address.component)
 
+    def prepare(self, component: str, doing: str) -> None:
+        """What `ps` says of a component of which nothing is served yet; empty: nothing more."""
+        if all(address.component != component for address in self.states):
+            self.process_context.registry.send(State(component, "Starting" if doing else "", doing))
+
     def _tell(self, component: str) -> None:
         states = [state for address, state in self.states.items() if address.component == component]
         other = [state for state in states if state != "Ready"]

@@ -48,6 +48,7 @@ async def register_llm(
     """Say which model the endpoint serves; published with the instance by `serve_endpoint`, and gone with it.
 
     `model_path`: folder or GGUF file on this machine, `org/name` on Hugging Face with or without `hf://`, or `sample`.
+    What is not here is downloaded, without weights.
     Chat and Completion engines need no files: only the name is taken from it. `context_length`: tokens, at most the
     model's own. `kv_cache_block_size`: tokens, default 16. `migration_limit`: how often a request may move to another
     instance when this one fails; above 0 a Backend engine promises that it continues behind given ids as it would have
@@ -78,7 +79,7 @@ async def register_llm(
         _whole("context_length", context_length)
     if model_type is ModelType.Backend:
         settings["capabilities"] = Capabilities(exact_continuation=migration_limit > 0)
-        card = await asyncio.to_thread(_token_card, str(model_path), model_name, context_length, settings)
+        card = await _token_card(endpoint, str(model_path), model_name, context_length, settings)
     else:
         settings["types"] = ("chat",) if model_type is ModelType.Chat else ("completions",)
         card = _text_card(str(model_path), model_name, context_length, settings)
@@ -89,19 +90,36 @@ def _whole(name: str, value: Any, least: int = 1) -> int:
     return whole_number(f"register_llm: {name}", value, least)
 
 
-def _token_card(model: str, name: str | None, context_length: int | None, settings: dict[str, Any]) -> ModelCard:
+async def _token_card(
+    endpoint: "Endpoint", model: str, name: str | None, context_length: int | None, settings: dict[str, Any]
+) -> ModelCard:
+    from dynamod.observe.progress import ProgressLine
     from dynamod.preprocess.card import read_card
-    from dynamod.preprocess.locate import locate, model_name
+    from dynamod.preprocess.fetch import fetch
+    from dynamod.preprocess.reference import model_name
 
-    path = locate(model)
-    return read_card(path, name=name or model_name(model, path), context_length=context_length, **settings)
+    line = ProgressLine()
+
+    def tell(text: str) -> None:
+        line.show(text)
+        endpoint.prepare(text)
+
+    why = "interrupted"
+    try:
+        path = await fetch(model, tell, weights=False)
+        why = ""
+    finally:
+        line.end(why)
+        endpoint.prepare("")
+    return await asyncio.to_thread(
+        read_card, path, name=name or model_name(model, path), context_length=context_length, **settings
+    )
 
 
 def _text_card(model: str, name: str | None, context_length: int | None, settings: dict[str, Any]) -> ModelCard:
-    from dynamod.preprocess.locate import locate, may_be_repository, model_name
+    from dynamod.preprocess.locate import local
+    from dynamod.preprocess.reference import model_name
 
     if not name:
-        repository = may_be_repository(model) and not Path(model).expanduser().exists()
-        path = Path(model) if repository else locate(model, download=False)  # raises for a path that is not there
-        name = model_name(model, path)
+        name = model_name(model, local(model) or Path(model))  # raises for a path that is not there
     return ModelCard(name=name, kind="text", context_length=context_length or 0, created=int(time.time()), **settings)

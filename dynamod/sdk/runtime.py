@@ -65,6 +65,11 @@ class DistributedRuntime:
                 self._connection.ends[self.end] = None
         return self._connection
 
+    @property
+    def joined(self) -> bool:
+        """Whether the process is connected to the node."""
+        return self._connection is not None
+
     def connection(self) -> Connection:
         """The process's connection. Raises UserError before it has joined the node."""
         if self._connection is None:
@@ -174,6 +179,11 @@ class Endpoint:
     def lease_id(self) -> int:
         """The id of this process's instances. Raises UserError before the process has joined the node."""
         return self._runtime.connection().process_context.registry.lease
+
+    def prepare(self, doing: str) -> None:
+        """Show in `ps` what is done before the endpoint is served; empty: nothing more."""
+        if self._runtime.joined:
+            self._runtime.connection().prepare(self.address.component, doing)
 
     def register(self, card: ModelCard) -> None:
         """Serve this model here (`register_llm`). Raises UserError when it is too late, or there is one."""

@@ -16,8 +16,8 @@ Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 class Sink(Protocol):
     """Receives the deltas of one stream, called directly from the event loop: no queue, no task switch.
 
-    After a delta with `finish`, a `Failed`, or `lost`, nothing more comes. Must not raise. Inherit from this to have
-    `token` in terms of `delta`.
+    After a delta with `finish`, a `Failed`, `lost` or `link_lost`, nothing more comes. Must not raise. Inherit from
+    this to have `token` in terms of `delta`, and `link_lost` in terms of `lost`.
     """
 
     def delta(self, delta: Delta) -> None:
@@ -29,6 +29,10 @@ class Sink(Protocol):
 
     def lost(self, why: str) -> None:
         """The connection is gone, or was never made: what the worker did after the last delta is not known."""
+
+    def link_lost(self, why: str) -> None:
+        """As `lost`, but only the connection is known to have failed: the worker may live and be reached again."""
+        self.lost(why)
 
 
 class Outbound(Protocol):

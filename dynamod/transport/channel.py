@@ -90,7 +90,7 @@ class Channel(FramedProtocol):
                 future.set_exception(DynamodError("the process has ended"))
         self._closed()
 
-    def _decoded(self, payload: bytes) -> None:
+    def _decoded(self, payload: bytes | memoryview) -> None:
         try:
             self._message(self._decoder.decode(payload))
         except KeyError as error:  # something under a lease that has ended

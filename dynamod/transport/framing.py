@@ -14,6 +14,9 @@ MAGIC = b"dynamod\x01"
 LIMIT = 64 * 1024 * 1024
 """Largest frame. A prompt of a million tokens takes 4 MB; what is larger is corrupt."""
 
+_LARGE = 256 * 1024
+"""Bytes above which a payload is not copied to be cut out or packed."""
+
 
 class FrameError(ValueError):
     """The bytes are no frames of ours."""
@@ -21,43 +24,55 @@ class FrameError(ValueError):
 
 def pack(payload: bytes) -> bytes:
     """One frame. Raises FrameError above LIMIT."""
+    return _head(payload) + payload
+
+
+def _head(payload: bytes) -> bytes:
     if len(payload) > LIMIT:
         raise FrameError(f"a frame of {len(payload)} bytes is above the limit of {LIMIT}")
-    return _LENGTH.pack(len(payload)) + payload
+    return _LENGTH.pack(len(payload))
 
 
 class Unframer:
     """Cuts a byte stream into payloads. `feed` returns those that are complete; the rest waits for more bytes."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []  # joined when the next payload is complete: each byte is copied once
+        self._missing = 0  # bytes without which nothing new can be said
         self._magic = True  # it is still to come
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterator[bytes | memoryview]:
         """Yield complete payloads. Raises FrameError for a wrong greeting or an impossible length."""
         if self._rest:
-            data = self._rest + data
-            self._rest = b""
+            self._rest.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            data = b"".join(self._rest)
+            self._rest = []
         position, size = 0, len(data)
         if self._magic:
             if not MAGIC.startswith(data[: len(MAGIC)]):
                 raise FrameError("the peer does not speak this protocol, or another version of it")
             if size < len(MAGIC):
-                self._rest = data
+                self._rest, self._missing = [data], 1  # a stranger is seen at its first byte
                 return
             self._magic = False
             position = len(MAGIC)
+        need = 4
         while size - position >= 4:
             (length,) = _LENGTH.unpack_from(data, position)
             if length > LIMIT:
                 raise FrameError(f"a frame of {length} bytes is above the limit of {LIMIT}")
-            end = position + 4 + length
-            if end > size:
+            need = 4 + length
+            if position + need > size:
                 break
-            yield data[position + 4 : end]
-            position = end
+            payload = memoryview(data) if length > _LARGE else data
+            yield payload[position + 4 : position + need]
+            position += need
+            need = 4
         if position < size:
-            self._rest = data[position:]
+            self._rest, self._missing = [data[position:]], need - (size - position)
 
 
 class FramedProtocol(asyncio.Protocol):
@@ -67,7 +82,7 @@ class FramedProtocol(asyncio.Protocol):
     connection is lost, or ended here: because of a corrupt frame, or by `fail`.
     """
 
-    def __init__(self, received: Callable[[bytes], None], ended: Callable[[str], None]) -> None:
+    def __init__(self, received: Callable[[bytes | memoryview], None], ended: Callable[[str], None]) -> None:
         self._received, self._ended = received, ended
         self._unframer = Unframer()
         self._transport: asyncio.Transport | None = None
@@ -104,7 +119,11 @@ class FramedProtocol(asyncio.Protocol):
     def write(self, payload: bytes) -> None:
         """Send a payload; dropped when the connection has ended. Raises FrameError above LIMIT."""
         if self._transport is not None:
-            self._transport.write(pack(payload))
+            if len(payload) > _LARGE:
+                self._transport.write(_head(payload))
+                self._transport.write(payload)
+            else:
+                self._transport.write(pack(payload))
         elif self._early is not None:
             self._early.append(pack(payload))
 

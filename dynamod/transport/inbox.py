@@ -49,7 +49,7 @@ class Inbox:
         if self._sinks.pop(stream, None) is not None:
             self._write(_encoder.encode(Cancel(stream)))
 
-    def frame(self, payload: bytes) -> None:
+    def frame(self, payload: bytes | memoryview) -> None:
         """Take one frame. Raises msgspec.ValidationError or DecodeError for what is no frame."""
         frame = _decoder.decode(payload)
         sinks = self._sinks
@@ -88,11 +88,11 @@ class Inbox:
             else:
                 sink.token(offset, index)
 
-    def lost(self, why: str) -> None:
-        """The connection is gone: every open sink is lost."""
+    def lost(self, why: str, *, link: bool = False) -> None:
+        """The connection is gone: every open sink is lost. `link`: see Sink.link_lost."""
         sinks, self._sinks = self._sinks, {}
         for sink in sinks.values():
-            sink.lost(why)
+            (sink.link_lost if link else sink.lost)(why)
 
     def __len__(self) -> int:
         return len(self._sinks)

@@ -44,7 +44,7 @@ class Outbox:
         self.streams: dict[int, Reply] = {}
         self.origin: object = self
 
-    def take(self, payload: bytes, receive: Receive) -> None:
+    def take(self, payload: bytes | memoryview, receive: Receive) -> None:
         """Take a message of the reader; `receive` gets a new stream. Raises MsgspecError for what is no message."""
         match _to_worker.decode(payload):
             case Open(stream, endpoint, request):

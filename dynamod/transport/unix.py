@@ -19,6 +19,8 @@ from .outbox import Outbox, OutboxStatistics
 log = logging.getLogger("dynamod.transport")
 
 CONNECT_TIMEOUT = 2.0
+LOOK = 1.0
+"""Seconds between looks for the socket file."""
 
 
 class _WorkerEnd(FramedProtocol):
@@ -51,13 +53,12 @@ class UnixServer:
 
     def __init__(self, path: str, receive: Receive) -> None:
         self.path = path
-        self._receive = receive
-        self._server: asyncio.Server | None = None
         self._connections: set[_WorkerEnd] = set()
+        self.listener = Listener(path, lambda: _WorkerEnd(receive, self._connections))
 
     async def start(self) -> None:
         """Begin to listen. A socket file that nobody listens on any more is replaced."""
-        self._server = await listen(self.path, lambda: _WorkerEnd(self._receive, self._connections))
+        await self.listener.start()
 
     def statistics(self) -> list[OutboxStatistics]:
         """A snapshot of each destination."""
@@ -65,26 +66,52 @@ class UnixServer:
 
     async def close(self) -> None:
         """Stop listening, close all connections and remove the socket file."""
+        for connection in list(self._connections):
+            connection.close()
+        await self.listener.close()
+
+
+class Listener:
+    """Listens on a unix socket, for processes of the same user."""
+
+    def __init__(self, path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._path, self._protocol = path, protocol
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Begin to listen. A socket file in the way is replaced. Raises OSError."""
+        remove_stale(self._path)
+        old = os.umask(0o177)
+        try:
+            self._server = await asyncio.get_running_loop().create_unix_server(self._protocol, self._path)
+        finally:
+            os.umask(old)
+
+    async def keep(self) -> None:
+        """Listen again whenever somebody has removed the socket file (a cleaner of /tmp); to be cancelled.
+
+        Connections that are open stay. The folder is made again by who owns it.
+        """
+        while True:
+            await asyncio.sleep(LOOK)
+            if not os.path.lexists(self._path):
+                old = self._server
+                with contextlib.suppress(OSError):
+                    await self.start()
+                    log.warning("somebody has removed the socket %s; it is there again", self._path)
+                    if old is not None:
+                        old.close()
+
+    async def close(self) -> None:
+        """Stop listening and remove the socket file. Whoever opened connections closes them before."""
         if self._server is not None:
             self._server.close()
-            for connection in list(self._connections):
-                connection.close()
             try:
                 async with asyncio.timeout(1.0):
                     await self._server.wait_closed()
             except TimeoutError:
                 log.warning("connections did not close in time")
-        Path(self.path).unlink(missing_ok=True)
-
-
-async def listen(path: str, protocol: Callable[[], asyncio.BaseProtocol]) -> asyncio.Server:
-    """Listen on a unix socket, for processes of the same user. A socket file in the way is replaced. Raises OSError."""
-    remove_stale(path)
-    old = os.umask(0o177)
-    try:
-        return await asyncio.get_running_loop().create_unix_server(protocol, path)
-    finally:
-        os.umask(old)
+        Path(self._path).unlink(missing_ok=True)
 
 
 def remove_stale(path: str) -> None:

@@ -1,12 +1,13 @@
 """The keys of a worker's section in a config file, and the engine's options made of them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
-from dynamod.engine.names import DEFAULT, ENGINES, arguments_with, canonical
+from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.message.errors import UserError
 
 
@@ -23,8 +24,13 @@ Seconds = Annotated[float, Meta(gt=0)]
 class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An engine with one model."""
 
-    engine: Annotated[str, _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE")] = DEFAULT
-    model: Annotated[str, _about("folder, GGUF file, Hugging Face repository, or `sample`")] = ""
+    engine: Annotated[
+        str,
+        _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE; default: {DEFAULT}, for GGUF files llamacpp"),
+    ] = ""
+    model: Annotated[
+        str, _about("folder, GGUF file, Hugging Face repository (org/name, org/name:Q4_K_M), or `sample`")
+    ] = ""
     model_config: Annotated[str, _about("tokenizer and template from here")] = ""
     served_model_name: Annotated[str, _about("name that clients use; default: from the model's path")] = ""
     endpoint: str = "generate"
@@ -47,21 +53,24 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def name(self) -> str:
         """The engine's own name."""
-        return canonical(self.engine)
+        return canonical(self.engine or default(self.model))
 
-    def options(self) -> EngineOptions:
-        """The engine's options, with the model found. Raises UserError."""
-        from dynamod.preprocess.locate import locate, model_name  # not needed to check settings
+    @property
+    def entry(self) -> EngineEntry:
+        """What is known of the engine. Raises UserError when it needs a model and there is none."""
+        entry = ENGINES[self.name]
+        if entry.model and not self.model:
+            raise UserError(f"engine '{self.name}' needs a model", "give a model path, for example: sample")
+        return entry
 
-        name, path = self.name, None
-        if ENGINES[name].model:
-            if not self.model:
-                raise UserError(f"engine '{name}' needs a model", "give a model path, for example: sample")
-            path = locate(self.model)
+    def options(self, path: Path | None = None, config_path: Path | None = None) -> EngineOptions:
+        """The engine's options; `path` and `config_path`: where `model` and `model_config` are."""
+        from dynamod.preprocess.reference import model_name  # not needed to check settings
+
         return EngineOptions(
             name=self.served_model_name or (model_name(self.model, path) if path is not None else ""),
             path=path,
-            config_path=locate(self.model_config) if self.model_config else None,
+            config_path=config_path,
             arguments=arguments_with(self.engine, self.engine_args),
             **{key: getattr(self, key) for key in _SAME},
         )

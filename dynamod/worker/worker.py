@@ -132,7 +132,8 @@ class Worker(Actor):
             reply.raised(error)
         except Exception as error:  # an engine's bug ends this request, not its neighbours
             log.exception("engine %s could not take request %s", engine.name, request.request_id)
-            reply.failed("EngineFailed", f"{engine.name}: {type(error).__name__}: {error}")
+            text = f"{engine.name} raised {type(error).__name__}; the worker's log has more under this request's id"
+            reply.failed("EngineFailed", text)
 
     def _begin(self, reply: Reply, started: RequestStarted) -> None:
         self._open[reply] = _Open(started)

@@ -32,7 +32,8 @@ def ask(port: int, model: str) -> bool:
     body = json.dumps(
         {"model": model, "max_tokens": 1, "ignore_eos": True, "messages": [{"role": "user", "content": "Hello"}]}
     ).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as sock:
             sock.sendall(head.encode() + body)

@@ -157,3 +157,16 @@ def test_an_output_that_cannot_be_written_is_known_before(tmp_path: Path) -> Non
     job.output.mkdir()
     with pytest.raises(UserError, match="Is a directory"):
         prepare([job], resume=False, overwrite=True)
+
+
+def test_the_original_name_of_the_output_is_a_link_to_the_last_one(tmp_path: Path) -> None:
+    link = tmp_path / "output.jsonl"
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "x"}\n')
+        prepare(entries.read([tmp_path / f"{name}.jsonl"]), resume=False, overwrite=False)
+        assert link.readlink() == Path(f"{name}.output.jsonl")
+    assert entries.inputs(str(tmp_path)) == [tmp_path / "a.jsonl", tmp_path / "b.jsonl"]
+    link.unlink()
+    link.write_text("kept")
+    prepare(entries.read([tmp_path / "a.jsonl"]), resume=False, overwrite=True)
+    assert link.read_text() == "kept"

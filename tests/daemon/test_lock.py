@@ -49,3 +49,21 @@ def test_two_processes(tmp_path: Path) -> None:
 def test_an_unreadable_lock_is_nobody(tmp_path: Path) -> None:
     (tmp_path / "d.sock.lock").write_text("what?")
     assert NodeLock(tmp_path / "d.sock").holder() == 0
+
+
+def test_a_lock_file_that_was_removed(tmp_path: Path) -> None:
+    first, second = NodeLock(tmp_path / "d.sock"), NodeLock(tmp_path / "d.sock")
+    file = tmp_path / "d.sock.lock"
+    assert not first.held
+    assert first.take()
+    file.unlink()
+    assert not first.held
+    first.restore()
+    assert first.held
+    assert second.take() is False
+    file.unlink()
+    assert second.take(), "it was quicker than we"
+    first.restore()
+    assert (first.held, second.held) == (False, True)
+    first.leave()
+    second.leave()

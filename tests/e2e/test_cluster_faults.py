@@ -251,6 +251,13 @@ def test_status_tells_of_the_cluster(machine: Any, servers: Servers) -> None:
     )
     servers.kill("etcd")
     machine.until(lambda: "not there" in machine.run("dynamo", "status", **env).out)
+    lost = machine.run("dynamo", "status", **env)
+    assert lost.code == 1
+    assert f"problem: etcd at {told['etcd']} cannot be reached: " in lost.out
+    doctor = machine.run("dynamo", "doctor", "--port", machine.port(), DYNAMOD_SOCKET=env["DYNAMOD_SOCKET"])
+    assert f"FAIL health: etcd at {told['etcd']} cannot be reached" in doctor.out, "the daemon's cluster, not our own"
+    assert "is alone" not in doctor.out
+    assert f"ok   nats: {servers.env['NATS_SERVER']} answered" in doctor.out
     connection = machine.unix(socket_path=machine.folder / "one/d.sock")
     connection.request("GET", "/v1/metrics")
     text = connection.getresponse().read().decode()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import time
@@ -49,6 +50,32 @@ def test_a_killed_worker_comes_back(machine: Any) -> None:
     assert machine.free(url) is False
     shown = machine.run("dynamo", "ps")
     assert "killed by SIGKILL" in shown.out
+
+
+@together
+def test_a_cleaner_of_temporary_files_changes_nothing_for_requests(machine: Any) -> None:
+    """All sockets, the lock and the run folder are removed while it serves."""
+    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="5")
+    url = command.ready()
+    stream = machine.stream(url, WORDS)
+    ours = [path for path in machine.folder.iterdir() if path.name.startswith("d.sock")]
+    assert len(ours) == 4, ours
+    for path in ours:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert WORDS in stream.read().text
+    machine.until(lambda: machine.raw_status() and all(path.exists() for path in ours))
+    assert machine.chat(url, "hello")
+    for component in ("Worker", "Frontend"):
+        pid = kill(machine, component)
+        machine.until(lambda c=component, p=pid: machine.ps(c) and machine.row(c)["pid"] not in (0, p))
+        machine.until(lambda c=component: machine.row(c)["state"] == "Ready")
+        machine.until(lambda: machine.serves(url))
+        assert machine.chat(url, "hello")
+    assert "is held by process" in machine.run("dynamod").err
+    assert "INFO" in machine.run("dynamo", "logs").out
+    assert command.err.count("it is there again") >= 3
+    command.end()
+    assert not [path for path in ours if path.exists() and path.name != "d.sock.lock"]
 
 
 @together

@@ -68,6 +68,44 @@ def test_workers_and_tokenizers(machine: Any) -> None:
 
 
 @together
+def test_status_and_doctor_report_what_does_not_serve(machine: Any) -> None:
+    """A model that cannot be loaded, a worker that does not respond, logs that cannot be written."""
+    folder = Path(machine.folder) / "model"
+    shutil.copytree(locate("sample"), folder)
+    (Path(machine.folder) / "file").touch()
+    machine.start("dynamod", LOGS_DIRECTORY=f"{machine.folder}/file/logs", DYNAMOD_KILL_TIMEOUT="60")
+    machine.until(machine.raw_status)
+    graph = ("dynamo", "serve", "--detach", "-f", "configs/agg.yaml", "--Frontend.port=0", "--Worker.engine=echo_core")
+    assert machine.run(*graph, f"--Worker.model={folder}").code == 0
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{{ messages[0].content "
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    for extra in folder.glob("chat_template*"):
+        extra.unlink()
+    assert machine.run("dynamo", "restart", "Worker").code == 0
+
+    def problems() -> str:
+        status = machine.run("dynamo", "status", "--output", "json")
+        assert status.code == 1
+        return " | ".join(problem["found"] for problem in status.json["problems"])
+
+    machine.until(
+        lambda: "agg/ingress.0 cannot serve model model: the model's chat template is not valid" in problems()
+    )
+    code, found = findings(machine)
+    assert code == 1
+    assert any("chat template" in one["found"] for one in found["health"])
+
+    pid = machine.row("Worker")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        machine.until(lambda: "agg/Worker.0 is unresponsive" in problems())
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    machine.until(lambda: "unresponsive" not in problems())
+
+
+@together
 def test_what_is_wrong_is_named_with_a_remedy(machine: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

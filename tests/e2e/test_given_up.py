@@ -43,6 +43,12 @@ def test_a_component_that_fails_at_every_start_is_given_up(machine: Any) -> None
     assert row["restarts"] >= 3
     assert row["pid"] == 0
     assert "Fatal" in machine.run("dynamo", "ps").out
+    status = machine.run("dynamo", "status")
+    assert status.code == 1
+    assert "problem: broken/Broken.0 has failed for good: " in status.out
+    doctor = machine.run("dynamo", "doctor", "--port", machine.port())
+    assert doctor.code == 1
+    assert "FAIL health: broken/Broken.0 has failed for good" in doctor.out
     assert daemon.code is None, "the daemon lives on"
     (machine.folder / "broken.py").write_text(BROKEN.replace("raise", "return  #"))
     assert machine.run("dynamo", "restart", "Broken").code == 0

@@ -35,6 +35,8 @@ COMMANDS = (
     "stop",
     "run",
     "env",
+    "pull",
+    "models",
     "config",
 )
 HELP = [
@@ -119,6 +121,9 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=dyn://a.b.c out=mocker sample --api-key x", ["--api-key", "frontend", "in=http"]),
     ("dynamo run in=dyn://a.b.c out=mocker sample --router-mode best", ["best", "round-robin"]),
     ("dynamo run in=http out=auto --extra-engine-args x.json", ["--extra-engine-args", "worker"]),
+    ("dynamo pull ../nothere", ["../nothere", "org/name"]),
+    ("dynamo pull smple", ["did you mean 'sample'"]),
+    ("dynamo models --output yaml", ["yaml", "text", "json"]),
     ("dynamod --config nothere.yaml", ["nothere.yaml"]),
     ("dynamod --config d.yaml", ["d.yaml", "grahps", "graphs"]),
     ("dynamod --nothing", ["--nothing"]),
@@ -177,7 +182,7 @@ def test_a_missing_extra_is_named(shared: Any) -> None:
     )
     path = f"{shared.folder}/blocked:{shared.environ()['PYTHONPATH']}"
     line = shared.run("dynamo", "serve", "-f", "configs/agg.yaml", "--Frontend.port=0", PYTHONPATH=path).mistake()
-    assert "dynamod[mistralrs]" in line
+    assert "uv sync --extra mistralrs" in line
 
 
 def test_help(results: dict[str, Any]) -> None:
@@ -217,7 +222,8 @@ def test_completion(shared: Any) -> None:
     for text, expected in {
         "dynamo s": {"serve", "status", "scale", "stop", "sim"},
         "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
-        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml"},
+        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml", "configs/two_models.yaml"},
+        "dynamo pull sam": {"sample", "sample.gguf"},
         "dynamo restart W": set(),  # no daemon runs
     }.items():
         words = {"_DYNAMO_COMPLETE": "complete_bash", "COMP_WORDS": text, "COMP_CWORD": str(text.count(" "))}

@@ -12,13 +12,46 @@ from typing import Any
 
 import pytest
 
+from ..hub import Hub
 from .test_chat import piped
 
 ROOT = Path(__file__).parents[2]
 FIRST = "uv run --extra mistralrs dynamo serve graphs.agg:Frontend -f configs/agg.yaml"
 TESTS = "uv run pytest"
-OTHER_VERBS = {"explain", "bench", "doctor"}
+ACTIVATE = "source .venv/bin/activate"
+OTHER_VERBS = {"explain", "bench", "doctor", "top", "reload"}
 VERBS = {"status", "ps", "logs", "inspect", "restart", "scale", "drain", "stop"}
+
+CHUNKS = """
+async def generate(request):
+    for word in request["messages"][-1]["content"].split():
+        yield {"choices": [{"index": 0, "delta": {"content": f"{word}! "}}]}
+"""
+OURS = ("dynamo", "dynamod", "dynamo-run", "uv", "python", "pip", "source", "curl")
+"""First words of what is a command, also in the middle of a sentence."""
+NAMES = {"dynamod", "dynamod-llm", "dynamo-run", "uv run", "dynamo serve", "dynamo-run in=http"}
+"""Commands that are spoken of, not given."""
+INLINE = {
+    "dynamo serve graphs.agg:Frontend -f configs/agg.yaml": "test_look_and_control serves it, with echo_core",
+    "dynamo top": "test_look_and_control",
+    "dynamo reload -f new.yaml": "test_look_and_control",
+    "dynamo serve --detach": "needs the service: test_service.py hands a graph over",
+    "python -m dynamo.frontend": "test_the_frontend_alone; its chat needs a terminal: test_chat.py",
+    ACTIVATE: "test_the_environment_of_uv_has_the_commands",
+    TESTS: "that is us",
+    "dynamo pull Qwen/Qwen3-0.6B": "test_another_model",
+    "dynamo models": "test_another_model",
+    "dynamo serve -f configs/two_models.yaml": "test_your_own_graph",
+    "python my_engine.py": "test_your_own_engine_in_python",
+    "dynamo-run in=http out=pystr:my_chunks.py": "test_your_own_engine_in_python",
+    "dynamo-run in=http out=auto": "test_one_engine_without_a_graph_file",
+    "dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample": "test_one_engine_without_a_graph_file",
+    "dynamo-run in=http out=auto --router-mode kv": "test_several_nodes",
+    "dynamo-run in=dyn://llama3B.backend.generate out=mocker sample": "test_several_nodes",
+    "dynamo-run sample": "needs a terminal: test_chat.py talks to it",
+    "uv tool install '/path/to/dynamod[mistralrs]'": "needs a registry: .ci/run installs the wheel",
+}
+"""Commands in a sentence that stand in no block: where they are run, or why they are not."""
 
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="no curl")
 
@@ -40,6 +73,19 @@ def blocks(kind: str) -> dict[str, list[str]]:
         elif line.startswith("## "):
             heading = line[3:]
     return found
+
+
+def inline() -> set[str]:
+    """What stands between backquotes in a sentence and begins like a command."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    spans = {" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", text)}
+    return {span for span in spans if span.split()[0] in OURS}
+
+
+def spoken(text: str) -> str:
+    """A command that stands in a sentence."""
+    assert text in inline()
+    return text
 
 
 def commands(heading: str) -> list[str]:
@@ -140,9 +186,9 @@ def content(answer: str) -> str:
 @pytest.mark.engine
 def test_run_it(shell: Callable[[Path], Shell]) -> None:
     pytest.importorskip("mistralrs")
-    first, ask, ask_streaming, tests = commands("Run it")
+    first, ask = commands("Run it")
+    ask_streaming = ask.removesuffix("}'") + ', "stream": true}\''
     assert first == FIRST
-    assert tests == TESTS  # that is us
     here = shell(ROOT)
     printed = {plain(line) for line in here.run(first).splitlines()}
     (shown,) = blocks("text")["Run it"]
@@ -169,6 +215,33 @@ def test_run_it(shell: Callable[[Path], Shell]) -> None:
     assert long.count('"content":') > 4, "it comes in pieces"
 
 
+def test_another_model(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pull, models = spoken("dynamo pull Qwen/Qwen3-0.6B"), spoken("dynamo models")
+    name = pull.split()[-1]
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    with Hub({name: {"config.json": b"{}", "model.safetensors": b"x" * 1234}}).running() as hub:
+        machine.env.update(HF_ENDPOINT=hub.url, HF_HOME=str(machine.folder))
+        pulled = machine.run(*shlex.split(pull))
+        assert (Path(pulled.out.strip()) / "model.safetensors").stat().st_size == 1234, pulled.err
+        assert f"| {name} " in machine.run(*shlex.split(models)).out
+
+
+def test_the_environment_of_uv_has_the_commands() -> None:
+    if not (ROOT / ".venv/bin/activate").is_file():
+        pytest.skip("this checkout has no .venv")
+    done = subprocess.run(["bash", "-c", f"{spoken(ACTIVATE)} && command -v dynamo-run"], cwd=ROOT, capture_output=True)
+    assert Path(done.stdout.decode().strip()) == ROOT / ".venv/bin/dynamo-run"
+
+
+@needs_curl
+def test_the_frontend_alone(machine: Any) -> None:
+    port = machine.port()
+    frontend = machine.start("dynamo.frontend", "--http-port", port)
+    assert frontend.ready() == f"http://localhost:{port}"
+    assert '"data":[]' in machine.ask(f"http://localhost:{port}", "/v1/models")[1]
+
+
 def test_the_test_command_has_what_it_needs() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     development = " ".join(settings["dependency-groups"]["dev"])
@@ -183,7 +256,9 @@ def test_the_test_command_has_what_it_needs() -> None:
 @pytest.mark.engine
 def test_one_engine_without_a_graph_file(shell: Callable[[Path], Shell]) -> None:
     pytest.importorskip("mistralrs")
-    prompt, batch, echo, ask, front, worker, ask_sample = commands("One engine without a graph file")
+    prompt, batch, echo, ask, ask_sample = commands("One engine without a graph file")
+    front = spoken("dynamo-run in=http out=auto")
+    worker = spoken("dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample")
     here = shell(ROOT)
     folder = here.machine.folder
     (folder / "prompts.jsonl").write_text('{"text": "What is the capital of Spain?"}\n')
@@ -220,7 +295,9 @@ def test_several_workers(shell: Callable[[Path], Shell], machine: Any) -> None:
 
 @needs_curl
 def test_several_nodes(shell: Callable[[Path], Shell], machine: Any) -> None:
-    up, front, worker, ask, doctor, down = commands("Several nodes")
+    up, ask, doctor, down = commands("Several nodes")
+    front = spoken("dynamo-run in=http out=auto --router-mode kv")
+    worker = spoken("dynamo-run in=dyn://llama3B.backend.generate out=mocker sample")
     here = shell(ROOT)
     try:
         printed = here.run(up)
@@ -255,19 +332,32 @@ def test_your_own_graph(shell: Callable[[Path], Shell], machine: Any) -> None:
     assert here.run(ask) == "hello world; hello moon; "
     rows = {row["component"]: row["pid"] for row in machine.ps()}
     assert rows["Backend"] != rows["Frontend"]
+    here.last.end()
+
+    here.run(spoken("dynamo serve -f configs/two_models.yaml"))
+    url = f"http://localhost:{here.ports['8000']}"
+    models = json.loads(machine.ask(url, "/v1/models")[1])["data"]
+    assert {model["id"] for model in models} == {"small", "large"}
+    assert machine.chat(url, "Hi", model="large", max_tokens=20)
 
 
 @needs_curl
 def test_your_own_engine_in_python(shell: Callable[[Path], Shell], machine: Any) -> None:
-    python, front, ask = commands("Your own engine in Python")
+    (ask,) = commands("Your own engine in Python")
     (code,) = blocks("python")["Your own engine in Python"]
-    assert python == "python my_engine.py"
-    engine = machine.script(code, name="my_engine")
+    front = spoken("dynamo-run in=http out=auto")
+    engine = machine.script(code, name=spoken("python my_engine.py").split()[-1].removesuffix(".py"))
     here = shell(machine.folder)
     here.run(front)
     machine.until(lambda: '"echo"' in machine.ask(f"http://localhost:{here.ports['8080']}", "/v1/models")[1])
     assert json.loads(here.run(ask))["choices"][0]["text"] == "say it again"
     engine.end()
+    here.last.end()
+    (machine.folder / "my_chunks.py").write_text(CHUNKS)
+    here.run(spoken("dynamo-run in=http out=pystr:my_chunks.py"))
+    assert (
+        machine.chat(f"http://localhost:{here.ports['8080']}", "say it again", model="my_chunks") == "say! it! again! "
+    )
 
 
 @needs_curl
@@ -278,10 +368,15 @@ def test_look_and_control(shell: Callable[[Path], Shell], machine: Any) -> None:
     assert lines == verbs + requests, "a command that this test cannot run"
     assert {line.split()[1] for line in verbs} == VERBS
     assert verbs[-1] == "dynamo stop"
-    command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")
+    (serve,) = [text for text in inline() if text.startswith("dynamo serve graphs.agg")]
+    settings = ("--Worker.engine=echo_core", "--Frontend.port=0")
+    command = machine.start(*shlex.split(serve), *settings, DYN_TOKEN_ECHO_DELAY_MS="1")
     command.ready()
     here = shell(machine.folder)
-    for line in verbs[:-1]:
+    new = (ROOT / "configs/agg.yaml").read_text().replace("8000", "0").replace("mistralrs", "echo_core")
+    (machine.folder / "new.yaml").write_text(new)
+    also = sorted(text for text in inline() if text in ("dynamo top", "dynamo reload -f new.yaml"))
+    for line in (*also, *verbs[:-1]):
         out = here.run(line)
         assert out, line
         machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
@@ -289,8 +384,9 @@ def test_look_and_control(shell: Callable[[Path], Shell], machine: Any) -> None:
         if line == "dynamo status":
             assert str(machine.socket) in out
         if "scale" in line:
-            assert len(machine.ps("Worker")) == 2
-    assert machine.ps("Worker") == [], "drained"
+            assert len(machine.ps("Worker")) == int(line.split()[-1])
+        if "drain" in line:
+            assert machine.ps("Worker") == [], "drained"
     for line in requests:
         assert all(row["component"] for row in json.loads(here.run(line)))
         machine.until(lambda: all(row["state"] == "Ready" for row in machine.ps()))
@@ -313,8 +409,9 @@ def test_no_command_is_left_out() -> None:
     assert blocks("bash").keys() == run, "a heading with commands has a test here"
     assert not blocks("sh").keys() | blocks("shell").keys() | blocks("none").keys(), "commands stand in bash blocks"
     every = [line for heading in run for line in commands(heading)]
+    assert inline() - NAMES - {*every} == INLINE.keys() - {*every}, "a command in a sentence is run too"
+    assert not NAMES & {*every}
     assert FIRST in every
-    assert TESTS in every
 
 
 def test_links_lead_somewhere() -> None:

@@ -154,7 +154,8 @@ async def stream(port: int, number: int) -> tuple[int, str]:
     body["messages"] = [{"role": "user", "content": prompt(number % 50, 30)}]
     data = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     writer.write(head.encode() + data)
     answer = (await reader.read()).decode()
     writer.close()

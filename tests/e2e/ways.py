@@ -31,7 +31,11 @@ class Way:
         """End all connections."""
         self._closed = True
         self._flows.set()
-        for sock in [self._listener, *self._sockets]:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts, and with it new sockets
+        self._listener.close()
+        self._threads[0].join(10)
+        for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
             sock.close()
@@ -49,14 +53,15 @@ class Way:
                 ours, _ = self._listener.accept()
             except OSError:
                 return
+            self._sockets.append(ours)
             self._flows.wait()
             try:
                 theirs = socket.create_connection(("127.0.0.1", self._target), 5)
             except OSError:
                 ours.close()
                 continue
+            self._sockets.append(theirs)
             theirs.settimeout(None)
-            self._sockets += [ours, theirs]
             self._start(self._pump, ours, theirs)
             self._start(self._pump, theirs, ours)
 

@@ -356,3 +356,17 @@ def test_damaged_weights_are_named(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             load(EngineOptions("m", folder))
         assert "model.safetensors is damaged or cut off" in caught.value.line()
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 0), ({"prefix_cache_n": 4}, 4), ({"prefix-cache-n": 4}, 4)])
+def test_the_prefix_cache_is_off_unless_asked_for(
+    given: dict[str, int], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def runner(*, which: Any, max_seqs: int, prefix_cache_n: int, jinja_explicit: str) -> None:
+        seen.append(prefix_cache_n)
+
+    monkeypatch.setattr(mistralrs, "Runner", runner)
+    load(EngineOptions("m", sample.path("sample"), arguments=given))
+    assert seen == [expected]

@@ -7,9 +7,10 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
-from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, engine_class
+from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, default, engine_class
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Chat, Generate
+from dynamod.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize("name", [*ENGINES, *ALIASES])
@@ -67,6 +68,18 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", find)
     with pytest.raises(UserError) as caught:
         engine_class("mistral.rs")
-    assert caught.value.line() == "engine 'mistral.rs' needs the package 'mistralrs'; install dynamod[mistralrs]"
+    line = caught.value.line()
+    assert line.startswith("engine 'mistral.rs' needs the package 'mistralrs'; install the extra: uv sync --extra mist")
     assert caught.value.exit_code == 3
     assert engine_class("echo_core") is EchoCore
+
+
+@pytest.mark.parametrize("model", ["model-Q8_0.gguf", "~/llms/x.GGUF", "bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"])
+def test_the_default_for_gguf_files_is_llama_cpp_where_it_is_installed(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for installed, engine in ((True, "llamacpp"), (False, "mistralrs")):
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _name, there=installed: there or None)
+        assert default(model) == engine
+        assert default("Qwen/Qwen3-0.6B") == "mistralrs"
+        assert WorkerSettings(model=model).name == engine

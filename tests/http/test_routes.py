@@ -1,5 +1,9 @@
 """Routes as data, and a server that has nothing but them."""
 
+import gc
+import weakref
+from typing import Any
+
 import aiohttp
 import pytest
 from aiohttp import web
@@ -9,6 +13,7 @@ from dynamod.http.errors import NoMethod, NoRoute, json_response
 from dynamod.http.routes import Route, Routes
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
+from dynamod.message.errors import BadRequest
 from tests.ports import listener
 
 
@@ -41,13 +46,15 @@ ROUTES = [
         ("POST", "/v1/things", other),
         ("GET", "/v1/things/", echo),
         ("GET", "/v1/things/a/b", echo),
+        ("GET", "/open/", echo),
+        ("POST", "/v1/things/", other),
     ],
 )
 def test_the_handler_is_found(method, path, handler) -> None:
     assert Routes(ROUTES).find(method, path) is handler
 
 
-@pytest.mark.parametrize("path", ["/", "", "*", "/v1", "/v1/thing", "/v1/thingsx", "/open/", "//open", "/open/x"])
+@pytest.mark.parametrize("path", ["/", "", "*", "/v1", "/v1/thing", "/v1/thingsx", "/open//", "//open", "/open/x"])
 def test_other_paths_are_unknown(path) -> None:
     with pytest.raises(NoRoute):
         Routes(ROUTES).find("GET", path)
@@ -58,6 +65,29 @@ def test_other_methods_are_told_which_there_are() -> None:
         with pytest.raises(NoMethod) as caught:
             Routes(ROUTES).find(method, path)
         assert caught.value.allow == allow
+
+
+async def test_what_a_refused_request_held_is_free_at_once() -> None:
+    held: list[weakref.ref[Any]] = []
+
+    async def refuse(_context: RequestContext) -> web.Response:
+        body = frozenset((1, 2))  # in the frame of the error
+        held.append(weakref.ref(body))
+        raise BadRequest("no")
+
+    server = Server(FrontendSettings(host="127.0.0.1", port=0), [Route("GET", "/refuse", refuse)], dict)
+    await server.start(listener())
+    gc.disable()
+    try:
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
+            async with session.get("/refuse") as answer:
+                assert answer.status == 400
+            async with session.get("/live") as answer:
+                assert answer.status == 200
+        assert held[0]() is None
+    finally:
+        gc.enable()
+        await server.stop(grace=0)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         "DYN_HTTP_BODY_LIMIT_MB": "2",
         "DYN_HTTP_OVERLOAD_STATUS_CODE": "529",
         "DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS": "1500",
+        "DYN_HTTP_BODIES_LIMIT_MB": "64",
+        "DYN_HTTP_ALLOWED_ORIGINS": "https://example.org, https://other",
+        "DYN_HTTP_GUARD_STATUS": "1",
         "DYN_ENABLE_FORCE_INCLUDE_USAGE": "true",
         "DYN_METRICS_PREFIX": "9-my.service",
         "DYN_API_KEYS": "a, b,",
@@ -23,6 +26,8 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
     settings: FrontendSettings = validate(FrontendSettings, given(config, from_environment(environ)), "Frontend")
     assert (settings.body_limit, settings.overload_status, settings.keep_alive) == (2 * 1024 * 1024, 529, 1.5)
     assert settings.force_include_usage
+    assert (settings.bodies_limit, settings.guard_status) == (64 * 1024 * 1024, True)
+    assert settings.origins == {"https://example.org", "https://other"}
     assert settings.metrics_prefix == "_9_my_service"
     assert settings.keys() == ("a", "b", "c", "d")
     assert (settings.port, settings.host) == (1234, "0.0.0.0")
@@ -40,6 +45,9 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         {"tls_cert_path": "x"},
         {"keep_alive": -1},
         {"request_timeout": -1},
+        {"bodies_limit_mb": 0},
+        {"allowed_origins": "example.org"},
+        {"allowed_origins": ["https://example.org/"]},
     ],
 )
 def test_wrong_settings_are_told(wrong) -> None:

@@ -179,6 +179,7 @@ class Raw:
 
     def post(self, path: str, body: bytes, version: str = "1.1", **headers: str) -> None:
         lines = [f"POST {path} HTTP/{version}", "Host: x", f"Content-Length: {len(body)}"]
+        headers = {"content_type": "application/json", **headers}
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
 

@@ -44,7 +44,7 @@ def test_no_body_causes_a_500(threaded, path, body) -> None:
     host, port, _ = threaded
     connection = http.client.HTTPConnection(host, port, timeout=5)
     try:
-        connection.request("POST", path, body)
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
     finally:

@@ -16,6 +16,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import Overloaded
 
 PATH = "/v1/chat/completions"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 CHAT = {"model": "org/model", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -136,12 +137,12 @@ async def test_a_mistake_of_ours_is_a_500_without_details(call, backend, caplog)
 async def test_too_large(serve, connect) -> None:
     server = await serve(body_limit_mb=0.001)
     told = await connect(server)
-    told.writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000000\r\n\r\n")
+    told.writer.write(POST + b"Content-Length: 5000000000\r\n\r\n")
     status, headers = await told.head()
     assert status == 413
     assert json.loads(await told.body(headers))["error"]["code"] == "request_too_large"
     hidden = await connect(server)
-    hidden.writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    hidden.writer.write(POST + b"Transfer-Encoding: chunked\r\n\r\n")
     hidden.writer.write(b"400\r\n" + b" " * 1024 + b"\r\n" + b"40\r\n" + b" " * 64 + b"\r\n")
     assert (await hidden.head())[0] == 413
     bomb = await connect(server)
@@ -157,7 +158,8 @@ async def test_compressed_bodies_and_expectations(server, connect) -> None:
     assert status == 200
     await client.body(headers)
     client.writer.write(
-        f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
+        POST.replace(b"/v1/completions", PATH.encode())
+        + f"Content-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n".encode()
     )
     assert (await client.head())[0] == 100
     client.writer.write(body)
@@ -186,7 +188,9 @@ async def test_what_is_not_http_gets_a_400(server, connect) -> None:
         (b"GET /v1/../live HTTP/1.1", 404),
         (b"CONNECT other:443 HTTP/1.1", 404),
         (b"GET /%2e%2e/live HTTP/1.1", 404),
-        (b"GET /" + b"a" * 9000 + b" HTTP/1.1", 400),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1", 414),
+        (b"GET /live/ HTTP/1.1", 200),
+        (b"GET /live// HTTP/1.1", 404),
         (b"GET /v1/models/" + b"a" * 5000 + b" HTTP/1.1", 404),
     ],
 )

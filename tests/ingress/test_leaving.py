@@ -52,7 +52,10 @@ async def test_a_client_that_leaves_frees_the_slot(server, backend, connect, bod
 
 async def test_a_client_that_leaves_while_it_sends_the_body(server, backend, connect, until) -> None:
     client = await connect(server)
-    client.writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    client.writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    )
     await until(lambda: server.inflight)
     client.writer.close()
     await until(lambda: not server.inflight)

@@ -59,6 +59,18 @@ async def test_chat_stream_has_one_chunk_per_text_and_role_in_the_first(client, 
     assert chunks[0].id.startswith("chatcmpl-")
 
 
+async def test_annotations_in_streams(client) -> None:
+    asked = {"nvext": {"annotations": ["request_id"]}}
+    chat = await client.chat.completions.create(model="org/model", messages=USER, stream=True, extra_body=asked)
+    first, *rest = [chunk async for chunk in chat]
+    assert first.nvext["request_id"] == first.id.removeprefix("chatcmpl-")
+    assert all(chunk.choices for chunk in rest)
+    async with client.chat.completions.stream(model="org/model", messages=USER, extra_body=asked) as events:
+        assert (await events.get_final_completion()).choices[0].message.content
+    text = await client.completions.create(model="org/model", prompt="x", stream=True, extra_body=asked)
+    assert [bool(chunk.choices) for chunk in [one async for one in text]][:2] == [False, True]
+
+
 async def test_several_choices(client, backend) -> None:
     stream = await client.chat.completions.create(model="org/model", messages=USER, stream=True, n=3)
     texts = {0: "", 1: "", 2: ""}

@@ -92,9 +92,11 @@ def test_a_good_request_passes() -> None:
         ({"presence_penalty": 2.5}, "presence_penalty"),
         ({"frequency_penalty": -2.5}, "frequency_penalty"),
         ({"repetition_penalty": 2.1}, "repetition_penalty"),
+        ({"repetition_penalty": 0.009}, "repetition_penalty"),
         ({"stop": ["a", "b" * 1001]}, "stop[1]"),
         ({"logit_bias": {"1": -101, "2": 5}}, "logit_bias"),
         ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"nvext": {"repetition_penalty": 1e-10}}, "nvext.repetition_penalty"),
         ({"nvext": {"repetition_penalty": 0}}, "nvext.repetition_penalty"),
         ({"nvext": {"token_data": []}}, "nvext.token_data"),
         ({"nvext": {"backend_instance_id": -1}}, "nvext.backend_instance_id"),
@@ -158,7 +160,7 @@ def test_a_refusal_says_the_value_and_what_is_allowed(change, text) -> None:
     assert str(refused(chat, GOOD | change)) == text
 
 
-@pytest.mark.parametrize("value", [1e-300, 2, 0.1 + 0.2])
+@pytest.mark.parametrize("value", [0.01, 2, 0.1 + 0.2])
 @given(st.floats(-5, 5) | st.integers(-5, 5))
 def test_a_range_refuses_what_lies_outside_and_nothing_else(value, temperature) -> None:
     body = json.dumps(GOOD | {"temperature": temperature, "repetition_penalty": value}).encode()
@@ -208,6 +210,19 @@ def test_what_changes_nothing_is_accepted(change) -> None:
     assert chat(json.dumps(GOOD | change).encode())[1] == 0
 
 
+def test_what_an_assistant_has_refused_is_its_text() -> None:
+    parts = [{"type": "text", "text": "No."}, {"type": "refusal", "refusal": "I will not."}]
+    request, _ = chat(json.dumps({"messages": [{"role": "assistant", "content": parts}]}).encode())
+    assert [(part.type, part.text) for part in request.messages[0].content] == [
+        ("text", "No."),
+        ("text", "I will not."),
+    ]
+    assert refused(chat, {"messages": [{"role": "user", "content": parts}]}).param == "messages[0].content[1].type"
+    for broken in ({"type": "refusal"}, {"type": "refusal", "refusal": None}, {"type": "refusal", "text": "x"}):
+        found = refused(chat, {"messages": [{"role": "assistant", "content": [broken]}]})
+        assert found.param == "messages[0].content[0].type"
+
+
 def test_missing_required_fields_are_named() -> None:
     assert refused(chat, {"model": "m"}).param == "messages"
     assert refused(completion, {"foo": 1}).param == "prompt"
@@ -225,7 +240,10 @@ def test_missing_required_fields_are_named() -> None:
         (b'{"prompt":"x","messages":[]} x', "JSON"),
         (b"\xef\xbb\xbf{}", "JSON"),
         (b'{"messages":[{"role":"user","content":"\xff"}]}', "UTF-8"),
-        (b'{"messages":[{"role":"user","content":"\\ud800"}]}', "JSON"),
+        (b'{"messages":[{"role":"user","content":"\\ud800"}]}', "surrogate"),
+        (b'{"messages":[{"role":"user","content":"a\\ud800b"}]}', "surrogate"),
+        (b'{"messages":[{"role":"user","content":"\\udc00"}]}', "surrogate"),
+        (b'{"messages":[{"role":"user","content":"\\ud83d\\ude00"}', "ends too early"),
         (b'{"temperature":NaN}', "JSON"),
         (b'{"metadata":' + b"[" * 100000 + b"]" * 100000 + b"}", "deep"),
         (b'{"unknown":' + b"[" * 100000 + b"]" * 100000 + b"}", "deep"),

@@ -157,7 +157,7 @@ def test_text_comes_back_as_it_was(threaded, text) -> None:
 
 
 def call(connection: http.client.HTTPConnection, path: str, body: dict[str, Any]) -> Any:
-    connection.request("POST", path, json.dumps(body))
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     found = json.loads(answer.read())
     assert answer.status == 200, found

@@ -134,6 +134,10 @@ class Send:
         self._gone = True
         self.sink.lost("connection lost")
 
+    def lose_link(self) -> None:
+        self._gone = True
+        self.sink.link_lost("connection lost")
+
 
 class Charge:
     """Stands for a Placement: what is charged to an instance until it is released."""

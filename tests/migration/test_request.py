@@ -250,6 +250,36 @@ def test_it_moves_as_often_as_it_may(words: Any, limit: int, instances: int) -> 
     run(main())
 
 
+@given(limit=st.integers(0, 6), instances=st.integers(1, 3))
+def test_instances_behind_connections_that_failed_are_tried_again(words: Any, limit: int, instances: int) -> None:
+    """Each once before any of them twice."""
+
+    async def main() -> None:
+        air = words.Air(instances=instances, limit=limit)
+        await air.start()
+        while not air.client.over:
+            air.last.lose_link()
+            await air.settle()
+        tried = [send.instance.instance_id for send in air.sends]
+        assert len(tried) == limit + 1
+        rounds = [tried[at : at + instances] for at in range(0, len(tried), instances)]
+        assert all(len(set(one)) == len(one) for one in rounds)
+        assert isinstance(air.error, EngineFailed)
+
+    run(main())
+
+
+@virtual
+async def test_a_connection_that_failed_to_the_only_instance_that_is_gone(words: Any) -> None:
+    air = words.Air(instances=1)
+    send = await air.start()
+    air.instances.clear()
+    send.lose_link()
+    await air.settle()
+    assert "no other instance is ready" in str(air.error)
+    assert len(air.sends) == 1
+
+
 @virtual
 async def test_without_an_instance_it_fails(words: Any) -> None:
     air = words.Air(instances=0)

@@ -1,10 +1,13 @@
 import logging
 import os
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dynamod.observe import logstore
 from dynamod.observe.logstore import LogStore
 
 
@@ -24,6 +27,7 @@ def test_files_and_names(log_store: LogStore, tmp_path: Path) -> None:
     log_store.write("agg/Worker.0", "a\n")
     log_store.write("../x/..", "b")
     log_store.write("/etc/pass wd", "c")
+    log_store.flush()
     assert (tmp_path / "logs/agg/Worker.0.log").read_text() == "a\n"
     assert log_store.components() == ["_/etc/pass_wd", "_/x/_", "agg/Worker.0"]
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
@@ -49,6 +53,7 @@ def test_a_traceback_stays_with_its_line(log_store: LogStore) -> None:
 def test_rotation_is_bounded_and_tail_reads_over_it(log_store: LogStore, tmp_path: Path) -> None:
     for number in range(200):
         log_store.write("w", f"{number:03d} " + "x" * 46)
+    log_store.flush()
     files = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert files == ["w.log", "w.log.1"]
     assert all(path.stat().st_size <= 1000 for path in (tmp_path / "logs").iterdir())
@@ -92,6 +97,7 @@ def test_a_full_disk_costs_lines_and_is_logged_once(
             patch.setattr(os, "write", full)
             for _ in range(3):
                 log_store.write("w", "lost")
+            log_store.flush()
         assert len([record for record in caplog.records if "cannot be written" in record.getMessage()]) == 1
         log_store.write("w", "kept")
     finally:
@@ -104,6 +110,7 @@ def test_a_line_torn_by_a_full_disk_is_ended(log_store: LogStore, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, data: write(fd, data[:3]))
         log_store.write("w", "0123456789")
+        log_store.flush()
     log_store.write("w", "next")
     assert log_store.tail(["w"], 9) == ["012", "next"]
 
@@ -113,3 +120,41 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     log_store = LogStore(tmp_path / "file")
     log_store.write("w", "x")
     assert log_store.tail(["w"], 9) == []
+
+
+def dropped(lines: list[str]) -> int:
+    (note,) = [line for line in lines if "lines were dropped because the disk was too slow" in line]
+    return int(note.split()[0])
+
+
+def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log_store = LogStore(tmp_path)
+    write, goes_on = os.write, threading.Event()
+
+    def hang(fd: int, data: bytes) -> int:
+        goes_on.wait(30)
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", hang)
+    try:
+        for number in range(1000):
+            log_store.write("w", f"{number:03d}" + "x" * 20_000)
+        assert log_store.tail(["w"], 9) == []
+    finally:
+        goes_on.set()
+    written = log_store.tail(["w"], 1000)
+    log_store.close()
+    assert [int(line[:3]) for line in written if line[:2] != "  "] == [*range(1000 - dropped(written))]
+    assert dropped(written) < 1000, "what is within the bound is written"
+
+
+def test_a_folder_that_is_removed_is_made_again(
+    log_store: LogStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(logstore, "LOOK", -1.0)
+    log_store.write("a/w", "lost")
+    log_store.flush()
+    shutil.rmtree(tmp_path / "logs")
+    log_store.write("a/w", "kept")
+    assert log_store.tail(["a/w"], 9) == ["kept"]
+    assert log_store.failure == ""

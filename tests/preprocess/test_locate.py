@@ -1,7 +1,7 @@
 import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import huggingface_hub
@@ -10,34 +10,14 @@ from httpx2 import Request, Response
 from huggingface_hub import errors
 
 from dynamod.message.errors import UserError
-from dynamod.preprocess.locate import locate, model_name
+from dynamod.preprocess.hub import find
+from dynamod.preprocess.locate import locate
+from dynamod.preprocess.reference import Reference, model_name, reference
 
 
 def http_error(kind: type[Exception], status: int = 401) -> Exception:
     response = Response(status, request=Request("GET", "https://huggingface.co/x"))
     return kind("refused\nwith details", response=response)  # type: ignore[call-arg]
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SimpleNamespace:
-    """Hugging Face without a network: remembers calls, raises `error` when set, lists `files`."""
-    state = SimpleNamespace(calls=[], error=None, files=["config.json", "model.safetensors", "pytorch_model.bin"])
-
-    def answer(kind: str, *args: Any, **kwargs: Any) -> str:
-        state.calls.append((kind, args, kwargs))
-        if state.error is not None:
-            raise state.error
-        return str(tmp_path / "downloaded")
-
-    def listing(self: Any, repository: str) -> list[str]:
-        if state.error is not None:
-            raise state.error
-        return state.files
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *a, **k: answer("snapshot", *a, **k))
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: answer("file", *a, **k))
-    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", listing)
-    return state
 
 
 def test_shipped_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -50,7 +30,7 @@ def test_shipped_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert model_name("sample.gguf", tmp_path / "sample.gguf") == "sample"
 
 
-def test_local_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hub: SimpleNamespace) -> None:
+def test_local_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / "Qwen" / "Tiny-1B"
     folder.mkdir(parents=True)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -58,37 +38,31 @@ def test_local_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hub: Simpl
     assert locate("~/Qwen/Tiny-1B") == folder
     assert locate(str(folder)) == folder
     assert locate("Qwen/Tiny-1B") == Path("Qwen/Tiny-1B")  # a folder that is there wins over the hub
-    assert hub.calls == []
     assert model_name("~/Qwen/Tiny-1B", folder) == "Tiny-1B"
     assert model_name("Qwen/Tiny-1B", Path("Qwen/Tiny-1B")) == "Tiny-1B"
     assert model_name(".", Path()) == tmp_path.name
 
 
-def test_hub_names(hub: SimpleNamespace, tmp_path: Path) -> None:
-    for name in ("Qwen/Tiny-1B", "hf://Qwen/Tiny-1B", "hf://Qwen/Tiny-1B/"):
-        assert locate(name) == tmp_path / "downloaded"
-        assert model_name(name, tmp_path / "downloaded") == "Qwen/Tiny-1B"
-        kind, args, kwargs = hub.calls.pop()
-        assert (kind, args, kwargs["local_files_only"]) == ("snapshot", ("Qwen/Tiny-1B",), False)
-        assert "*.bin" in kwargs["ignore_patterns"]
-        assert "*.safetensors" not in kwargs["ignore_patterns"]
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("Qwen/Tiny-1B", ("Qwen/Tiny-1B", "", "")),
+        ("hf://Qwen/Tiny-1B", ("Qwen/Tiny-1B", "", "")),
+        ("hf://Qwen/Tiny-1B/", ("Qwen/Tiny-1B", "", "")),
+        ("Qwen/Tiny-GGUF:Q4_K_M", ("Qwen/Tiny-GGUF", "", "Q4_K_M")),
+        ("hf://Qwen/Tiny-GGUF/sub/tiny-q4.gguf", ("Qwen/Tiny-GGUF", "sub/tiny-q4.gguf", "")),
+    ],
+)
+def test_hub_names(name: str, means: tuple[str, str, str]) -> None:
+    assert reference(name) == means
+    wanted = Reference(*means)
+    assert reference(str(wanted)) == wanted
+    assert model_name(name, Path("/cache/tiny-q4.gguf")) == (str(wanted) if not wanted.file else "tiny-q4")
 
 
-def test_pickles_are_taken_when_there_is_nothing_else(hub: SimpleNamespace) -> None:
-    hub.files = ["config.json", "pytorch_model.bin"]
-    locate("Qwen/Tiny-1B")
-    assert "*.bin" not in hub.calls[0][2]["ignore_patterns"]
-
-
-def test_one_file_of_a_repository(hub: SimpleNamespace) -> None:
-    locate("hf://Qwen/Tiny-GGUF/sub/tiny-q4.gguf")
-    assert hub.calls == [("file", ("Qwen/Tiny-GGUF", "sub/tiny-q4.gguf"), {"local_files_only": False})]
-    assert model_name("Qwen/Tiny-GGUF/sub/tiny-q4.gguf", Path("/cache/tiny-q4.gguf")) == "tiny-q4"
-
-
-def test_without_download_only_the_cache_is_asked(hub: SimpleNamespace) -> None:
-    locate("Qwen/Tiny-1B", download=False)
-    assert hub.calls[0][2]["local_files_only"] is True
+@pytest.mark.parametrize("name", ["", "x", "a/b.gguf", "./a/b", "/a/b", "~/a/b", "a b/c", "a/b:Q8_0/c.gguf", ":/:"])
+def test_what_only_a_path_can_be(name: str) -> None:
+    assert reference(name) is None
 
 
 @pytest.mark.parametrize(
@@ -97,21 +71,23 @@ def test_without_download_only_the_cache_is_asked(hub: SimpleNamespace) -> None:
         (http_error(errors.RepositoryNotFoundError), r"'Qwen/Tiny' was not found.*check the name"),
         (http_error(errors.GatedRepoError, 403), r"is gated; accept its terms.*set HF_TOKEN"),
         (errors.LocalEntryNotFoundError("nothing"), r"not in the local cache.*HF_HUB_OFFLINE"),
-        (errors.OfflineModeIsEnabled("offline"), r"not in the local cache.*go online"),
+        (errors.OfflineModeIsEnabled("offline"), r"not in the local cache.*HF_HUB_OFFLINE is set; unset it"),
         (http_error(errors.HfHubHTTPError, 500), r"could not be downloaded: refused; try again"),
-        (http_error(errors.RemoteEntryNotFoundError, 404), r"has no file"),
-        (ConnectionError(), r"could not be downloaded: ConnectionError"),
+        (ConnectionError(), r"cannot be reached \(ConnectionError\); check the network"),
     ],
 )
-def test_failures_say_what_to_do_in_one_line(hub: SimpleNamespace, error: Exception, says: str) -> None:
-    hub.error = error
+def test_failures_say_what_to_do_in_one_line(monkeypatch: pytest.MonkeyPatch, error: Exception, says: str) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", fails)
     with pytest.raises(UserError) as caught:
-        locate("Qwen/Tiny")
+        find(Reference("Qwen/Tiny"))
     assert "\n" not in caught.value.line()
     assert re.search(says, caught.value.line())
 
 
-def test_near_names_are_suggested(tmp_path: Path, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_names_are_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Llama-3.2-3B-Instruct").mkdir()
     for name, hint in [
         (str(tmp_path / "Llama-3.2-3B-Instrct"), "did you mean '.*Llama-3.2-3B-Instruct'?"),
@@ -126,7 +102,6 @@ def test_near_names_are_suggested(tmp_path: Path, hub: SimpleNamespace, monkeypa
         with pytest.raises(UserError, match="neither a path") as caught:
             locate(name)
         assert re.search(hint, caught.value.hint), name
-    assert hub.calls == []
 
 
 def test_names_to_serve_under() -> None:

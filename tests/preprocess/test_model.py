@@ -22,6 +22,17 @@ from dynamod.preprocess.model import Model
 from .conftest import CHATML, bytes_gguf, write_folder
 
 HI = [{"role": "user", "content": "hi"}]
+
+
+def test_tokens_are_left_when_none_may_end_the_answer(model: Model) -> None:
+    every = list(range(model.tokenizer.vocab_size))
+    with pytest.raises(BadRequest) as caught:
+        model.prepare_chat(chat(stop_token_ids=every, min_tokens=1))
+    assert caught.value.param == "stop_token_ids"
+    model.prepare_chat(chat(stop_token_ids=every))
+    model.prepare_chat(chat(stop_token_ids=every[:-3], min_tokens=1, ignore_eos=True))
+
+
 TOOL = {"type": "function", "function": {"name": "get", "parameters": {}}}
 
 
@@ -317,14 +328,14 @@ def test_what_a_template_sees(tmp_path: Path, bytes_reference: Reference) -> Non
             {"role": "user", "content": "a\nb", "name": "Ann"},
             {
                 "role": "assistant",
-                "content": None,
+                "content": "",
                 "tool_calls": [
                     {"id": "c1", "type": "function", "function": {"name": "get", "arguments": arguments}},
-                    {"type": "function", "function": {"name": "get", "arguments": "not json"}},
+                    {"type": "function", "function": {"name": "get", "arguments": {}}},
                 ],
             },
             {"role": "tool", "content": "rain", "tool_call_id": "c1"},
-            {"role": "assistant", "content": "", "reasoning_content": "hm"},
+            {"role": "assistant", "content": "", **dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "hm")},
         ],
         "t": [TOOL],
         "x": 5,

@@ -8,8 +8,9 @@ from tokenizers import Tokenizer as Reference
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.tokens import unpack
 from dynamod.preprocess.card import read_card
-from dynamod.preprocess.locate import locate, model_name
+from dynamod.preprocess.locate import locate
 from dynamod.preprocess.model import Model
+from dynamod.preprocess.reference import model_name
 from dynamod.preprocess.source import open_card
 from dynamod.preprocess.tokenizer import Tokenizer, probe_text
 

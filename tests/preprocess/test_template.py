@@ -5,10 +5,12 @@ from typing import Any
 
 import jinja2.ext
 import jinja2.sandbox
+import msgspec
 import pytest
 
 from dynamod.message.errors import BadRequest, UserError
-from dynamod.preprocess import template as module
+from dynamod.message.openai import Message
+from dynamod.preprocess.conversation import as_dict
 from dynamod.preprocess.template import ChatTemplate
 
 from .conftest import CHATML
@@ -226,7 +228,6 @@ def test_renders_as_transformers(
     )
     assert text == expected
     assert text.strip()
-    assert template.engine == "minijinja"
 
 
 def test_the_models_other_special_tokens_are_known() -> None:
@@ -234,47 +235,107 @@ def test_the_models_other_special_tokens_are_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "says", "says_jinja2"),
+    ("source", "says"),
     [
-        ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate", "Roles must alternate"),
-        ("{{ messages[0].nothing.more }}", "undefined value", "has no attribute 'nothing'"),
-        ("{{ messages[0].content + none }}", "unsupported types", "can only concatenate str"),
-        ("{{ messages[0].content.nothing() }}", "no method named nothing", "has no attribute 'nothing'"),
+        ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
+        ("{{ messages[0].nothing.more }}", "undefined value"),
+        ("{{ messages[0].content + none }}", "unsupported types"),
+        ("{{ messages[0].content.nothing() }}", "no method named nothing"),
     ],
 )
-@pytest.mark.parametrize("with_jinja2", [True, False])
-def test_a_template_that_fails_is_a_bad_request(
-    source: str, says: str, says_jinja2: str, with_jinja2: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not with_jinja2:
-        monkeypatch.setattr(module, "_jinja2", no_jinja2)
-    template = ChatTemplate(source)
-    with pytest.raises(BadRequest, match=says_jinja2 if with_jinja2 else says) as caught:
-        template.render([{"role": "user", "content": "x"}])
+def test_a_template_that_fails_is_a_bad_request(source: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says) as caught:
+        ChatTemplate(source).render([{"role": "user", "content": "x"}])
     assert caught.value.param == "messages"
     assert "\n" not in str(caught.value)
-    assert template.engine == "minijinja"
 
 
-def no_jinja2(source: str, helpers: dict[str, Any]) -> Any:
-    raise ImportError("No module named 'jinja2'")
-
-
-def test_a_broken_template_is_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"not valid: .*unexpected"):
-        ChatTemplate("{% if %}")
-    monkeypatch.setattr(module, "_jinja2", no_jinja2)
+def test_a_broken_template_is_refused_at_load() -> None:
     with pytest.raises(UserError, match=r"not valid: .*unexpected"):
         ChatTemplate("{% if %}")
 
 
-def test_what_minijinja_cannot_do_jinja2_does(caplog: pytest.LogCaptureFixture) -> None:
-    template = ChatTemplate("{{ '%s and %s' % ('a', messages[0].content) }}")
-    assert template.engine == "minijinja"
-    assert template.render([{"role": "user", "content": "b"}]) == "a and b"
-    assert template.engine == "jinja2"
-    assert "jinja2 does" in caplog.text
-    assert template.render([{"role": "user", "content": "c"}]) == "a and c"
+NESTED = "{% for i in range(90000) %}{% for j in range(90000) %}{% for k in range(90000) %}x{% endfor %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (f"{NESTED}{{% endfor %}}", "ran out of fuel"),
+        ("{{ 'a'|indent(200000000000, true) }}", "an indentation of more than 1000"),
+        ("{{ 'a'|indent('x' * 2000, true) }}", "an indentation of more than 1000"),
+        ("{{ 'a' * 200000000000 }}", "too large"),
+        ("{{ 10 ** 10000000 }}", "unable to calculate"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
+    ],
+)
+def test_work_without_bound_is_refused(source: str, says: str) -> None:
+    with pytest.raises(BadRequest, match=says):
+        ChatTemplate(source).render([])
+
+
+def test_long_conversations_are_within_the_bound() -> None:
+    messages = [{"role": ("user", "assistant")[place % 2], "content": "hi"} for place in range(20_000)]
+    assert ChatTemplate(QWEN).render(messages, TOOLS).count("hi") == 20_000
+
+
+@pytest.mark.parametrize("arguments", ["", ", first=true", ", blank=true", ", true, true"])
+@pytest.mark.parametrize("text", ["", "a", "a\nb", "a\n", "a\n\nb\n", "\n", "\n\na"])
+def test_indent_is_that_of_jinja2(text: str, arguments: str) -> None:
+    for width in ("2", "'> '"):
+        source = "{{ text|indent(" + width + arguments + ") }}|"
+        assert ChatTemplate(source).render([], text=text) == reference(source, text=text)
+
+
+PARAMETERS = """\
+{%- macro keys(value, known) -%}
+    {%- if value is mapping %}{% for key in value if key not in known %}<{{ key }}>{% endfor %}{% endif -%}
+{%- endmacro -%}
+{%- if not tools is defined %}{%- set tools = [] %}{%- endif %}
+{%- if tools is iterable and tools | length > 0 %}
+    {{- "TOOLS" }}
+    {%- for tool in tools %}
+        {%- set function = tool.function if tool.function is defined else tool %}
+        {{- function.name ~ keys(function.parameters, ["type"]) }}
+    {%- endfor %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.tool_calls is defined and message.tool_calls is iterable and message.tool_calls | length > 0 %}
+        {%- if message.content is defined and message.content is string and message.content | trim | length > 0 %}
+            {{- message.content | trim }}
+        {%- endif %}
+        {%- for call in message.tool_calls %}
+            {{- "<" ~ call.function.name }}
+            {%- for name, value in call.function.arguments | items %} {{ name }}={{ value }}{% endfor %}
+            {{- ">" }}
+        {%- endfor %}
+    {%- elif "</think>" in message.content %}
+        {{- message.content.split("</think>")[-1] }}
+    {%- else %}
+        {{- message.role + message.content + (message.reasoning_content or "") }}
+    {%- endif %}
+{%- endfor %}
+"""
+"""What the templates of Qwen3, Qwen3-Coder, Nemotron, gpt-oss and Phi-3.5 do with tools, contents and arguments."""
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS])
+@pytest.mark.parametrize("arguments", ["", "{oops", "{}", '{"a": "b"}', '["a"]'])
+@pytest.mark.parametrize("content", [{}, {"content": None}, {"content": ""}, {"content": "hm"}])
+def test_conversations_as_clients_send_them(tools: Any, arguments: str, content: dict[str, Any]) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "get", "arguments": arguments}}
+    said = [
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "tool_calls": [call], **content},
+        {"role": "tool", "content": "rain", "tool_call_id": "1"},
+        {"role": "assistant", "content": "It rains.", "reasoning": "because"},
+    ]
+    messages = [as_dict(message) for message in msgspec.convert(said, list[Message])]
+    text = ChatTemplate(PARAMETERS).render(messages, tools)
+    assert text == reference(PARAMETERS, messages=messages, tools=tools)
+    assert ("<get a=b>" if "b" in arguments else "<get>") in text
+    assert text.endswith("toolrainassistantIt rains.because")
+    assert text.startswith("TOOLSget") is (tools is not None)
 
 
 def test_templates_have_no_way_into_python() -> None:

@@ -35,6 +35,7 @@ async def called(
     *,
     leave_after: float | None = None,
     make: Callable[[Reply, str], Any] = CallWriter,
+    private: bool = False,
 ) -> tuple[list[Any], float]:
     """One call of a handler: the deltas, and when the call had ended."""
     out = Out()
@@ -45,7 +46,7 @@ async def called(
         await system.ready(ref, timeout=1)
         cell = system.cell(ref)
         assert cell is not None
-        calls = Calls(wrapped, cell.actor.context.task)
+        calls = Calls(wrapped, cell.actor.context.task, private=private)
         answer = make(reply, wrapped.name)
         started = system.now()
         calls.begin("r1", request, reply, answer.take, answer.end)

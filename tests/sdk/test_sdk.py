@@ -104,6 +104,15 @@ async def test_an_error_of_the_handler_ends_its_request(caplog: pytest.LogCaptur
     assert (said[1].error, said[1].retry) == ("EngineFailed", False)
     assert said[1].message.endswith("broken: ValueError: no such adapter")
     assert "broken failed (request r1)" in caplog.text
+    for error, kind in ((ValueError, "Internal"), (KeyError, "Internal"), (RuntimeError, "EngineFailed")):
+
+        async def secret(_: Any, error: type[Exception] = error) -> AsyncIterator[Any]:
+            raise error("boom /etc/x")
+            yield
+
+        said, _ = await called(secret, private=True)
+        assert (said[0].error, "boom" in said[0].message, error.__name__ in said[0].message) == (kind, False, True)
+        assert "boom /etc/x" in caplog.text
     said, _ = await called(refuses)
     assert said == [Failed(1, "BadRequest", "too long", "prompt", False, "context_length_exceeded")]
     said, _ = await called(times_out)

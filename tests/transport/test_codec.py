@@ -1,5 +1,6 @@
 """Framing and merging against naive models; every word survives the wire."""
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -44,6 +45,16 @@ def test_any_cut_of_the_byte_stream_gives_the_same_payloads(payloads: list[bytes
         position += cut
     got += list(unframer.feed(data[position:]))
     assert got == payloads
+
+
+def test_a_large_frame_in_small_pieces_is_not_copied_again_and_again() -> None:
+    payload = bytes(range(256)) * (LIMIT // 256)
+    data = memoryview(MAGIC + pack(payload) + pack(b"next"))
+    unframer, got, started = Unframer(), [], time.perf_counter()
+    for position in range(0, len(data), 16_384):
+        got += list(unframer.feed(bytes(data[position : position + 16_384])))
+    assert got == [payload, b"next"]
+    assert time.perf_counter() - started < 5  # 0.2 s; half a minute when each piece copies all before it
 
 
 @given(st.binary(min_size=1, max_size=64))

@@ -1,17 +1,19 @@
 """The answers of a batch: where they go on, and how they are written in the order of their prompts."""
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from io import FileIO
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from dynamod.message.errors import UserError
 
-from .entries import Job, find_answers, has_answers
+from .entries import SUFFIX, Job, find_answers, has_answers
 
 Item = TypeVar("Item")
 
@@ -95,7 +97,18 @@ def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
             job.output.open("ab").close()
         except OSError as error:
             raise UserError(f"{job.output}: {error.strerror}", "the answers are written beside the prompts") from None
+    if len(jobs) == 1:
+        _link(jobs[0].output)
     return sum(job.total - job.done for job in jobs)
+
+
+def _link(output: Path) -> None:
+    """`output.jsonl`, the original's name, means the answers of the last file of prompts; a file of that name stays."""
+    link = output.with_name(SUFFIX[1:])
+    with contextlib.suppress(OSError):
+        if link.is_symlink():
+            link.unlink()
+        link.symlink_to(output.name)
 
 
 def _wants_more(there: Sequence[Job]) -> bool:

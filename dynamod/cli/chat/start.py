@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from dynamod.cli.arguments import read_object
@@ -18,6 +18,7 @@ from .client import ChatClient, chat_client
 if TYPE_CHECKING:
     from dynamod.cli.flags import RunArguments
     from dynamod.cli.interrupt import Interrupts, Talk
+    from dynamod.preprocess.tokenizer import Tokenizer
 
 Way = Callable[["Interrupts", ChatClient, str], Awaitable[int]]
 """What is done with the client and its model; gives the exit code."""
@@ -121,9 +122,14 @@ def _counter(arguments: "RunArguments") -> Callable[[str], int] | None:
     """Counts the tokens of a text, if this command has the model's files."""
     if not arguments.model or arguments.output in ("auto", "dyn", "echo_full"):
         return None
-    from dynamod.preprocess.locate import locate
-    from dynamod.preprocess.source import open_source
-    from dynamod.preprocess.tokenizer import Tokenizer
+    name = arguments.flags.model_config or arguments.model
 
-    tokenizer = Tokenizer.from_source(open_source(locate(arguments.flags.model_config or arguments.model)))
-    return lambda text: len(tokenizer.encode(text))
+    @cache
+    def tokenizer() -> "Tokenizer":
+        from dynamod.preprocess.locate import locate
+        from dynamod.preprocess.source import open_source
+        from dynamod.preprocess.tokenizer import Tokenizer
+
+        return Tokenizer.from_source(open_source(locate(name, weights=False)))  # the worker has downloaded it by now
+
+    return lambda text: len(tokenizer().encode(text))

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Any
 
 from dynamod.message.errors import UserError
+from dynamod.message.hints import extra_hint
 
 log = logging.getLogger("dynamod.engine.llamacpp")
 
@@ -31,7 +32,7 @@ def library() -> Any:
         module: Any = importlib.import_module("llama_cpp.llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:  # a wheel built for another processor or CUDA
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"llama-cpp-python cannot be loaded: {reason}", "install dynamod[llama_cpp] again") from None
+        raise UserError(f"llama-cpp-python cannot be loaded: {reason}", f"again: {extra_hint('llama_cpp')}") from None
     fields = {name for name, *_ in module.llama_context_params._fields_}
     if "kv_unified" not in fields or not all(hasattr(module, name) for name in _NEEDED):
         version = getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version")

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
-from .loading import load, max_seqs
+from .loading import load, max_seqs, one_prompt_at_a_time
 from .lowering import LoweredRequest, PlainText, lower, prepare
 
 log = logging.getLogger("dynamod.engine")
@@ -58,6 +59,7 @@ class MistralRs(Engine[Chat]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._sending = threading.Lock()
+        self._prompt = threading.Lock()  # held until the prompt is computed, where only one may be
         self._tokens = 0
         self._moved = 0.0
 
@@ -68,6 +70,7 @@ class MistralRs(Engine[Chat]):
         self._loop = asyncio.get_running_loop()
         card = await self._model_card(kind="text")
         self._model = await asyncio.to_thread(Model.load, card)
+        self._one_prompt = await asyncio.to_thread(one_prompt_at_a_time, options)
         self._runner = await asyncio.to_thread(load, options)
         limit = self._runner.max_sequence_length() or 0
         if limit and (not card.context_length or limit < card.context_length):
@@ -153,20 +156,30 @@ class MistralRs(Engine[Chat]):
         try:
             if not stream.cancelled:
                 lowered = lower(self._model, prepared, request_id)
-                self._on_loop(self._started, stream, lowered)
-                self._read(stream, lowered)
+                with ExitStack() as turn:
+                    if self._one_prompt:
+                        turn.enter_context(self._prompt)
+                    if not stream.cancelled:
+                        self._on_loop(self._started, stream, lowered)
+                        self._read(stream, lowered, turn)
         except RequestError as error:
             self._on_loop(self._failed, stream, error)
         except BaseException as error:  # also a panic of the engine, which is no Exception
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             log.warning("mistralrs: request %s failed: %s", request_id, reason)
-            self._on_loop(self._failed, stream, EngineFailed(f"mistralrs: {reason}"))
+            self._on_loop(
+                self._failed,
+                stream,
+                EngineFailed("mistralrs failed; the worker's log has more under this request's id"),
+            )
         finally:
             self._on_loop(self._ended, stream)
 
-    def _read(self, stream: _Stream, lowered: LoweredRequest) -> None:
+    def _read(self, stream: _Stream, lowered: LoweredRequest, turn: ExitStack) -> None:
+        """Hand its text to the loop. `turn` is over with the first text: then the prompt is computed."""
         output, plain, counted = TextOutput(lowered.stops, include_stop=lowered.include_stop), PlainText(), 0
         for chunk in self._send(lowered):
+            turn.close()
             if stream.cancelled:
                 return
             choice = chunk.choices[0]

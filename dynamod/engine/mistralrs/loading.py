@@ -1,5 +1,6 @@
 """From engine options to a loaded `mistralrs.Runner`; what a user can mend comes back as UserError."""
 
+import importlib.metadata
 import inspect
 import json
 import logging
@@ -11,13 +12,16 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
-from dynamod.preprocess.gguf_file import shards
+from dynamod.preprocess.gguf_file import read_metadata, shards
 
 from ..base import EngineOptions
 
 log = logging.getLogger("dynamod.engine")
 
 MAX_SEQS = 32
+
+_FLOATS = (0, 1, 32)
+"""general.file_type of GGUF files that are not quantised: F32, F16, BF16."""
 
 VERBATIM = Path(__file__).with_name("verbatim.jinja")
 """mistralrs puts every prompt through a chat template, also one that is a string. This one changes nothing."""
@@ -72,7 +76,7 @@ def load(options: EngineOptions) -> Any:
         runner = mistralrs.Runner(
             which=which(**given),
             jinja_explicit=str(VERBATIM),
-            **{"max_seqs": MAX_SEQS, **_values(mistralrs, for_runner)},
+            **{**_defaults(), **_values(mistralrs, for_runner)},
         )
     except (KeyboardInterrupt, SystemExit, UserError):
         raise
@@ -82,6 +86,35 @@ def load(options: EngineOptions) -> Any:
         raise _explained(path, error) from None
     log.info("mistralrs has loaded %s in %.1f s", path, time.monotonic() - began)
     return runner
+
+
+def _defaults() -> dict[str, Any]:
+    # on a CPU a hit of a long prefix beside short prompts panics ("shape mismatch") and ends all streams
+    return {"max_seqs": MAX_SEQS, **({"prefix_cache_n": 0} if _on_cpu() else {})}
+
+
+def one_prompt_at_a_time(options: EngineOptions) -> bool:
+    """Whether two prompts must not be computed together: with quantised weights on a CPU all of them fail ("input
+    tensor is not contiguous").
+    """
+    path = options.path
+    assert path is not None
+    in_situ = any(key.replace("-", "_") == "in_situ_quant" and value for key, value in options.arguments.items())
+    quantised = path.suffix.lower() == ".gguf" and read_metadata(path).get("general.file_type") not in _FLOATS
+    return (quantised or in_situ) and _on_cpu()
+
+
+def _on_cpu() -> bool:
+    """Whether it is the build for CPUs: those for accelerators are distributions of their own."""
+    return not any(_installed(f"mistralrs-{kind}") for kind in ("cuda", "metal"))
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def split(arguments: Mapping[str, Any], runner: Any, which: Any) -> tuple[dict[str, Any], dict[str, Any]]:

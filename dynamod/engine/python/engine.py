@@ -37,7 +37,7 @@ class PythonEngine(Engine[RequestT]):
     def use(self, handler: Handler) -> None:
         """Answer with this from now on."""
         self.handler = handler
-        self.calls = Calls(handler, self.spawn)
+        self.calls = Calls(handler, self.spawn, private=True)
 
     def statistics(self) -> EngineStatistics:
         """Steps are the handler's own: none is known."""

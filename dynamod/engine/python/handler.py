@@ -64,6 +64,9 @@ def _place_of_context(function: Callable[..., Any]) -> str | None:
     return "position" if len(needed) > 1 else None
 
 
+_BUGS = (ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+"""What the same request raises again: a 500, which clients do not repeat as they repeat a 502."""
+
 Take = Callable[[Any], float | None]
 """Takes an item. Returns the seconds that the handler may still yield: None any, 0 it is over.
 
@@ -78,10 +81,19 @@ def _ended() -> bool:
 
 
 class Calls:
-    """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader."""
+    """The requests that a handler works on, each a task of the endpoint's actor; each ends with its reader.
 
-    def __init__(self, handler: Handler, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
-        self._handler, self._spawn = handler, spawn
+    `private`: the callers are clients from outside, who are not told the text of an exception.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
+        *,
+        private: bool = False,
+    ) -> None:
+        self._handler, self._spawn, self._private = handler, spawn, private
         self._contexts: dict[asyncio.Task[Any], Context] = {}
         self.begun = 0
 
@@ -133,4 +145,8 @@ class Calls:
             if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and _ended()):
                 raise  # by us: the reader has left, or the engine ends
             log.exception("%s failed (request %s)", name, context.id())
-            reply.failed("EngineFailed", f"{name}: {type(error).__name__}: {error}")
+            if self._private:
+                text = f"{name} raised {type(error).__name__}; the worker's log has more under this request's id"
+                reply.failed("Internal" if isinstance(error, _BUGS) else "EngineFailed", text)
+            else:
+                reply.failed("EngineFailed", f"{name}: {type(error).__name__}: {error}")

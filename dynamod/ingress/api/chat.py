@@ -7,7 +7,7 @@ import msgspec
 
 from dynamod.ingress.base import Logprob
 from dynamod.message.errors import BadRequest
-from dynamod.message.openai import ChatRequest
+from dynamod.message.openai import ChatRequest, Part
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
 
@@ -75,6 +75,9 @@ class ChatCompletions(Generation[ChatRequest]):
     def check(self, request: ChatRequest) -> None:
         """The messages too."""
         check_messages(request.messages)
+        for place, message in enumerate(request.messages):
+            if isinstance(message.content, list) and message.role != "assistant":
+                _check_parts(message.content, f"messages[{place}].content")
         super().check(request)
         if request.top_logprobs and not request.logprobs:
             raise BadRequest("`top_logprobs` needs `logprobs`: true", param="top_logprobs")
@@ -121,6 +124,12 @@ class ChatCompletions(Generation[ChatRequest]):
             **extra,  # type: ignore[typeddict-item]
         }
         return ChatChoice(index, message, reason, logprobs)
+
+
+def _check_parts(parts: Sequence[Part], where: str) -> None:
+    for place, part in enumerate(parts):
+        if part.refusal is not None:
+            raise BadRequest(f"`{where}[{place}]`: only assistants refuse", param=f"{where}[{place}].type")
 
 
 def _token(token: str, raw: bytes, value: float) -> dict[str, Any]:

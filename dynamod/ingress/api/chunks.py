@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.http.errors import printable
-from dynamod.http.stream import EventFrames, one_line
+from dynamod.http.stream import EventFrames
 
 from .response import Usage
 
@@ -73,9 +73,12 @@ class ChunkFrames(EventFrames):
         tail = self._usage_null if usage is None else b',"usage":' + _encode(usage)
         return self.frame(b"%b%b]%b}\n\n" % (self._head, inner, tail))
 
-    def annotation(self, name: str, value: Any) -> bytes:
-        """The original's form: the name as event, the JSON value as a comment."""
-        return self.frame(b"event: %b\n: %b\n\n" % (one_line(name), _encode(value)))
+    def annotations(self, values: Mapping[str, Any]) -> bytes:
+        """A chunk without choices. Raises TypeError for what is not JSON.
+
+        The original sends each as an event without data, on which OpenAI's SDKs end with an error.
+        """
+        return self.frame(b'%b]%b,"nvext":%b}\n\n' % (self._head, self._usage_null, _encode(values)))
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         """The stream ends here with OpenAI's error object."""

@@ -1,6 +1,7 @@
 """POST /detokenize, as vLLM has it."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 from aiohttp import web
@@ -10,6 +11,7 @@ from dynamod.http.errors import json_response
 from dynamod.message.discovery import ModelCard
 from dynamod.message.openai import ModelRequest, TokenId
 from dynamod.preprocess.checks import token_ids
+from dynamod.preprocess.tokenizer import Tokenizer
 
 from .endpoint import BodyEndpoint, Frontend
 
@@ -40,10 +42,12 @@ class Detokenize(BodyEndpoint[DetokenizeRequest]):
         self, frontend: Frontend, context: RequestContext, asked: DetokenizeRequest, card: ModelCard, body: bytes
     ) -> web.Response:
         """The text; many ids are decoded in a thread. Raises BadRequest for an id outside the vocabulary."""
-        tokenizer = frontend.tokenizing(asked.model).tokenizer
-        token_ids(asked.tokens, "tokens", tokenizer.vocab_size)
-        if len(asked.tokens) > _THREAD_AT:
-            text = await asyncio.to_thread(tokenizer.decode, asked.tokens, skip_special=False)
-        else:
-            text = tokenizer.decode(asked.tokens, skip_special=False)
+        arguments = (frontend.tokenizing(asked.model).tokenizer, asked.tokens)
+        thread = len(asked.tokens) > _THREAD_AT
+        text = await asyncio.to_thread(_text, *arguments) if thread else _text(*arguments)
         return json_response(DetokenizeResponse(text))
+
+
+def _text(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    token_ids(ids, "tokens", tokenizer.vocab_size)
+    return tokenizer.decode(ids, skip_special=False)

@@ -10,23 +10,27 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from dynamod.http.body import read_body
+from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend, Job
+from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
+from dynamod.ingress.memory import trim_memory
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
 from dynamod.preprocess.model import Model
-from dynamod.preprocess.parse import Parser, check_json
+from dynamod.preprocess.parse import Parser
+from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
 
@@ -38,6 +42,7 @@ class Frontend:
         self.settings = settings
         self.backend = backend
         self.ids: set[str] = set()
+        self.bodies = BodyBudget(settings.bodies_limit, _trim)
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""
@@ -61,6 +66,10 @@ class Frontend:
         if type_ and type_ not in card.types:
             raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
         return name, card
+
+    def context_length(self) -> int:
+        """The longest of the served models, in tokens."""
+        return max((card.context_length for card in self.backend.models().values()), default=0)
 
     def tokenizing(self, name: str) -> Model:
         """Tokenizer and chat template of a served model. Raises BadRequest for one whose engine takes text."""
@@ -95,7 +104,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
     """Reads a JSON body about one model. `model_type`: what the model must serve, a word of `ModelCard.types`."""
 
     method = "POST"
-    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 500, 503)
+    errors: ClassVar[tuple[int, ...]] = (400, 401, 404, 408, 413, 415, 500, 503)
     request: ClassVar[type[ModelRequest]]
     model_type: ClassVar[str] = ""
     label: ClassVar[str] = ""  # `endpoint` in the metrics; empty: requests are not counted
@@ -107,9 +116,14 @@ class BodyEndpoint(Endpoint, Generic[R]):
         """Read, check and answer one request. Log lines meanwhile carry its id."""
         context.endpoint = self.label
         settings = frontend.settings
-        with bound(x_request_id=context.id):
-            body = await read_body(context.request, settings.body_limit)
-            asked, unknown = self.read(body, reject_unknown=settings.unknown_fields == "reject")
+        with bound(x_request_id=context.id), frontend.bodies.share() as share:
+            check_json_type(context.request.headers)
+            body = await read_body(context.request, settings.body_limit, share)
+            strict = settings.unknown_fields == "reject"
+            if len(body) > LARGE:
+                asked, unknown = await apart(self.read, body, strict, frontend.context_length())
+            else:
+                asked, unknown = self.read(body, strict)
             context.metrics.unknown_fields += unknown
             name, card = frontend.pick(asked.model, self.model_type)
             if asked.model != name:
@@ -117,9 +131,12 @@ class BodyEndpoint(Endpoint, Generic[R]):
             context.model = name
             return await self.answer(frontend, context, asked, card, body)
 
-    def read(self, body: bytes, reject_unknown: bool = False) -> tuple[R, int]:
-        """The request of a body, and how many fields nobody knows. Raises BadRequest."""
-        request, unknown = self._parser.parse(body, reject_unknown)
+    def read(self, body: bytes, reject_unknown: bool = False, context_length: int = 0) -> tuple[R, int]:
+        """The request of a body, and how many fields nobody knows. Raises BadRequest.
+
+        `context_length`: the longest of the models that are served. Safe in a thread.
+        """
+        request, unknown = self._parser.parse(body, reject_unknown, context_length)
         self.check(request)
         return request, unknown
 
@@ -136,7 +153,7 @@ class BodyEndpoint(Endpoint, Generic[R]):
 class EngineEndpoint(BodyEndpoint[E]):
     """An endpoint whose answers engines make: each request becomes a job of the backend and a writer of its answer."""
 
-    errors = (400, 401, 404, 408, 413, 422, 500, 502, 503, 504)
+    errors = (400, 401, 404, 408, 413, 415, 422, 500, 502, 503, 504)
 
     @abstractmethod
     async def lower(self, job: Job, served: Served) -> Lowered:
@@ -152,8 +169,6 @@ class EngineEndpoint(BodyEndpoint[E]):
         self, frontend: Frontend, context: RequestContext, asked: E, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
-        if card.kind == "text":
-            check_json(body)
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
         job = Job(frontend.unused_id(context.id), self, asked, body)
         writer = self.writer(asked, job, context, meter, frontend.settings)
@@ -164,7 +179,7 @@ class EngineEndpoint(BodyEndpoint[E]):
         frontend.ids.add(job.id)
         try:
             await self._start(frontend.backend, context, job, writer, limit or None)
-            return await writer.respond(context.request, {"x-request-id": context.id})
+            return await writer.respond(context.request, context.headers)
         finally:
             if clock is not None:
                 clock.cancel()
@@ -186,6 +201,10 @@ class EngineEndpoint(BodyEndpoint[E]):
                 raise _too_long(limit) from None
         if not writer.open and writer.error is not None:
             context.stop()  # ended by a clock or by shutdown while the backend was beginning
+
+
+def _trim() -> None:
+    asyncio.get_running_loop().run_in_executor(None, partial(trim_memory, collect=False))
 
 
 def _names(models: Iterable[str]) -> str:

@@ -10,10 +10,12 @@ from dynamod.http.context import RequestContext
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import Common
 from dynamod.preprocess.model import Model, Prepared
+from dynamod.preprocess.scan import LARGE
 
 from .endpoint import EngineEndpoint
 from .response import ResponseWriter
@@ -86,9 +88,12 @@ class Generation(EngineEndpoint[G]):
         """One engine request per prompt and sample."""
         request = cast("G", job.request)  # a job's endpoint is the one that has read its request
         check_served(request, served.card)
-        if served.model is None:
+        model = served.model
+        if model is None:
             return lower_text(job, request, served.card, self.kind)
-        return await lower_tokens(job, request, served, self.prompts(served.model, request), self.continuing)
+        large = len(job.body) > LARGE
+        prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
+        return await lower_tokens(job, request, served, prompts, self.continuing)
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings

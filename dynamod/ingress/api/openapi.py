@@ -18,6 +18,7 @@ _ERRORS = {
     404: "Unknown model",
     408: "Nothing of the body has come for a minute",
     413: "The body is too large",
+    415: "The body is not said to be JSON, or has an encoding that is not served",
     422: "Requests like this one have crashed workers",
     500: "A mistake of the server",
     502: "The engine failed",
@@ -39,6 +40,8 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
         if settings.guarded:
             operation["security"] = [{"key": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+    for path in ("/health", "/openapi.json", "/metrics") if settings.guarded and settings.guard_status else ():
+        paths[path]["get"]["security"] = [{"key": []}]
     for path, methods in paths.items():
         for method, operation in methods.items():
             name = "".join(word.capitalize() for word in path.removesuffix(".json").split("/"))
@@ -107,7 +110,7 @@ def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
 
 _SHARED: dict[str, Any] = {
     "Event": {
-        "description": "One server-sent event: `data` is a chunk as JSON, or [DONE]; `event`: error or annotation",
+        "description": "One server-sent event: `data` is a chunk as JSON, or [DONE]; `event`: error",
         "type": "object",
         "properties": {"data": _TEXT, "event": _TEXT},
     },

@@ -57,8 +57,8 @@ class StreamWriter(ResponseWriter):
         if self.open and not self.choices:
             super().started(choices, prompt_tokens, annotations)
             try:
-                for name, value in (self._annotations | dict(annotations)).items():
-                    self._ready.append(self._frames.annotation(name, value))
+                if found := self._annotations | dict(annotations):
+                    self._ready.append(self._frames.annotations(found))
             except (TypeError, ValueError):
                 self.fail(EngineFailed("an annotation is no JSON"))
 

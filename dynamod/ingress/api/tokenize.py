@@ -8,10 +8,12 @@ from aiohttp import web
 
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
+from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Messages, ModelRequest
 from dynamod.preprocess.conversation import check_messages
+from dynamod.preprocess.scan import LARGE
 from dynamod.preprocess.tokenizer import Tokenizer
 
 from .endpoint import BodyEndpoint, Frontend
@@ -70,7 +72,8 @@ class Tokenize(BodyEndpoint[TokenizeRequest]):
         text, special = asked.prompt or "", asked.add_special_tokens is not False
         if asked.messages is not None:
             special = bool(asked.add_special_tokens)
-            text = model.render(ChatRequest(**{name: getattr(asked, name) for name in _RENDERED}))
+            chat = ChatRequest(**{name: getattr(asked, name) for name in _RENDERED})
+            text = await apart(model.render, chat) if len(body) > LARGE else model.render(chat)
         arguments = (model.tokenizer, text, special, bool(asked.return_token_strs))
         thread = model.needs_thread(text)
         ids, strings = await asyncio.to_thread(_tokenized, *arguments) if thread else _tokenized(*arguments)

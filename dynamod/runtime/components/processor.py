@@ -16,7 +16,7 @@ from dynamod.ingress.settings import ProcessorSettings, from_environment
 from dynamod.ingress.static_workers import StaticWorkers
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.preprocess.card import read_card
-from dynamod.preprocess.locate import locate, model_name
+from dynamod.preprocess.reference import model_name
 from dynamod.runtime.context import ComponentContext
 
 from .served import SERVED, UNSERVED, ServedModel, UnservedModel
@@ -70,7 +70,7 @@ class ProcessorComponent(Processor):
         assert self._only is not None
         prefix = f"{STATIC}{place_of(self._only)}/"
         self._ctx.process_context.registry.watch(prefix, keep(self._static_here, Instance))
-        path = locate(model)
+        path = await self._ctx.fetch(model, weights=False)
         card = await asyncio.to_thread(read_card, path, name=name or model_name(model, path))
         static = StaticWorkers(self._view, self._ctx.process_context.transport, card, self._static_instances)
         await static.look()

@@ -28,18 +28,26 @@ class WorkerComponent(Worker):
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
-        settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
-        self._static, self._endpoint = settings.static, settings.endpoint
-        super().__init__(_maker(settings.name), settings.options(), self._published, ctx.withdraw)
+        self._settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
+        self._static, self._endpoint = self._settings.static, self._settings.endpoint
+        super().__init__(_maker(self._settings.name), EngineOptions(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
-        """Load the engine; the lease is waited for meanwhile."""
+        """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
+        await self._find_model()
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
             self._ctx.publish(LOAD_METRICS)
+
+    async def _find_model(self) -> None:
+        settings, fetch = self._settings, self._ctx.fetch
+        entry = settings.entry
+        path = await fetch(settings.model, weights=entry.weights) if entry.model else None
+        config_path = await fetch(settings.model_config, weights=False) if settings.model_config else None
+        self._options = settings.options(path, config_path)
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:

@@ -7,7 +7,7 @@ import importlib
 import math
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from dynamod.message.errors import UserError
@@ -51,10 +51,13 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def options(settings: NatsSettings, client: "Client", name: str) -> dict[str, Any]:
-    """Arguments of `Client.connect`: tries for ever, and what a server does not take is not held for long."""
+def options(settings: NatsSettings, client: "Client", name: str, servers: Sequence[str]) -> dict[str, Any]:
+    """Arguments of `Client.connect`: tries `servers` in their order for ever, and what a server does not take is not
+    held for long.
+    """
     found: dict[str, Any] = {
-        "servers": list(settings.servers),
+        "servers": list(servers),
+        "dont_randomize": True,
         "name": name,
         "connect_timeout": settings.connect_timeout,
         "reconnect_time_wait": RECONNECT_WAIT,

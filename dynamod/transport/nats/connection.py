@@ -88,6 +88,7 @@ class NatsConnection:
         self.flowing = False  # messages are sent now
         self._patience: asyncio.TimerHandle | None = None
         self._hold: asyncio.TimerHandle | None = None
+        self._hold_for = HOLD  # longer when a server forwards nothing: who used it too notices up to a tick later
         self._waiting = False  # for our own message to come back
         self._mute = 0  # ticks without it
         self._closing = False
@@ -220,7 +221,7 @@ class NatsConnection:
         headers = message.headers
         if headers is not None and headers.get("Status") == "503":
             if link is not None:
-                link.fail("nobody receives the messages: the process is gone", tell=False)
+                link.fail("nobody receives the messages: the process is gone", tell=False, gone=True)
         elif link is not None:
             link.take(message.data)
         elif message.reply:
@@ -268,7 +269,8 @@ class NatsConnection:
         self.room = max(1, min(ROOM, client.max_payload - nats_wire.HEADER.size))
         self._waiting, self._mute = False, 0
         if self._keeper.connects > 1:
-            self._hold = asyncio.get_running_loop().call_later(HOLD, self._flow)
+            self._hold = asyncio.get_running_loop().call_later(self._hold_for, self._flow)
+            self._hold_for = HOLD
         else:
             self._flow()
 
@@ -326,8 +328,6 @@ class NatsConnection:
         else:
             self._mute += 1
             if self._mute * self.settings.alive >= self.settings.silence:
+                self._hold_for = HOLD + self.settings.alive
                 self._keeper.went_down()
-                if self._patience is not None:
-                    self._patience.cancel()
-                self._give_up()
-                self._keeper.end()
+                self._keeper.leave_server()

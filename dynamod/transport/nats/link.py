@@ -59,8 +59,8 @@ class LinkEnd(ABC):
         """Take a whole payload. Raises MsgspecError for what is none."""
 
     @abstractmethod
-    def ended(self, why: str) -> None:
-        """The link is dead: so are its streams."""
+    def ended(self, why: str, *, gone: bool) -> None:
+        """The link is dead: so are its streams. `gone`: the process at the other end is known to be gone."""
 
     def block(self, blocked: bool) -> None:  # noqa: B027 - one of the two ends has nothing to do
         """NATS takes nothing now, or takes more again."""
@@ -103,8 +103,8 @@ class LinkEnd(ABC):
             if not self.busy and not self.dead:  # who is busy gives signs of life anyway
                 self._connection.publish(self.peer, self._sender.alive(nats_wire.ECHO), self.address)
 
-    def fail(self, why: str, tell: bool = True) -> None:
-        """End the link and its streams; `tell` the other end too, if messages still go there."""
+    def fail(self, why: str, *, tell: bool = True, gone: bool = False) -> None:
+        """End the link and its streams; `tell` the other end too, if messages still go there. `gone`: see `ended`."""
         if self.dead:
             return
         self.dead = True
@@ -118,7 +118,7 @@ class LinkEnd(ABC):
             # at an address that never answered this was perhaps only the question whether somebody is there
             level = logging.WARNING if tell or self._receiver.sequence else logging.DEBUG
             log.log(level, "link with %s: %s; %d streams are lost", self.peer, why, self.streams)
-        self.ended(why)
+        self.ended(why, gone=gone)
 
     def tick(self) -> None:
         """Once per `alive` seconds: a sign of life while streams are open, and a look at the other end's."""

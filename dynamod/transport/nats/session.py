@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ class Keeper:
     def __init__(self, settings: NatsSettings, name: str, owner: "NatsConnection") -> None:
         self.settings = settings
         self.servers = ", ".join(settings.servers)
+        self._order = random.sample(settings.servers, len(settings.servers))  # in which they are tried
         self.client: Client | None = None
         self.up = asyncio.Event()
         self.stopped = asyncio.Event()
@@ -74,6 +76,13 @@ class Keeper:
         """End the session; the next one begins at once."""
         with contextlib.suppress(RuntimeError, AssertionError):  # not begun (Python 3.11: AssertionError), or ending
             self._session.reschedule(asyncio.get_running_loop().time())
+
+    def leave_server(self) -> None:
+        """End the session; the next one tries all other servers first, those too of which this one has told us."""
+        if self.client is not None and (here := self.client.connected_url) is not None:
+            known = [url.geturl() for url in self.client.servers]
+            self._order = [url for url in known if url != here.geturl()] + [here.geturl()]
+        self.end()
 
     async def stop(self) -> None:
         """End for good, within 3 s."""
@@ -153,7 +162,7 @@ class Keeper:
                 self._failed(client, error)
 
         await client.connect(
-            **nats_client.options(self.settings, client, self._name),
+            **nats_client.options(self.settings, client, self._name, self._order),
             error_cb=failed,
             disconnected_cb=disconnected,
             reconnected_cb=connected,

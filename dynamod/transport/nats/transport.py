@@ -10,6 +10,7 @@ streams on both sides; the next request begins a new one.
 import asyncio
 import logging
 import re
+from functools import partial
 
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request
@@ -61,7 +62,7 @@ class _WorkerLink(LinkEnd):
     def block(self, blocked: bool) -> None:
         self.outbox.block(blocked)
 
-    def ended(self, why: str) -> None:
+    def ended(self, why: str, *, gone: bool) -> None:
         self.outbox.close()
 
 
@@ -130,8 +131,8 @@ class _IngressLink(LinkEnd):
     def deliver(self, payload: bytes) -> None:
         self.inbox.frame(payload)
 
-    def ended(self, why: str) -> None:
-        self.inbox.lost(why)
+    def ended(self, why: str, *, gone: bool) -> None:
+        self.inbox.lost(why, link=not gone)
 
 
 class NatsTransport:
@@ -153,14 +154,14 @@ class NatsTransport:
         stream = InboxStream(link.inbox, link.inbox.open(instance.path, request, sink))
         if not self._connection.accepting:
             why = f"no connection to NATS at {self._connection.servers}"
-            asyncio.get_running_loop().call_soon(link.fail, why, False)
+            asyncio.get_running_loop().call_soon(partial(link.fail, why, tell=False, gone=True))
         return stream
 
     def forget(self, subject: str) -> None:
         """The instance behind `subject` is gone: end its link and with it every open sink, at once."""
         link = self._links.get(subject)
         if link is not None:
-            link.fail("the worker is gone")
+            link.fail("the worker is gone", gone=True)
 
     def statistics(self) -> dict[str, InboxStatistics]:
         """A snapshot of each link, by subject."""

@@ -28,6 +28,11 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
             {"type": "invalid_request_error", "param": "model", "code": "model_not_found"},
         ),
         (("EngineFailed", "out of memory", {}), 502, {"type": "server_error", "param": None, "code": "engine_failed"}),
+        (
+            ("Internal", "f raised ValueError", {}),
+            500,
+            {"type": "server_error", "param": None, "code": "internal_error"},
+        ),
         (("EngineFailed", "x", {"code": "oom"}), 502, {"type": "server_error", "param": None, "code": "oom"}),
     ],
 )
@@ -46,6 +51,7 @@ async def test_an_engines_error_reaches_the_client(
         member.engine.replies[0].failed(error, message, **more)
         found, headers = await client.head()
         assert found == status
+        assert headers.get("x-should-retry") == ("false" if status == 500 else None)
         assert json.loads(await client.body(headers))["error"] == {"message": message, **expected}
 
         if stream:  # the same behind the first text: an event

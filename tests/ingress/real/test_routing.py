@@ -8,7 +8,7 @@ import pytest
 
 from dynamod.ingress.dispatcher import ModelServed
 from dynamod.ingress.processor import Processor, ProcessorBackend
-from dynamod.message.errors import Overloaded
+from dynamod.message.errors import BadRequest, Overloaded
 from dynamod.router.router import RouterSettings
 
 LONG = "A prompt of some length, so that it has full blocks to be found again. " * 3
@@ -166,6 +166,15 @@ async def test_modes_that_need_no_news_ask_for_none(house, until, words, mode) -
     await (await house.ask(text=LONG, max_tokens=1)).answers()
     assert member.actor.statistics().feeds == 0
     assert house.processor.dispatch.decisions.of("job2")[0].candidates[0].total == 0
+
+
+async def test_an_instance_that_is_not_there_is_a_mistake_of_the_client(house, until, words) -> None:
+    members = await started(house, until, 2, words.Seen)
+    client = await house.ask(text="x", nvext={"backend_instance_id": members[1].instance.instance_id})
+    await client.answers()
+    with pytest.raises(BadRequest, match="12345") as caught:
+        await house.ask(text="x", nvext={"backend_instance_id": 12345})
+    assert caught.value.param == "nvext.backend_instance_id"
 
 
 async def test_a_question_for_the_instance_generates_nothing(house, until, words) -> None:

@@ -1,0 +1,58 @@
+"""What `dynamo status` and `dynamo doctor` report: everything that does not serve as it should, and what to do."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dynamod.observe.logstore import LogStore
+
+_STATES = {
+    "Fatal": ("has failed for good", "correct the cause, then dynamo restart {component}"),
+    "Restarting": ("has ended and is started again", "see dynamo logs {component}"),
+    "Silent": ("is unresponsive", "it is killed and restarted by itself (kill_timeout); dynamo inspect shows where"),
+}
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """`found`: one sentence. `mend`: what to do."""
+
+    found: str
+    mend: str
+
+
+def of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Problem]:
+    """Processes that do not serve; `rows` are those of `ps`. Graphs that could not start have the state Fatal too."""
+    for row in rows:
+        if row["state"] in _STATES:
+            what, mend = _STATES[row["state"]]
+            why = f": {row['last_error']}" if row["last_error"] else ""
+            yield Problem(f"{row['process']} {what}{why}", mend.format(component=row["component"]))
+
+
+def of_models(answers: Mapping[str, object]) -> Iterator[Problem]:
+    """Models that ingress processes cannot load. `answers`: runtime.statistics.ProcessStatistics, or why there are
+    none, by process.
+    """
+    for process, answer in answers.items():
+        if not isinstance(answer, Mapping):
+            yield Problem(f"{process} does not answer the daemon", f"see dynamo logs {process}")
+            continue
+        for model, why in answer["unloaded"].items():
+            yield Problem(f"{process} cannot serve model {model}: {why}", "correct its files; it is tried again")
+
+
+def of_logs(store: LogStore) -> Iterator[Problem]:
+    """Log files that cannot be written."""
+    if store.failure:
+        yield Problem(f"log files in {store.folder} cannot be written: {store.failure}", "make room, or correct rights")
+
+
+def of_cluster(facts: Mapping[str, Any] | None) -> Iterator[Problem]:
+    """A cluster that the node has lost, by Node.cluster_facts()."""
+    if facts is None:
+        return
+    if facts["etcd"] and not facts["connected"]:
+        yield Problem(f"etcd at {facts['etcd']} cannot be reached: {facts['error']}", "start it; this node joins again")
+    if facts["namesakes"]:
+        yield Problem("another machine has the name of this node", "set DYNAMOD_NODE on one of them")

@@ -1,0 +1,33 @@
+"""Which pages in browsers may ask: CORS, off unless origins are allowed."""
+
+from collections.abc import Collection, Mapping
+
+from aiohttp import web
+
+_AGE = "600"  # seconds for which a browser keeps the answer
+
+
+def origin_headers(origins: Collection[str], origin: str | None) -> dict[str, str]:
+    """What an answer to a page of this origin carries; nothing where it may not ask."""
+    if origin is None or not origins or not (origin in origins or "*" in origins):
+        return {}
+    exposed = {"Access-Control-Expose-Headers": "x-request-id, Retry-After"}
+    if "*" in origins:
+        return {"Access-Control-Allow-Origin": "*", **exposed}
+    return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **exposed}
+
+
+def preflight(method: str, asked: Mapping[str, str], allowed: Mapping[str, str]) -> web.Response | None:
+    """The answer to a browser that asks before it sends a request, whose headers it lists; None: it is something else.
+
+    `allowed`: the headers of the answer so far, with those of `origin_headers`. No key is needed, because browsers send
+    none with this question.
+    """
+    if "Access-Control-Allow-Origin" not in allowed:
+        return None
+    if method != "OPTIONS" or "Access-Control-Request-Method" not in asked:
+        return None
+    headers = {"Access-Control-Allow-Methods": "GET, POST, HEAD", "Access-Control-Max-Age": _AGE}
+    if wanted := asked.get("Access-Control-Request-Headers"):
+        headers["Access-Control-Allow-Headers"] = wanted
+    return web.Response(status=204, headers=headers)

@@ -1,0 +1,65 @@
+"""Lines that wait for a thread to write them, so that a slow disk or a reader that stopped never blocks the others."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+LIMIT = 1 << 20
+"""Characters that may wait."""
+LINGER = 5.0
+"""Seconds that the thread stays when there is nothing to write."""
+
+
+class Backlog(Generic[T]):
+    """Calls `write(target, text, dropped)` in a thread, in order. `dropped`: lines lost since the last call, because
+    more than `limit` characters waited. May be used from any thread, from that of `write` too, which must not raise.
+    """
+
+    def __init__(self, write: Callable[[T, str, int], None], limit: int = LIMIT) -> None:
+        self._write, self._limit = write, limit
+        self._waiting: deque[tuple[T, str]] = deque()
+        self._changed = threading.Condition()
+        self._size = self._dropped = 0
+        self._busy = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether all is written."""
+        return not (self._waiting or self._busy)
+
+    def put(self, target: T, text: str) -> None:
+        """Have a line written, or count it as dropped."""
+        with self._changed:
+            if self._size + len(text) > self._limit:
+                self._dropped += 1
+                return
+            self._size += len(text)
+            self._waiting.append((target, text))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> None:
+        """Wait until all is written, `timeout` seconds at most."""
+        if threading.current_thread() is not self._thread:
+            with self._changed:
+                self._changed.wait_for(lambda: self.idle, timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+                if not self._changed.wait_for(lambda: self._waiting, LINGER):
+                    self._thread = None
+                    return
+                self._busy = True
+                target, text = self._waiting.popleft()
+                self._size -= len(text)
+                dropped, self._dropped = self._dropped, 0
+            self._write(target, text, dropped)

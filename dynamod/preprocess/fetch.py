@@ -1,0 +1,71 @@
+"""The path of a model, which is downloaded if need be: in a process of its own, so that nothing waits for it."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from dynamod.message.errors import DynamodError, UserError
+
+from . import download
+from .download import Failed, Found, Line, Progress
+from .locate import local
+from .selection import bytes_text
+
+log = logging.getLogger("dynamod.models")
+
+END = 1.0
+"""Seconds for the process to end."""
+
+
+def _nobody(_text: str) -> None:
+    """Progress is not shown."""
+
+
+async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bool = True) -> Path:
+    """The folder or GGUF file that `name` means (as `locate` has it), downloaded when it is not here.
+
+    `tell` gets a line of progress twice a second: bytes, total, speed. `weights` false: tokenizer and template are
+    enough. A caller that is cancelled ends the download at once. Raises UserError.
+    """
+    if (path := local(name)) is not None:
+        return path
+    argv = ["-m", download.__name__, *([] if weights else ["--no-weights"]), "--", name]
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdin=nothing, stdout=pipe)
+    assert process.stdout is not None
+    try:
+        async for text in process.stdout:
+            match msgspec.json.decode(text, type=Line):
+                case Progress() as progress:
+                    tell(f"downloading {name}: {_text(progress)}")
+                case Found(found, loaded):
+                    if loaded is not None:
+                        log.info("downloaded %s: %s", name, bytes_text(loaded))
+                    return Path(found)
+                case Failed(error, hint):
+                    raise UserError(error, hint)
+        raise DynamodError(f"the download of {name} ended with code {await process.wait()}")
+    finally:
+        await _end(process)
+
+
+def _text(progress: Progress) -> str:
+    of = f" of {bytes_text(progress.total)}" if progress.total is not None else ""
+    return f"{bytes_text(progress.done)}{of}, {bytes_text(progress.speed)}/s"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Wait for its end, which comes at once when it is asked."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(END):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()

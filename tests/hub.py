@@ -1,0 +1,108 @@
+"""A server that speaks the paths of Hugging Face, for downloads that take their time. Not a test."""
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CHUNK = 8192
+
+
+class Hub:
+    """Repositories by name, each a mapping of files. `speed`: bytes per second of one file; `sent`: bytes of bodies."""
+
+    def __init__(self, repositories: Mapping[str, Mapping[str, bytes]], speed: float = 1e9) -> None:
+        self.repositories = {name: dict(files) for name, files in repositories.items()}
+        self.speed = speed
+        self.sent: dict[str, int] = {}
+        self.begun: list[str] = []
+        self.gated = False
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: Any) -> None: ...
+
+            def do_HEAD(self) -> None:
+                hub.answer(self, body=False)
+
+            def do_GET(self) -> None:
+                hub.answer(self, body=True)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @contextmanager
+    def running(self) -> Iterator["Hub"]:
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+    def answer(self, request: Any, *, body: bool) -> None:
+        parts = request.path.partition("?")[0].strip("/").split("/")
+        try:
+            if parts[:2] == ["api", "models"]:
+                self._api("/".join(parts[2:4]), parts[4:], request)
+            else:
+                self._file("/".join(parts[:2]), "/".join(parts[4:]), request, body=body)
+        except KeyError:
+            self._send(request, 404, b"", {"X-Error-Code": "RepoNotFound"}, body=body)
+        except (BrokenPipeError, ConnectionResetError):
+            request.close_connection = True
+
+    def _api(self, name: str, rest: list[str], request: Any) -> None:
+        files = self.repositories[name]
+        if self.gated:
+            self._send(request, 403, b"", {"X-Error-Code": "GatedRepo"})
+        elif rest[:1] == ["tree"]:
+            entries = [
+                {"type": "file", "path": path, "size": len(data), "oid": oid(data)} for path, data in files.items()
+            ]
+            self._send(request, 200, json.dumps(entries).encode())
+        else:
+            siblings = [{"rfilename": path, "size": len(data), "blobId": oid(data)} for path, data in files.items()]
+            self._send(request, 200, json.dumps({"id": name, "sha": COMMIT, "siblings": siblings}).encode())
+
+    def _file(self, name: str, path: str, request: Any, *, body: bool) -> None:
+        data = self.repositories[name][path]
+        headers = {"ETag": f'"{oid(data)}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if body:
+            self.begun.append(path)
+        self._send(request, 200, data, headers, body=body, path=path)
+
+    def _send(
+        self,
+        request: Any,
+        status: int,
+        data: bytes,
+        headers: Mapping[str, str] = {},
+        *,
+        body: bool = True,
+        path: str = "",
+    ) -> None:
+        request.send_response(status)
+        for key, value in {**headers, "Content-Length": str(len(data))}.items():
+            request.send_header(key, value)
+        request.end_headers()
+        for start in range(0, len(data) if body else 0, CHUNK):
+            part = data[start : start + CHUNK]
+            request.wfile.write(part)
+            if path:
+                self.sent[path] = self.sent.get(path, 0) + len(part)
+                time.sleep(len(part) / self.speed)
+
+
+def oid(data: bytes) -> str:
+    return hashlib.sha1(data).hexdigest()

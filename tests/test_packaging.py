@@ -1,0 +1,45 @@
+"""How the package is called, and what a resolver has to look at."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamod.engine.names import ENGINES
+from dynamod.message.hints import DISTRIBUTION, extra_hint
+
+ROOT = Path(__file__).parents[1]
+TEXTS = ("*.md", "systemd/*", "deploy/*", ".ci/*", "configs/*", "graphs/*.py", "dynamod/**/*.py", "dynamod/**/*.md")
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_the_distribution_is_called_as_the_hints_say(project: dict[str, Any]) -> None:
+    assert project["project"]["name"] == DISTRIBUTION != "dynamod"
+    assert extra_hint("infra").endswith("pip install 'dynamod-llm[infra]'")
+    assert f"/{DISTRIBUTION.replace('-', '_')}-*.whl" in (ROOT / ".ci/run").read_text()
+
+
+def test_nothing_installs_the_package_of_somebody_else() -> None:
+    files = {file for pattern in TEXTS for file in ROOT.glob(pattern) if file.is_file()}
+    assert len(files) > 100
+    for file in files:
+        text = file.read_text(errors="ignore")
+        assert not re.search(r"(?<!/)dynamod\[|install '?dynamod\b(?!-llm)|--with dynamod\b", text), file
+
+
+def test_every_extra_of_an_engine_has_an_engine(project: dict[str, Any]) -> None:
+    extras = project["project"]["optional-dependencies"]
+    engines = {entry.extra for entry in ENGINES.values() if entry.extra}
+    assert engines | {"all", "infra"} == extras.keys()
+    assert all(">=" in text for name in engines for text in extras[name])
+
+
+def test_what_is_published_as_source_only_has_its_metadata_here(project: dict[str, Any]) -> None:
+    known = {entry["name"]: entry["requires-dist"] for entry in project["tool"]["uv"]["dependency-metadata"]}
+    assert {text.partition(">=")[0] for text in known["llama-cpp-python"]} >= {"numpy", "jinja2", "diskcache"}
