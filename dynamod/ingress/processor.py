@@ -208,9 +208,8 @@ class Processor(Actor):
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
-        self._unloaded.pop(name, None)
+        self._loads(name)
         if card is None:
-            self._refused(name, "")
             self._models.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
@@ -238,9 +237,9 @@ class Processor(Actor):
                 why = error.line() if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
                 if wanted() and self._unloaded.get(name) != why:  # the same failure is logged once
                     self._unloaded[name] = why
-                    log.error("cannot serve model %s: %s", name, why, exc_info=not expected)
                     if expected:
                         self._refused(name, why)
+                    log.error("cannot serve model %s: %s", name, why, exc_info=not expected)
             await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
             if not wanted():
                 return
@@ -265,12 +264,16 @@ class Processor(Actor):
             self._files = ModelFiles(self._transport, self._node)
         return await self._files.find(card, lambda: self._view.serving(card.name, card), wanted)
 
+    def _loads(self, name: str) -> None:
+        """What was wrong with a model is over."""
+        if self._unloaded.pop(name, None) is not None:
+            self._refused(name, "")
+
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
-        self._unloaded.pop(name, None)
+        self._loads(name)
         self._models[name] = model
         self.cards[name] = card
         self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
-        self._refused(name, "")
         self._announce(name, card)
 
     # Requests.

@@ -170,3 +170,13 @@ def test_the_original_name_of_the_output_is_a_link_to_the_last_one(tmp_path: Pat
     link.write_text("kept")
     prepare(entries.read([tmp_path / "a.jsonl"]), resume=False, overwrite=True)
     assert link.read_text() == "kept"
+
+
+def test_two_batches_do_not_write_one_file(tmp_path: Path) -> None:
+    (job,) = entries.read([written(tmp_path, [{"text": "a"}])])
+    (other,) = entries.read([job.prompts])
+    with Outputs() as outputs:
+        outputs.write(job, {"text": "a", "response": "x"})
+        with pytest.raises(UserError, match="another batch writes"):
+            prepare([other], resume=True, overwrite=False)
+    assert prepare([other], resume=True, overwrite=False) == 0

@@ -105,6 +105,23 @@ def test_a_terminal_is_asked_where_answers_are(machine: Any, reply: str, code: i
     assert responses == {"r": ["from before", "b"], "overwrite": ["a", "b"], "": ["from before"]}[reply]
 
 
+def test_sigterm_in_an_answer_is_its_end_and_no_error(machine: Any) -> None:
+    words, text = [sys.executable, "-c", ENTRY, "out=echo_full"], "a" * 500
+    environ = {**machine.environ(), "DYN_TOKEN_ECHO_DELAY_MS": "10"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, env=environ, cwd=machine.folder, stdin=pipe, stdout=pipe, stderr=pipe) as command:
+        assert command.stdin is not None
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdin.write(text.encode())
+        command.stdin.close()
+        assert command.stdout.read(1) == b"a"
+        command.send_signal(signal.SIGTERM)
+        assert len(command.stdout.read()) < 499
+        assert command.stderr.read() == b""
+    assert command.returncode == 143
+
+
 def test_a_template_that_names_another_model(machine: Any) -> None:
     (machine.folder / "t.json").write_text('{"model": "other"}')
     done = piped(machine, "hello", "out=echo_full", "--model-name", "mine", "--request-template", "t.json")

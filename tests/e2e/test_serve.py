@@ -162,3 +162,12 @@ def test_names_of_graphs(machine: Any) -> None:
     url = command.ready()
     assert "hello" in machine.chat(url, "hello")
     assert machine.row("Worker")["process"] == f"{long}/Worker.0"
+
+
+def test_a_graph_without_a_file_has_its_own_config(machine: Any) -> None:
+    command = machine.start("dynamo", "serve", "graphs.agg_router:Frontend", "--Frontend.port=0")
+    url = command.ready()
+    assert command.err.count("configs/agg_router.yaml is used, the config of this graph; -f names another\n") == 1
+    assert len(machine.ps("Worker")) == 4
+    assert machine.chat(url, "hello", max_tokens=3)
+    command.end()

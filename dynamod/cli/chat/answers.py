@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -67,7 +68,7 @@ class Outputs:
         try:
             if job is not self._job or self._file is None:
                 self._stack.close()
-                self._file, self._job = self._stack.enter_context(_open(job)), job
+                self._file, self._job = self._stack.enter_context(_goes_on(job)), job
             while line:
                 line = line[self._file.write(line) or 0 :]
         except OSError as error:
@@ -75,7 +76,21 @@ class Outputs:
 
 
 def _open(job: Job) -> FileIO:
+    """The output, which no other batch writes. Raises OSError, UserError."""
     file = job.output.open("ab", buffering=0)  # a buffer that a full disk refuses would be written at its end
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(f"another batch writes {job.output}", "wait for its end") from None
+    except OSError:
+        pass  # a file system without locks
+    return file
+
+
+def _goes_on(job: Job) -> FileIO:
+    """The output, behind its last answer that counts."""
+    file = _open(job)
     if file.tell() != job.size:
         file.truncate(job.size)
     return file
@@ -94,7 +109,7 @@ def prepare(jobs: Sequence[Job], *, resume: bool, overwrite: bool) -> int:
             find_answers(job)
     for job in jobs:
         try:
-            job.output.open("ab").close()
+            _open(job).close()
         except OSError as error:
             raise UserError(f"{job.output}: {error.strerror}", "the answers are written beside the prompts") from None
     if len(jobs) == 1:
