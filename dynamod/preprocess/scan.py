@@ -73,7 +73,7 @@ def check_keys(body: bytes, value: Any, strings: int | None = None) -> None:
     """
     if strings is None:
         quotes = _encode(value).count(b'"')  # two per string, and those in strings
-        if quotes == body.count(b'"') + (_written_quotes(body) if b"\\u0022" in body else 0):
+        if quotes == body.count(b'"') + (_written_quotes(body) if b"\\" in body else 0):
             return
     elif _strings(value) == strings:
         return
