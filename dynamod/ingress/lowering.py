@@ -12,7 +12,7 @@ import msgspec
 from dynamod.http.metrics import Histogram
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import unsupported
+from dynamod.message.errors import TooLarge, unsupported
 from dynamod.message.openai import Common
 from dynamod.message.worker import Chat, Generate, Stops
 from dynamod.preprocess.checks import logit_bias
@@ -26,6 +26,8 @@ from .base import Job
 
 _ANY_TOKEN = 2**31
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
+_COPIES = 128_000_000
+"""Bytes that the choices of one request may have together, each of which takes the whole body to a text engine."""
 _INT64 = 2**63
 _Request = TypeVar("_Request", Generate, Chat)
 
@@ -108,13 +110,15 @@ async def lower_tokens(
 def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat", "completion"]) -> Lowered:
     """The requests for a text engine: the client's own JSON with the model's name, checked as far as we know it.
 
-    `kind`: the route by which it came, for the engine. Raises BadRequest.
+    `kind`: the route by which it came, for the engine. Raises BadRequest, TooLarge.
     """
     logit_bias(request.logit_bias, _ANY_TOKEN)
     stops = stops_of(request, card, _ANY_TOKEN)
     if stops.max_tokens is not None:
         stops = fit(stops, card.context_length)
     samples = request.n or 1
+    if samples * len(job.body) > _COPIES:
+        raise TooLarge(f"`n` times this body is more than {_COPIES // 1_000_000} MB", param="n")
     chat = Chat(job.id, card.name, kind, job.body, max_tokens=stops.max_tokens, stop=stops.stop or ())
     ends = Stops(max_tokens=stops.max_tokens, stop=stops.stop)
     include = bool(request.include_stop_str_in_output)

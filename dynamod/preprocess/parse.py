@@ -25,6 +25,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode = msgspec.json.Decoder().decode
 _type_info = cache(inspect.type_info)
 
 
@@ -43,7 +44,7 @@ class Parser(Generic[T]):
         """
         strings = check_size(body, context_length) if len(body) > LARGE else None
         try:
-            value = msgspec.json.decode(body)
+            value = _decode(body)
         except _WRONG as error:
             raise self._broken(body, error) from error
         check_keys(body, value, strings)

@@ -50,6 +50,33 @@ async def test_a_client_that_leaves_frees_the_slot(server, backend, connect, bod
     assert sum(model.cancellations.values()) == 1
 
 
+async def test_text_for_a_client_that_has_just_left_is_dropped(server, backend, connect, until) -> None:
+    sinks = []
+
+    async def play(job, sink) -> None:
+        sinks.append(sink)
+        sink.started(1, 1, {})
+        sink.text(0, "a", 1)
+        await asyncio.sleep(60)
+
+    def more(left: int) -> None:
+        sinks[0].text(0, "b", 1)  # straight to the socket
+        written.append(left)
+        if left:
+            asyncio.get_running_loop().call_soon(more, left - 1)
+
+    backend.play = play
+    written: list[int] = []
+    client = await connect(server)
+    client.post(PATH, CHAT)
+    await client.head()
+    await client.chunk()
+    next(iter(server._http.connections)).transport.abort()
+    more(9)  # before, while and after the handler is told
+    await until(lambda: not server.inflight)
+    await until(lambda: written and written[-1] == 0)
+
+
 async def test_a_client_that_leaves_while_it_sends_the_body(server, backend, connect, until) -> None:
     client = await connect(server)
     client.writer.write(

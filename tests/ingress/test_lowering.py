@@ -14,7 +14,7 @@ from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
 from dynamod.ingress.lowering import Lowered, Served, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt, ResponseFormat
 from dynamod.message.worker import Chat
 
@@ -130,6 +130,14 @@ async def test_choices_differ_in_their_ids_alone() -> None:
     first = lowered.requests[0]
     assert all(msgspec.structs.replace(request, request_id="r#0") == first for request in lowered.requests)
     assert (lowered.prompt_tokens, lowered.annotations, lowered.model) == ([0, 0, 0], {"request_id": "r"}, None)
+
+
+async def test_a_large_body_is_not_copied_for_many_choices() -> None:
+    request = chat(n=128)
+    with pytest.raises(TooLarge) as caught:
+        await lower_text(Job("r", ChatCompletions(), request, b" " * 2_000_000))
+    assert caught.value.param == "n"
+    assert len((await lower_text(Job("r", ChatCompletions(), request, b" " * 900_000))).requests) == 128
 
 
 def test_a_completion_may_not_ask_for_a_form_either() -> None:

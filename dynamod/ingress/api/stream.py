@@ -73,7 +73,10 @@ class StreamWriter(ResponseWriter):
         if choice.direct:
             transport = self.events.transport
             if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
-                transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
+                try:
+                    transport.write(self._frames.text(choice.prefix, text))  # type: ignore[union-attr]
+                except RuntimeError:  # uvloop's, which is closed: the client has left, and the handler will be told
+                    choice.direct = False
                 return
             choice.direct = False
         choice.held.append(text)
