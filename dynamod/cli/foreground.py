@@ -186,7 +186,9 @@ class _Foreground:
             case Report():
                 self._report = message
                 if not self._stop.is_set():
-                    self._progress.show(next((row["detail"] for row in message.rows if row["detail"]), ""))
+                    self._progress.show(
+                        "; ".join(dict.fromkeys(row["detail"] for row in message.rows if row["detail"]))
+                    )
                 self._changed.set()
             case Ended(why):
                 self._progress.end()

@@ -53,7 +53,7 @@ ENGINES: dict[str, EngineEntry] = {
 }
 
 TO_COME = ("vllm", "sglang", "trtllm")
-"""Engines of the original that have an extra in pyproject.toml and no code."""
+"""Engines of the original that have no code here."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
 

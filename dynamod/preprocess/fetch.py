@@ -36,7 +36,11 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
         return path
     argv = ["-m", download.__name__, *([] if weights else ["--no-weights"]), "--", name]
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(sys.executable, *argv, stdin=nothing, stdout=pipe)
+    process = (
+        await asyncio.create_subprocess_exec(  # its own session: Ctrl-C of the terminal is for us, who then end it
+            sys.executable, *argv, stdin=nothing, stdout=pipe, start_new_session=True
+        )
+    )
     assert process.stdout is not None
     try:
         async for text in process.stdout:

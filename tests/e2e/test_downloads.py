@@ -1,7 +1,9 @@
 """Models that are downloaded: from a hub of this machine, slow enough to be watched and ended."""
 
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,7 +78,7 @@ def test_one_quantization_answers_and_the_files_are_loaded_once(machine: Any, hu
     (machine.folder / "prompts.jsonl").write_text('{"text": "What is the capital of France?"}\n')
     done = machine.run("dynamo-run", "in=batch:prompts.jsonl", "out=mistralrs", "org/M-GGUF:Q4_K_M", seconds=60)
     assert done.code == 0, done.err
-    answer = json.loads((machine.folder / "output.jsonl").read_text())
+    answer = json.loads((machine.folder / "prompts.output.jsonl").read_text())
     assert answer["response"] == "The capital of France is Paris."
     assert hub.begun == ["M-Q4_K_M.gguf"]
     assert complaints(done.err) == []
@@ -135,7 +137,10 @@ def test_ctrl_c_ends_a_pull(machine: Any, hub: Hub) -> None:
     hub.speed = 100_000
     command = machine.start("dynamo", "pull", "org/toy")
     machine.until(lambda: hub.sent.get(TENSORS) and unfinished(machine) and "downloading org/toy" in command.err)
-    done = command.end(bound=2.0)
+    command.tree()
+    os.killpg(command.pid, signal.SIGINT)  # as a terminal does
+    done = command.wait(2.0)
+    command.gone(2.0)
     assert done.code == 130
     assert re.search(r"^downloading org/toy: .*; interrupted\n\Z", done.err, re.MULTILINE)
     assert unfinished(machine) == []

@@ -87,17 +87,21 @@ async def served(words: Any, system: System, monkeypatch: pytest.MonkeyPatch, *s
 
 
 @pytest.mark.parametrize(
-    ("broken", "why"),
+    ("broken", "why", "logged"),
     [
-        (ValueError("argmax received invalid logits\n   0: back\n   1: trace"), "argmax received invalid logits"),
-        (Panic("called `unwrap` on a `None` value"), "called `unwrap`"),
-        (Panic(), "Panic"),
-        (chunk("", "error", 3), "ended the answer with 'error'"),
-        (None, "stopped in the middle"),
+        (
+            ValueError("argmax received invalid logits\n   0: back\n   1: trace"),
+            "ValueError",
+            "argmax received invalid",
+        ),
+        (Panic("called `unwrap` on a `None` value"), "Panic", "called `unwrap`"),
+        (Panic(), "Panic", "Panic"),
+        (chunk("", "error", 3), "ended the answer with 'error'", ""),
+        (None, "stopped in the middle", ""),
     ],
 )
 async def test_a_failing_engine_ends_the_stream(
-    words: Any, monkeypatch: pytest.MonkeyPatch, broken: Any, why: str
+    words: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: Any, why: str, logged: str
 ) -> None:
     script = [chunk("a"), chunk("b"), *([] if broken is None else [broken])]
     async with System() as system:
@@ -107,6 +111,7 @@ async def test_a_failing_engine_ends_the_stream(
         assert answer.error is not None
         assert (answer.error.error, answer.error.retry) == ("EngineFailed", False)
         assert why in answer.error.message
+        assert logged in caplog.text
         assert "\n" not in answer.error.message
         house.runner.script = [chunk("c"), chunk("", "stop", 2)]
         assert (await house.ask(words.chat("x")).wait(5)).text == "c", "the worker serves the next request"

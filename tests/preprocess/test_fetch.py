@@ -4,6 +4,8 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +85,19 @@ async def test_who_is_cancelled_leaves_at_once_and_nothing_unfinished(hub: Hub, 
     assert time.monotonic() - began < 1.0
     assert not unfinished(tmp_path)
     assert hub.sent["model.safetensors"] < len(TOY["model.safetensors"])
+
+
+def test_a_download_ends_with_who_asked_for_it(hub: Hub, tmp_path: Path) -> None:
+    hub.speed = 200_000
+    argv = [sys.executable, "-m", "dynamod.preprocess.download", "org/toy"]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    while b'"done":0,' in process.stdout.readline():
+        pass
+    assert unfinished(tmp_path)
+    process.stdout.close()
+    assert process.wait(10) == 1
+    assert not unfinished(tmp_path)
 
 
 async def test_two_at_the_same_time_load_once(hub: Hub) -> None:

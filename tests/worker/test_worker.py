@@ -154,14 +154,17 @@ async def test_who_left_before_the_mail_was_read_costs_nothing(words: Any) -> No
 
 
 @virtual
-async def test_an_engine_that_cannot_take_a_request_keeps_its_others(words: Any) -> None:
+async def test_an_engine_that_cannot_take_a_request_keeps_its_others(
+    words: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async with System() as system:
         house = await house_of(words, system)
         good, bad = house.ask(words.generate([1])), house.ask(words.generate([13]))
         await bad.wait()
         assert bad.error is not None
         assert (bad.error.error, bad.error.retry) == ("EngineFailed", False)
-        assert "thirteen" in bad.error.message
+        assert "raised KeyError" in bad.error.message
+        assert ("thirteen" in bad.error.message, "thirteen" in caplog.text) == (False, True)
         engine_of(house).replies[0].tokens(tokens.pack([1]), 1, "stop")
         assert good.finish == "stop"
         assert house.statistics.open == 0

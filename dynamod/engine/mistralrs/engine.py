@@ -167,11 +167,8 @@ class MistralRs(Engine[Chat]):
         except BaseException as error:  # also a panic of the engine, which is no Exception
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             log.warning("mistralrs: request %s failed: %s", request_id, reason)
-            self._on_loop(
-                self._failed,
-                stream,
-                EngineFailed("mistralrs failed; the worker's log has more under this request's id"),
-            )
+            text = f"mistralrs raised {type(error).__name__}; the worker's log has more under this request's id"
+            self._on_loop(self._failed, stream, EngineFailed(text))
         finally:
             self._on_loop(self._ended, stream)
 

@@ -13,6 +13,7 @@ from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
 from .response import FinishReason, Usage
+from .rules import CHAT
 
 
 class AssistantMessage(TypedDict):
@@ -62,6 +63,7 @@ class ChatCompletions(Generation[ChatRequest]):
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
 
+    rules = CHAT
     unserved = Generation.unserved | {
         "functions": ([],),
         "function_call": ("none", "auto"),

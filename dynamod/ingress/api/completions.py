@@ -13,6 +13,7 @@ from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
 from .response import FinishReason, Usage
+from .rules import COMPLETIONS
 
 MAX_CHOICES = 2048  # prompts times n
 
@@ -53,6 +54,7 @@ class Completions(Generation[CompletionRequest]):
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
 
+    rules = COMPLETIONS
     unserved = Generation.unserved | {"suffix": ("",)}
 
     def check(self, request: CompletionRequest) -> None:

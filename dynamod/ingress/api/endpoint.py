@@ -9,9 +9,9 @@ Endpoint            any method of a path
 import asyncio
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -90,6 +90,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct]]
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
+    rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
 
     @abstractmethod
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:

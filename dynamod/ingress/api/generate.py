@@ -19,6 +19,7 @@ from dynamod.preprocess.scan import LARGE
 
 from .endpoint import EngineEndpoint
 from .response import ResponseWriter
+from .rules import GENERATION, only
 from .stream import StreamWriter
 from .unary import UnaryWriter
 
@@ -39,6 +40,11 @@ class Generation(EngineEndpoint[G]):
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
+        cls.rules = (harmless, *GENERATION, *cls.rules)
 
     def check(self, request: G) -> None:
         """Fields against each other, and those that would change the answer but are not served."""

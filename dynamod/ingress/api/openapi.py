@@ -9,6 +9,7 @@ import dynamod
 from dynamod.http.settings import FrontendSettings
 
 from .endpoint import Endpoint
+from .rules import tighten
 
 _REF = "#/components/schemas/"
 
@@ -50,7 +51,7 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
         "openapi": "3.1.0",
         "info": {"title": "dynamod", "version": dynamod.__version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
-        "components": {"schemas": _schemas(endpoints), **schemes},
+        "components": {"schemas": _schemas(endpoints, settings), **schemes},
     }
 
 
@@ -96,11 +97,16 @@ def _server_paths() -> dict[str, Any]:
     }
 
 
-def _schemas(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+def _schemas(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[str, Any]:
     structs = [struct for one in endpoints for struct in (one.request, one.response) if struct is not None]
     _, schemas = msgspec.json.schema_components(structs, ref_template=_REF + "{name}")
-    for schema in schemas.values():
-        schema.pop("additionalProperties", None)  # unknown fields are ignored unless a setting says otherwise
+    if settings.unknown_fields == "ignore":
+        for schema in schemas.values():
+            schema.pop("additionalProperties", None)
+    tighten(schemas)
+    for one in endpoints:
+        if one.request is not None and one.rules:
+            schemas[one.request.__name__]["allOf"] = [*one.rules]
     return schemas | _SHARED
 
 

@@ -17,6 +17,7 @@ from dynamod.preprocess.scan import LARGE
 from dynamod.preprocess.tokenizer import Tokenizer
 
 from .endpoint import BodyEndpoint, Frontend
+from .rules import TOKENIZE
 
 _RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
@@ -51,6 +52,7 @@ class Tokenize(BodyEndpoint[TokenizeRequest]):
     summary = "Token ids of a text or a conversation"
     request = TokenizeRequest
     response = TokenizeResponse
+    rules = TOKENIZE
 
     def check(self, request: TokenizeRequest) -> None:
         """One of the two, and messages as in a chat."""
