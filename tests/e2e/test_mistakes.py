@@ -185,6 +185,12 @@ def test_a_missing_extra_is_named(shared: Any) -> None:
     assert "uv sync --extra mistralrs" in line
 
 
+def test_a_folder_that_is_gone(shared: Any) -> None:
+    text = "import os, tempfile; f = tempfile.mkdtemp(); os.chdir(f); os.rmdir(f); import sys\n"
+    text += "sys.argv = ['dynamo', 'serve', 'graphs.agg:Frontend']; from dynamod.cli.main import dynamo; dynamo()"
+    assert "the current folder is not there" in shared.script(text, name="gone").wait(20).mistake()
+
+
 def test_help(results: dict[str, Any]) -> None:
     top = results["dynamo --help"]
     assert top.code == 0
@@ -278,16 +284,3 @@ def test_look_before_serving(shared: Any) -> None:
         assert facts["engines"][engine] == installed(package)
     env = shared.run("dynamo", "env").out
     assert f"python {sys.version.split()[0]}" in env
-
-
-def test_a_folder_that_is_gone(shared: Any) -> None:
-    text = "import os, tempfile; f = tempfile.mkdtemp(); os.chdir(f); os.rmdir(f); import sys\n"
-    text += "sys.argv = ['dynamo', 'serve', 'graphs.agg:Frontend']; from dynamod.cli.main import dynamo; dynamo()"
-    assert "the current folder is not there" in shared.script(text, name="gone").wait(20).mistake()
-
-
-def test_devices_that_have_no_effect_are_said(shared: Any) -> None:
-    words = ("in=http", "out=echo_core", "/nothere", "--tensor-parallel-size", "4")
-    lines = shared.run("dynamo-run", *words).err.splitlines()
-    assert len(lines) == 2
-    assert "tensor_parallel_size and base_gpu_id have no effect" in lines[0]

@@ -1,0 +1,44 @@
+"""What is known of a graph before a process of it starts."""
+
+import pytest
+
+from dynamod.cli.flags import parse
+from dynamod.cli.preflight import check, lacks_model
+from dynamod.cli.run import build
+from dynamod.graph.graph import Graph
+from dynamod.message.errors import UserError
+
+
+def graph(*words: str) -> Graph:
+    return build(parse(["in=http", *words]))
+
+
+def test_devices_that_have_no_effect_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    check(graph("out=mocker", "sample", "--tensor-parallel-size", "4"), {})
+    said = capsys.readouterr().err
+    assert said == (
+        "warning: Worker: tensor_parallel_size and base_gpu_id have no effect, mocker chooses its devices itself\n"
+    )
+    check(graph("out=mocker", "sample"), {})
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"DYN_HTTP_BODY_LIMIT_MB": "many"}, "DYN_HTTP_BODY_LIMIT_MB is 'many'"),
+        ({"DYN_MIGRATION_LIMIT": "many"}, "DYN_MIGRATION_LIMIT is 'many'"),
+        ({"DYN_API_KEY_FILE": "/nothere"}, "cannot read the API key file /nothere"),
+    ],
+)
+def test_variables_that_no_process_can_use(environ: dict[str, str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        check(graph("out=echo_full"), environ)
+
+
+def test_whether_a_model_is_missing() -> None:
+    loaded = graph("out=mocker", "sample")
+    assert not lacks_model(loaded)
+    del loaded.services["Worker"].config["model"]
+    assert lacks_model(loaded)
+    assert not lacks_model(graph("out=echo_full"))
