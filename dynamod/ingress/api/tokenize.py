@@ -10,7 +10,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Messages, ModelRequest
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.scan import LARGE
@@ -19,6 +19,8 @@ from dynamod.preprocess.tokenizer import Tokenizer
 from .endpoint import BodyEndpoint, Frontend
 from .rules import TOKENIZE
 
+_LONGEST = 8_000_000
+"""Characters of a text; the ids of more would keep other requests waiting while they are written."""
 _RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
@@ -69,17 +71,24 @@ class Tokenize(BodyEndpoint[TokenizeRequest]):
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: TokenizeRequest, card: ModelCard, body: bytes
     ) -> web.Response:
-        """The ids; a long text is tokenised in a thread."""
+        """The ids; a long text is tokenised in a thread. Raises TooLarge."""
         model = frontend.tokenizing(asked.model)
         text, special = asked.prompt or "", asked.add_special_tokens is not False
         if asked.messages is not None:
             special = bool(asked.add_special_tokens)
+            _check_length(sum([message.length for message in asked.messages]), "messages")
             chat = ChatRequest(**{name: getattr(asked, name) for name in _RENDERED})
             text = await apart(model.render, chat) if len(body) > LARGE else model.render(chat)
+        _check_length(len(text), "prompt" if asked.messages is None else "messages")
         arguments = (model.tokenizer, text, special, bool(asked.return_token_strs))
         thread = model.needs_thread(text)
         ids, strings = await asyncio.to_thread(_tokenized, *arguments) if thread else _tokenized(*arguments)
         return json_response(TokenizeResponse(len(ids), card.context_length, ids, strings))
+
+
+def _check_length(characters: int, param: str) -> None:
+    if characters > _LONGEST:
+        raise TooLarge(f"`{param}` has more than {_LONGEST} characters", param=param)
 
 
 def _tokenized(tokenizer: Tokenizer, text: str, special: bool, strings: bool) -> tuple[list[int], list[str] | None]:
