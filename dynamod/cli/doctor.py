@@ -16,7 +16,9 @@ MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def doctor(
-    port: Annotated[list[int] | None, typer.Option("--port", "-p", help="of a frontend (default 8000, 8080)")] = None,
+    port: Annotated[
+        list[int] | None, typer.Option("--port", "-p", min=1, max=65535, help="of a frontend (default 8000, 8080)")
+    ] = None,
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
