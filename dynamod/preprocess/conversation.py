@@ -12,11 +12,16 @@ from . import checks
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
 
 def check_messages(messages: Sequence[Message]) -> None:
-    """Each message says something, in text. Raises BadRequest."""
+    """Each message has a known role and says something, in text. Raises BadRequest."""
     for place, message in enumerate(messages):
         where = f"messages[{place}]"
+        if message.role not in ROLES:
+            text = f"`{where}.role` is {message.role[:40]!r}; it must be one of {', '.join(ROLES)}"
+            raise BadRequest(text, param=f"{where}.role")
         if message.content is None and message.role in ("system", "developer", "user"):
             raise BadRequest(f"`{where}.content` is required", param=f"{where}.content")
         for name in ("audio", "function_call"):

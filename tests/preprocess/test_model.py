@@ -237,6 +237,7 @@ def test_a_prompt_that_does_not_fit(model: Model) -> None:
         ({"nvext": {"use_raw_prompt": True}, "messages": [{"role": "system", "content": "x"}]}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": [*HI, {"role": "", "content": "x"}]}, "messages[1].role"),
+        ({"messages": [*HI, {"role": "usr", "content": "x"}]}, "messages[1].role"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]},
          "messages[0].content[1].type"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
@@ -273,7 +274,7 @@ def test_numbers_that_are_none_are_refused(name: str, value: float) -> None:
         {"min_tokens": 5, "max_tokens": 5}, {"logit_bias": {}}, {"logit_bias": {"0": -100}}, {"stop": ["a"] * 64},
         {"top_logprobs": 0}, {"top_logprobs": 20, "logprobs": True}, {"tools": []}, {"tool_choice": "auto"},
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "get"}}},
-        {"messages": [{"role": "anyone", "content": "x"}]},
+        {"messages": [{"role": "developer", "content": "x"}]},
     ],
 )  # fmt: skip
 def test_what_lies_on_the_edge_is_served(model: Model, fields: dict[str, Any]) -> None:
