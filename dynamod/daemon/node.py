@@ -148,12 +148,12 @@ class Node(Actor):
         await asyncio.gather(*stops, return_exceptions=True)
         await self.system.root.stop_child("cluster")
         await self.system.root.stop_child("services")
-        self.lock.leave()
         for handler in self._handlers:
             logging.getLogger().removeHandler(handler)
         if hasattr(self, "log_store"):
             self.log_store.close()
             self.folder.remove()
+        self.lock.leave()  # last: who finds it free finds nothing of ours
 
     @handle
     async def ping(self, message: Ping) -> str | ActorError:
