@@ -3,6 +3,9 @@
 import random
 import socket
 
+_given: set[int] = set()
+"""Ports that may be used a moment later."""
+
 
 def free_port(host: str = "127.0.0.1") -> int:
     """One that can be bound now, and that the kernel gives no client as its own.
@@ -10,12 +13,15 @@ def free_port(host: str = "127.0.0.1") -> int:
     Clients get theirs from 32768 on: a server that is down for a while, or a test that connects before its server
     starts, would lose such a port to one of them.
     """
-    for number in random.sample(range(15_000, 30_000), 200):
+    for number in random.SystemRandom().sample(range(15_000, 30_000), 200):  # hypothesis seeds the usual one
+        if number in _given:
+            continue
         with socket.socket() as sock:
             try:
                 sock.bind((host, number))
             except OSError:
                 continue
+            _given.add(number)
             return number
     raise AssertionError("no port is free")
 

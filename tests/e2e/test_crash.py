@@ -8,6 +8,8 @@ import socket
 import time
 from typing import Any
 
+import pytest
+
 from .together import together
 
 WORDS = " ".join(f"word{n}" for n in range(150))
@@ -201,6 +203,7 @@ def test_what_cannot_work_is_given_up_at_once(machine: Any) -> None:
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 @together
 def test_an_ingress_that_dies_again_and_again_is_started_for_ever_and_the_port_answers(machine: Any) -> None:
     command = machine.agg(DYN_TOKEN_ECHO_DELAY_MS="1")

@@ -43,7 +43,7 @@ def serve(machine: Any, workers: int, **env: str) -> tuple[Any, str]:
     (machine.folder / "sitecustomize.py").write_text(POISON)
     path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
     command = machine.agg(
-        f"--Worker.ServiceArgs.workers={workers}", PYTHONPATH=path, DYN_TOKEN_ECHO_DELAY_MS="20", **env
+        f"--Worker.ServiceArgs.workers={workers}", PYTHONPATH=path, DYN_TOKEN_ECHO_DELAY_MS="8", **env
     )
     url = command.ready()
     machine.until(lambda: [row["state"] for row in machine.ps("Worker")] == ["Ready"] * workers)
@@ -59,7 +59,7 @@ def ask(machine: Any, url: str, text: str, kind: int) -> tuple[int, Any]:
 @pytest.mark.parametrize("kind", [61, 62, 63])
 @together
 def test_it_alone_is_refused_and_the_others_go_on(machine: Any, kind: int) -> None:
-    command, url = serve(machine, 3, DYNAMOD_HEARTBEAT_TIMEOUT="1")
+    command, url = serve(machine, 3, DYNAMOD_HEARTBEAT_TIMEOUT="1", DYNAMOD_KILL_TIMEOUT="2")
     streams = [machine.stream(url, WORDS) for _ in range(6)]
     answers: list[tuple[int, Any]] = []
     threads = [
