@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from dynamod.discovery.keys import exited_lease
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Credit, Open, Request, Subscribe, ToWorker
 from dynamod.transport.base import Outbound, Receive, Sink
@@ -40,6 +41,8 @@ class Process:
     def __init__(self, name: str, node: int, pid: int = 0) -> None:
         self.name, self.node, self.pid = name, node, pid
         self.alive, self.frozen = True, False
+        self.since = 0.0  # when it was last stopped, or went on
+        self.code, self.killed = 0, ""  # how it ends: the exit code, and why its daemon has killed it
         self._held: list[Callable[[], object]] = []
 
     def enter(self, work: Callable[[], object]) -> None:
@@ -197,16 +200,25 @@ class SimulatedTransport:
         self.process = process
         self._wire, self._sent = wire, sent
         self.sessions: dict[str, Session] = {}
+        self._places: dict[int, str] = {}  # processes that were sent to, by lease
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Open a stream over the session with the instance's process."""
-        place = instance.transport["simulated"]
+        place = instance.transport.get("simulated", "")
+        self._places[instance.instance_id] = place
         session = self.sessions.get(place)
         if session is None:
             session = self.sessions[place] = self._wire.connect(self, place)
         if not isinstance(request, Subscribe):
             self._sent(instance, request)
         return _Stream(session, session.inbox.open(instance.path, request, sink))
+
+    def exited(self, key: str, value: bytes | None) -> None:
+        """A process is gone, as its daemon says: between nodes it does not show otherwise for a while."""
+        lease = exited_lease(key)
+        session = self.sessions.get(self._places.pop(lease, "")) if value is not None and lease is not None else None
+        if session is not None and session.server.process.node != self.process.node:
+            session.end_here("the worker is gone")
 
     def forget(self, session: Session) -> None:
         """The session is over: the next request opens another."""
@@ -324,7 +336,8 @@ class Wire:
             else:
                 session.open_there = False
             near = session.transport.process.node == session.server.process.node
-            delay = NEAR if near else HEARTBEAT if node_died else CONNECT
+            silent = node_died or session.server.process is process  # the ingress learns it from the registry before
+            delay = NEAR if near else HEARTBEAT if silent else CONNECT
             session.end("the peer is gone", here=delay, there=delay)
         self.sessions = [session for session in self.sessions if not session.over]
 
