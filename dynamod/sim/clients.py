@@ -82,6 +82,7 @@ class Client:
         self.at, self.since = "", 0.0  # the process of the last one, and when
         self.on = self.base = 0  # the instance of the last one, and the tokens before it
         self.hit: set[str] = set()  # processes that crashed or hung while it was there
+        self.relinked = False  # a link between nodes has failed while it was there: it may try all again
         self.strikes = 0  # workers that it has crashed or stopped
         self.blocks = frozenset(block_hashes(tokens.pack(planned.prompt), BLOCK))
         self.end: End = ""
@@ -129,7 +130,7 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        if instance.instance_id in self.sends and instance.instance_id not in self._made_room():
+        if instance.instance_id in self.sends and instance.instance_id not in self._made_room() and not self.relinked:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:
             self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")

@@ -14,6 +14,7 @@ from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.daemon.exits import crash
 from dynamod.daemon.process import EXIT
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
+from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate
@@ -27,7 +28,7 @@ from .events import KEPT, Log, LogCapture
 from .faults import Faults, Plan, draw
 from .model import options
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
-from .wire import Process
+from .wire import Process, Session
 
 MODES = ("kv", *(name for name in NAMES if name != "direct"))
 """`kv` twice, because it has most to be wrong; `direct` is round robin for who asks for nobody."""
@@ -84,7 +85,7 @@ class Driver(Actor):
         self._crashed: set[int] = set()  # instances
         self._watch = watch.Watch(log, cluster, self._by_id, lambda: self.faults.calm)
         cluster.sent, cluster.gone, cluster.quarantined = self._sent, self._gone, self._quarantined
-        cluster.struck = self._struck
+        cluster.struck, cluster.wire.failed = self._struck, self._link_failed
 
     async def started(self) -> None:
         """Begin."""
@@ -162,6 +163,11 @@ class Driver(Actor):
                 client.hit.add(instance.process)  # of which its ingress has not heard yet
             self._watch.sent(instance.instance_id)
 
+    def _link_failed(self, session: Session) -> None:
+        for client in self.clients:
+            if client.at == session.server.process.name and client.process is session.transport.process:
+                client.relinked = True
+
     def _struck(self, request: str) -> None:
         self._by_id[request].strikes += 1
 
@@ -191,8 +197,13 @@ class Driver(Actor):
             if crashed:
                 client.hit.add(process.name)
             told = daemon.connected and not node_died and client.place is not None and checks.informed(client.place)
-            late = checks.PROMPT if told else HEARTBEAT + checks.PROMPT
-            self._cluster.system_later(late, partial(checks.left, self._log, [client], process, "dead", told=told))
+            late = checks.PROMPT if told else HEARTBEAT + CAUSE + checks.PROMPT
+            self._cluster.system_later(late, partial(self._left, client, process, told))
+
+    def _left(self, client: Client, process: Process, told: bool) -> None:
+        daemon = self._cluster.nodes[process.node].daemon
+        if not daemon.frozen and self._cluster.system.now() - daemon.since > HEARTBEAT:  # else it says so later
+            checks.left(self._log, [client], process, "dead", told=told)
 
     def _quarantined(self, process: Process) -> None:
         """A worker's daemon has quarantined it: requests there have to move, where that can be known."""

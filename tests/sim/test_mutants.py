@@ -26,6 +26,7 @@ from dynamod.router.state import WorkerState
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
 from dynamod.transport.inbox import Inbox
+from dynamod.transport.nats import wire as nats_wire
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -40,7 +41,15 @@ def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
-    """What comes twice is not dropped."""
+    """What comes twice is not dropped, neither by its link nor by its offset."""
+    take = nats_wire.Receiver.take
+
+    def again(self: nats_wire.Receiver, message: bytes) -> bytes | None:
+        kind, _, number = nats_wire.header(message)
+        doubled = kind == nats_wire.DATA and number <= self.sequence and len(message) > nats_wire.HEADER.size
+        return message[nats_wire.HEADER.size :] if doubled else take(self, message)
+
+    patch.setattr(nats_wire.Receiver, "take", again)
 
     def seen(expected: int, offset: int, count: int) -> int:
         return unseen(expected, max(offset, expected), count) if offset <= expected else unseen(expected, offset, count)
@@ -65,7 +74,8 @@ def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
-    """A request waits for ever."""
+    """A request waits for ever, where its link does not see either that something is lost."""
+    overlooks_lost_numbers(patch)
     patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
     patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
 
@@ -116,7 +126,8 @@ def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:
-    """A feed whose Subscribe or last words are lost stays as it is."""
+    """A feed whose Subscribe or last words are lost stays as it is, where its link does not see it either."""
+    overlooks_lost_numbers(patch)
     patch.setattr(EventSubscriptions, "look", lambda self: None)
 
 
@@ -198,6 +209,18 @@ def trusts_the_registry(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(view, "decoded", trusting)
 
 
+def overlooks_lost_numbers(patch: pytest.MonkeyPatch) -> None:
+    """A gap in the numbers of a link between nodes is not seen."""
+    take = nats_wire.Receiver.take
+
+    def trusting(self: nats_wire.Receiver, message: bytes) -> bytes | None:
+        kind, _, number = nats_wire.header(message)
+        self.sequence = max(self.sequence, number - (kind == nats_wire.DATA))
+        return take(self, message)
+
+    patch.setattr(nats_wire.Receiver, "take", trusting)
+
+
 def suspects_nobody(patch: pytest.MonkeyPatch) -> None:
     """Requests at workers that crash are sent on like others."""
 
@@ -241,6 +264,7 @@ MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (compares_heartbeats_the_other_way, "none", {"heartbeats"}),
     (waits_for_heartbeats_too_long, "hang", {"heartbeats"}),
     (trusts_the_registry, "registry-values", {"no internal errors"}),
+    (overlooks_lost_numbers, "drop,leave", {"work for nobody", "clocks"}),
     (suspects_nobody, "poison", {"poison"}),
     (convicts_everybody, "poison", {"failures have a reason"}),
 ]
