@@ -77,7 +77,8 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
         if sends and text.endswith(f"within {CLOCKS.first:g} s: all are busy"):
             return ""  # others were tried alone before it, at workers that did not answer either
         isolating = place.processor is not None and place.processor.isolating
-        if text.endswith(": all are busy") and (isolating or client.displaced or not there):
+        untried = [one for one in there if one not in client.sends]
+        if text.endswith(": all are busy") and (isolating or client.displaced or not untried):
             return ""  # the last worker tries another alone, or has just ended that way
         if busy and sends:  # an instance was lost, and all others are busy
             return ""

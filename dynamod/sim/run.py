@@ -192,16 +192,19 @@ class Driver(Actor):
             self._cluster.system_later(
                 late, partial(checks.revoked, self._log, self._cluster, process, lease, daemon.session)
             )
-        self._crashed |= {client.on for client in who if crashed}
+        if crashed:
+            self._crashed.add(self._cluster.lease_of(process))
         for client in who:
             if crashed:
                 client.hit.add(process.name)
             told = daemon.connected and not node_died and client.place is not None and checks.informed(client.place)
             late = checks.PROMPT if told else HEARTBEAT + CAUSE + checks.PROMPT
-            self._cluster.system_later(late, partial(self._left, client, process, told))
+            self._cluster.system_later(late, partial(self._left, client, process, told, self.context.now()))
 
-    def _left(self, client: Client, process: Process, told: bool) -> None:
+    def _left(self, client: Client, process: Process, told: bool, died: float) -> None:
         daemon = self._cluster.nodes[process.node].daemon
+        if client.since > died:
+            return  # it came later, by old news, and has its own time
         if not daemon.frozen and self._cluster.system.now() - daemon.since > HEARTBEAT:  # else it says so later
             checks.left(self._log, [client], process, "dead", told=told)
 

@@ -14,8 +14,9 @@ from .shape import BLOCK, CLOCKS, HEARTBEAT
 SLACK = 1.0
 """Seconds by which a clock may be late: it is looked at twice a second."""
 
-PATIENCE = (CLOCKS.queue or 0.0) + (CLOCKS.first or 0.0) + CLOCK * 2 + SLACK
-"""Seconds without a delta after which some clock must have acted."""
+PATIENCE = (CLOCKS.first or 0.0) * 2 + CLOCK * 2 + SLACK
+"""Seconds without a delta after which some clock must have acted: a suspect waits for its place as long as for a token.
+"""
 
 AMOUNTS = 0.0537
 """Seconds between looks at the routers' amounts: no multiple of what the cluster does at regular times."""
