@@ -123,8 +123,9 @@ class Driver(Actor):
             self._watch.look(self.context.now())
 
     async def _add_up(self) -> None:
+        every = watch.AMOUNTS * max(1.0, self._shape.workers / 50)  # it looks at each worker in each ingress
         while not self.over.is_set():
-            await asyncio.sleep(watch.AMOUNTS)
+            await asyncio.sleep(every)
             if wrong := self._watch.amounts():
                 await asyncio.sleep(MOMENT)
                 self._watch.judge(wrong)
