@@ -92,10 +92,21 @@ def _run(chosen: range, shape: Any, again: str, events: bool, alone: bool, outpu
         return 1 if failed else 0
     lists = {name: ", ".join(f"{number} {what}" for what, number in found.items()) for name, found in counts.items()}
     print(f"{len(chosen)} seeds in {seconds:.1f} s: {len(failed)} failed")
+    print(_verdict(len(failed)))
     print(f"requests: {lists['requests']}; {moves} moves\nfaults: {lists['faults'] or 'none'}")
     for check, number in sorted(known.items()):
         print(f"known: {check} ({number} seeds): {KNOWN[check]}")
     return 1 if failed else 0
+
+
+def _verdict(failed: int) -> str:
+    """The result in words, for who reads the counts below it for the first time."""
+    if failed:
+        return f"result: bad. In {failed} of the seeds a rule of dynamod/sim/README.md was broken: a bug, shown above"
+    return (
+        "result: good, no rule was broken. The faults below were made on purpose; of the requests below `failed` "
+        "could not succeed under them,\n`left` went away by themselves, `cut off` and `refused` had no ingress any more"
+    )
 
 
 def _show(row: dict[str, Any], count: int) -> None:

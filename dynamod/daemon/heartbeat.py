@@ -84,19 +84,19 @@ class HeartbeatMonitor:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._watched: set[Heartbeats] = set()
+        self._watched: dict[Heartbeats, None] = {}  # in an order that repeats itself
 
     def watch(
         self, name: str, clocks: Clocks, changed: Callable[[str], None], kill: Callable[[str], None] = lambda _why: None
     ) -> Heartbeats:
         """Watch a process until `forget`."""
         heartbeats = Heartbeats(name, clocks, changed, self._now, kill)
-        self._watched.add(heartbeats)
+        self._watched[heartbeats] = None
         return heartbeats
 
     def forget(self, heartbeats: Heartbeats) -> None:
         """The process is gone."""
-        self._watched.discard(heartbeats)
+        self._watched.pop(heartbeats, None)
         heartbeats.end()
 
     async def run(self) -> None:

@@ -293,7 +293,8 @@ class Dispatcher(Actor):
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = group.router.state.active
         if instance not in untried:
-            instance = min(untried, key=lambda one: active.of(one).requests)
+            draw = self.context.random.random  # another ingress may try somebody at the same moment
+            instance = min(untried, key=lambda one: (active.of(one).requests, draw()))
         isolation.instance = instance
         stay = [one for one in active.at(instance) if isinstance(one, Placement) and not one.leave()]
         placement = self._place(key, message)

@@ -3,26 +3,19 @@
 import json
 from collections.abc import Iterable, Sequence
 
-from dynamod.discovery.keys import CARDS, INSTANCES, QUARANTINED
-from dynamod.ingress.processor import CLOCK
+from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, QUARANTINED
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
-from dynamod.router.placement import Placement
 
 from .clients import Client
 from .cluster import Cluster, Place
 from .events import Log
+from .model import CONTEXT
 from .process import SimulatedWorker
 from .shape import CLOCKS, MIGRATIONS, MODEL
 from .wire import Process
 
-SLACK = 1.0
-"""Seconds by which a clock may be late: it is looked at twice a second."""
-
 PROMPT = 0.1
 """Seconds in which requests leave a worker that is known to be gone."""
-
-PATIENCE = (CLOCKS.queue or 0.0) + (CLOCKS.first or 0.0) + CLOCK * 2 + SLACK
-"""Seconds without a delta after which some clock must have acted."""
 
 KNOWN: dict[str, str] = {}
 """Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
@@ -34,14 +27,22 @@ def serving(place: Place) -> list[int]:
     if registry is None:
         return []
     quarantined = registry.known(QUARANTINED)
-    cards = {key.removeprefix(CARDS) for key in registry.known(CARDS)}
+    cards = {key.removeprefix(CARDS) for key, value in registry.known(CARDS).items() if _card(value)}
     found: list[int] = []
-    for key, value in registry.known(INSTANCES).items():
+    for key in registry.known(INSTANCES):
         where = key.removeprefix(INSTANCES)
-        row = json.loads(value)
-        if where in cards and f"{QUARANTINED}{row['instance_id']:x}" not in quarantined:
+        if where in cards and f"{QUARANTINED}{where.rpartition('/')[2]}" not in quarantined:
             found.append(int(where.rpartition("/")[2], 16))
     return found
+
+
+def _card(value: bytes) -> bool:
+    """Whether this is a card of our workers; others may put what they like."""
+    try:
+        card = json.loads(value)
+        return bool(card["name"] == MODEL and card["context_length"] == CONTEXT)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return False
 
 
 def illegal(client: Client, cluster: Cluster, now: float) -> str:
@@ -53,7 +54,10 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
     there = serving(place)
     busy = cluster.routing.busy_prefill is not None or cluster.routing.busy_blocks is not None
     if isinstance(error, PoisonRequest):
-        return "" if sends > 1 else "it was at one worker only"
+        innocent = not client.planned.poison and len(client.hit) < 2
+        return f"it has done nothing, and only {len(client.hit)} of its workers were hit" if innocent else ""
+    if text.startswith("the processor is") and cluster.nodes[place.node].ending:
+        return ""
     if isinstance(error, TimedOut):
         return "" if now - client.begun > (CLOCKS.total or 0.0) else "its clock has not passed"
     if isinstance(error, NotFound):
@@ -72,26 +76,13 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
             return ""
         if sends and text.endswith(f"within {CLOCKS.first:g} s: all are busy"):
             return ""  # others were tried alone before it, at workers that did not answer either
-        if text.endswith(": all are busy") and place.processor is not None and place.processor.isolating:
-            return ""  # the last worker tries another alone
+        isolating = place.processor is not None and place.processor.isolating
+        untried = [one for one in there if one not in client.sends]
+        if text.endswith(": all are busy") and (isolating or client.displaced or not untried):
+            return ""  # the last worker tries another alone, or has just ended that way
         if busy and sends:  # an instance was lost, and all others are busy
             return ""
     return "there is no reason for such an error"
-
-
-class Watch:
-    """Looks at all clients once a second: nothing waits past its clock."""
-
-    def __init__(self, log: Log, clients: Sequence[Client]) -> None:
-        self._log, self._clients = log, clients
-        self._late: set[str] = set()
-
-    def look(self, now: float) -> None:
-        """One look."""
-        for client in self._clients:
-            if not client.end and now - client.active > PATIENCE and client.id not in self._late:
-                self._late.add(client.id)
-                self._log.violate("clocks", f"{client.id} has got nothing for {now - client.active:.1f} s")
 
 
 def informed(place: Place) -> bool:
@@ -103,10 +94,11 @@ def _awake(place: Place) -> bool:
     return place.process is not None and place.process.alive and not place.process.frozen
 
 
-def left(log: Log, clients: Sequence[Client], process: Process, why: str) -> None:
+def left(log: Log, clients: Sequence[Client], process: Process, why: str, *, told: bool = True) -> None:
     """None of these requests is still at a worker that its ingress knows to be dead or quarantined.
 
-    Those whose ingress has some in its queue may wait there for a worker that is not busy.
+    Those whose ingress has some in its queue may wait there for a worker that is not busy. `told`: their ingress has
+    learnt it from the registry, if it is still informed.
     """
     if why == "quarantined" and not (process.frozen and process.alive):
         return  # it goes on
@@ -114,11 +106,18 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str) -> Non
         place = client.place
         if client.end or client.at != process.name or place is None or not _awake(place):
             continue
-        if why == "quarantined" and not informed(place):
+        if told and not informed(place):
             continue
         if place.processor is None or place.processor.waiting:
             continue
         log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")
+
+
+def revoked(log: Log, cluster: Cluster, process: Process, lease: int, session: int) -> None:
+    """A process has gone: its daemon has ended its lease, if it is in the same `session` with the registry."""
+    node = cluster.nodes[process.node]
+    if node.registry.session == session and not node.frozen and lease in cluster.etcd.leases:
+        log.violate("leases", f"{process.name} has gone, and its lease {lease:x} is still there")
 
 
 def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
@@ -157,13 +156,8 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
             continue
         if processor.waiting:
             log.violate("the queue is empty", f"{place.name} has {processor.waiting} waiting")
-        own = [key for key in getattr(router.state.active, "_requests", ()) if isinstance(key, Placement)]
-        if own:
-            log.violate("load is released", f"{place.name} counts {len(own)} requests of its own")
-        for number in sorted(live):
-            requests = router.state.active.of(number).requests
-            if requests:
-                log.violate("load is released", f"{place.name} counts {requests} requests at {number:x}")
+        if len(router.state.active):  # at the living or the dead, of its own or as workers have published
+            log.violate("load is released", f"{place.name} counts {len(router.state.active)} requests")
         indexed = dict(router.state.index.dump())
         if not indexed.keys() <= live.keys():
             log.violate(
@@ -188,7 +182,7 @@ def _ready(place: Place) -> bool:
 
 def ended(log: Log, cluster: Cluster) -> None:
     """Everything has been stopped in good order: nothing stands in the registry."""
-    keys = [key for key, _ in cluster.etcd.store.items()]
+    keys = [key for key, _ in cluster.etcd.store.items() if not key.startswith((EXITED, QUARANTINED))]
     if keys:
         log.violate("clean end", f"the registry still has {keys[:3]}")
     owners = [client.owner for client in cluster.etcd.leases.values()]

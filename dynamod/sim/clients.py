@@ -1,13 +1,14 @@
 """The workload: requests with shared prefixes whose answers are known, and the clients who read them."""
 
 import random as random_module
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dynamod.ingress.api.completions import Completions
 from dynamod.ingress.base import Job, Run
 from dynamod.ingress.in_flight import RequestRun
+from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
@@ -17,7 +18,7 @@ from dynamod.message.worker import Generate
 from .cluster import Place
 from .events import Log
 from .model import reference
-from .shape import MODEL, Shape
+from .shape import BLOCK, MODEL, POISON, Poison, Shape
 from .wire import Process
 
 _ENDPOINT = Completions()
@@ -37,10 +38,15 @@ class PlannedRequest:
     leaves: int | None
     ingress: float  # a number from 0 to 1 that chooses among those that are there
     session: str = ""  # its prompt_cache_key
+    poison: Poison | None = None
 
 
-def workload(random: random_module.Random, shape: Shape) -> list[PlannedRequest]:
-    """A workload: bursts of requests behind a few prefixes that many share."""
+LONG = 200
+"""Tokens that clients ask for who leave before: what goes on for them would go on for long."""
+
+
+def workload(random: random_module.Random, shape: Shape, poison: Sequence[Poison] = ()) -> list[PlannedRequest]:
+    """A workload: bursts of requests behind a few prefixes that many share, `poison` among them."""
     prefixes = [tuple(random.choices(range(1, 1000), k=random.choice((32, 64, 96)))) for _ in range(4)]
     found: list[PlannedRequest] = []
     at = 0.0
@@ -52,7 +58,12 @@ def workload(random: random_module.Random, shape: Shape) -> list[PlannedRequest]
         leaves = random.randint(0, most) if "leave" in shape.faults and random.random() < 0.1 else None
         seed, ingress = random.getrandbits(31), random.random()
         session = f"s{random.randrange(6)}" if random.random() < 0.5 else ""
+        most = most if leaves is None else LONG
         found.append(PlannedRequest(number, at, prefix + tail, most, seed, leaves, ingress, session))
+    for kind in poison:
+        number = random.randrange(len(found))
+        prompt = (*found[number].prompt, POISON[kind])
+        found[number] = replace(found[number], prompt=prompt, leaves=None, poison=kind)
     return found
 
 
@@ -69,12 +80,18 @@ class Client:
         self.tokens = 0
         self.sends: list[int] = []  # instances that it was sent to
         self.at, self.since = "", 0.0  # the process of the last one, and when
+        self.on = self.base = 0  # the instance of the last one, and the tokens before it
+        self.hit: set[str] = set()  # processes that crashed or hung while it was there
+        self.relinked = False  # a link between nodes has failed while it was there: it may try all again
+        self.strikes = 0  # workers that it has crashed or stopped
+        self.blocks = frozenset(block_hashes(tokens.pack(planned.prompt), BLOCK))
         self.end: End = ""
         self.error: RequestError | None = None
         self.begun = self.active = now()
         self.place: Place | None = None
         self.process: Process | None = None  # the ingress process that serves it
         self.run: Run | None = None
+        self.ended: Callable[[Client], None] = lambda _client: None
         self._announced = False
 
     def job(self) -> Job:
@@ -96,6 +113,7 @@ class Client:
             self._log.violate("one end", f"{self.id} {end} after it was {self.end}: {detail}")
             return
         self.end = end
+        self.ended(self)
         self._log("request", f"{self.id} {end} with {self.tokens} tokens, {len(self.sends)} sends{detail}")
 
     def leave(self) -> None:
@@ -112,21 +130,27 @@ class Client:
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        if instance.instance_id in self.sends and instance.instance_id not in self._made_room():
+        if instance.instance_id in self.sends and instance.instance_id not in self._made_room() and not self.relinked:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:
             self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")
         self.sends.append(instance.instance_id)
         self.at, self.since = instance.process, self.active
+        self.on, self.base = instance.instance_id, self.tokens
 
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""
         return self.run.in_flight[0].made_room if isinstance(self.run, RequestRun) else set()
 
     @property
+    def displaced(self) -> int:
+        """How often it made room for the trial of another."""
+        return self.run.in_flight[0].displaced if isinstance(self.run, RequestRun) else 0
+
+    @property
     def tries(self) -> int:
-        """How often it was sent, without those sends after which it made room for the trial of another."""
-        return len(self.sends) - (self.run.in_flight[0].displaced if isinstance(self.run, RequestRun) else 0)
+        """How often it was sent, without those sends after which it made room."""
+        return len(self.sends) - self.displaced
 
     # ingress.base.ResponseSink.
 

@@ -2,21 +2,25 @@
 
 import asyncio
 import random as random_module
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
-from dynamod.discovery.keys import quarantine_key
+from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Generate
 from dynamod.router.router import RouterSettings
+from dynamod.runtime.lifeline import ORPHAN_GRACE
 
+from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
-from .shape import HEARTBEAT, Shape
+from .shape import Poison, Shape
 from .wire import Process, SimulatedTransport, Wire, WorkerServer
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
@@ -24,6 +28,9 @@ POLICY = Policy(intensity=5, period=60.0, escalate=False)
 
 FLUSH = 0.01
 """Seconds between the end of an actor and that of its process: what was written last still leaves."""
+
+LEAVE = 0.01
+"""Seconds until a process ends that has lost its daemon."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +41,7 @@ class Place:
     node: int
     process: Process | None = None
     registry: SimulatedRegistry | None = None
+    link: Link | None = None
     worker: SimulatedWorker | None = None
     processor: SimulatedProcessor | None = None
     backend: ProcessorBackend | None = None
@@ -49,8 +57,10 @@ class Node:
     daemon: Process
     registry: SimulatedRegistry
     supervisor: Ref | None = None
+    link: Daemon | None = None
     alive: bool = True
     frozen: bool = False
+    ending: bool = False
     places: dict[str, Place] = field(default_factory=dict[str, Place])
 
 
@@ -75,8 +85,8 @@ class Cluster:
         self.sent: Sent = lambda _place, _instance, _request: None
         self.gone: Callable[[Process, bool], None] = lambda _process, _node_died: None
         self.quarantined: Callable[[Process], None] = lambda _process: None
+        self.struck: Callable[[str], None] = lambda _request: None
         self.decisions = 1000
-        self._keys: dict[Process, str] = {}  # of quarantined ones
         self._pids = 0
 
     # Ways.
@@ -141,6 +151,9 @@ class Cluster:
     async def _boot(self, node: Node) -> None:
         node.supervisor = self.system.start(f"n{node.number}", lambda: Supervisor(policy=POLICY), restart="temporary")
         await self.system.ready(node.supervisor, timeout=5)
+        link = node.link = Daemon(node.daemon, node.registry, self._unresponsive)
+        ref = self.system.start("link", lambda: link, under=self.supervisor(node))
+        await self.system.ready(ref, timeout=5)
 
     def supervisor(self, node: Node) -> Supervisor | None:
         """The node's supervisor, while it runs."""
@@ -169,7 +182,11 @@ class Cluster:
         exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}")
         self.wire.servers[process.name] = WorkerServer(process, exchange.receive)
         worker = SimulatedWorker(
-            process, registry, self.options, lambda state: self._reported(process, registry, state)
+            process,
+            registry,
+            self.options,
+            lambda state: self._reported(process, registry, state),
+            lambda kind, request: self._strike(place, kind, request),
         )
         place.worker = worker
         return worker
@@ -196,26 +213,39 @@ class Cluster:
     def _new(self, place: Place, kind: str) -> Process:
         process = place.process = self.process(f"{place.name}.{self._pids + 1}", place.node)
         place.registry = SimulatedRegistry(self.etcd, process)
+        node = self.nodes[place.node]
+        assert node.link is not None
+
+        def end(why: str = "") -> None:
+            if place.process is process:
+                process.killed = why
+                self.kill(place)
+
+        lost = partial(self.system_later, LEAVE, end)
+        place.link = Link(node.link, process, place.registry, lost, end)
         self.log("process", f"{process.name} starts on n{place.node}")
         return process
 
     def _reported(self, process: Process, registry: SimulatedRegistry, state: str) -> None:
         self.log("process", f"{process.name} {state}")
         if state == "stopped" and process.alive:
-            self.system_later(FLUSH, lambda: self.ended(process, registry))
+            self.system_later(FLUSH, lambda: self.ended(process))
 
     def system_later(self, seconds: float, work: Callable[[], object]) -> None:
         """Do something later, whatever happens meanwhile."""
         self.etcd.loop.call_later(seconds, work)
 
-    def ended(self, process: Process, registry: SimulatedRegistry, *, node_died: bool = False) -> None:
-        """A process is no more."""
+    def ended(self, process: Process, *, node_died: bool = False) -> None:
+        """A process is no more. Its daemon, if it lives, sees that their connection ends."""
         if not process.alive:
             return
-        self._unquarantine(process)
         process.alive = False
         process.frozen = False
-        registry.exit(seen=not node_died)
+        for place in self._of(process):
+            assert place.registry is not None
+            assert place.link is not None
+            place.registry.exit()
+            place.link.channel.close()
         self.wire.process_died(process, node_died)
         self.gone(process, node_died)
 
@@ -226,41 +256,60 @@ class Cluster:
         found = [place for place in self.places.values() if (place.processor is not None) == ingress]
         return [place for place in found if place.process is not None and place.process.alive]
 
-    def kill(self, place: Place, *, node_died: bool = False) -> None:
-        """End a process at once, without any action of its own."""
+    def kill(self, place: Place, code: int = -signal.SIGKILL, *, node_died: bool = False) -> None:
+        """End a process at once, without any action of its own. `code`: its exit code, negative for a signal."""
         if place.process is None or place.registry is None or not place.process.alive:
             return
-        self.log("process", f"{place.process.name} dies")
+        self.log("process", f"{place.process.name} dies ({place.process.killed or described(code)})")
         place.backend = None
-        self.ended(place.process, place.registry, node_died=node_died)
+        place.process.code = code
+        self.ended(place.process, node_died=node_died)
         cell = self.system.cell(self.system.ref(f"/n{place.node}/{place.name}"))
         if cell is not None and cell.task is not None:
             cell.task.cancel()
 
+    def cut_link(self, place: Place) -> None:
+        """The connection of a process and its daemon is lost: the process ends itself, even a stopped one."""
+        if place.link is not None and place.process is not None and place.process.alive:
+            process = place.process
+            self.log("process", f"{process.name} loses its daemon")
+            place.link.connection.channel.close()
+            self.system_later(ORPHAN_GRACE, lambda: self.kill(place) if place.process is process else None)
+
     def freeze(self, process: Process) -> None:
         """Stop a process (SIGSTOP); its daemon notices."""
-        process.frozen = True
-        self.system_later(HEARTBEAT, lambda: self._quarantine(process))
+        process.frozen, process.since = True, self.system.now()
+
+    def _strike(self, place: Place, kind: Poison, request: str) -> None:
+        process = place.process
+        if process is not None and process.alive:
+            self.struck(request)
+            self.log("poison", f"{request} is at {process.name}: {kind}")
+            if kind == "crash":
+                self.kill(place, -signal.SIGSEGV)
+            else:
+                self.freeze(process)
 
     def thaw(self, process: Process) -> None:
         """Let it go on."""
         if process.frozen:
-            self._unquarantine(process)
+            process.since = self.system.now()
             process.thaw()
 
-    def _quarantine(self, process: Process) -> None:
-        node = self.nodes[process.node]
-        if process.frozen and process.alive and node.alive and not node.frozen:
-            self.log("daemon", f"{process.name} is unresponsive")
-            (lease,) = (place.registry.lease for place in self._of(process) if place.registry is not None)
-            self._keys[process] = quarantine_key(lease)
-            node.registry.put(self._keys[process], b"")
-            self.quarantined(process)
+    def _unresponsive(self, lease: int) -> None:
+        for place in self.places.values():
+            if place.process is not None and place.registry is not None and place.registry.lease == lease:
+                self.log("daemon", f"{place.process.name} is unresponsive")
+                self.quarantined(place.process)
 
-    def _unquarantine(self, process: Process) -> None:
-        node, key = self.nodes[process.node], self._keys.pop(process, None)
-        if node.alive and key is not None:
-            node.registry.delete(key)
+    def stopped(self, name: str) -> bool:
+        """Whether the process of this name is stopped."""
+        server = self.wire.servers.get(name)
+        return server is not None and server.process.frozen
+
+    def lease_of(self, process: Process) -> int:
+        """The lease of a process; 0 before it has one."""
+        return next((place.registry.lease for place in self._of(process) if place.registry is not None), 0)
 
     def _of(self, process: Process) -> list[Place]:
         return [place for place in self.places.values() if place.process is process]
@@ -269,18 +318,28 @@ class Cluster:
         yield from (place.process for place in node.places.values() if place.process is not None)
 
     def kill_node(self, node: Node) -> None:
-        """A machine is gone, with all that ran there."""
+        """A machine is gone, with all that ran there. So it is when its daemon dies, which takes its children along."""
         if not node.alive:
             return
         node.alive = node.frozen = False
         for place in node.places.values():
             self.kill(place, node_died=True)
         node.daemon.alive = False
-        node.registry.exit(seen=False)
+        node.registry.exit()
         cell = self.system.cell(node.supervisor) if node.supervisor is not None else None
         if cell is not None and cell.task is not None:
             cell.task.cancel()
         self.changed()
+
+    async def end_daemon(self, node: Node) -> None:
+        """A part of the daemon has failed for good: it stops its processes in good order, and ends."""
+        if not node.alive or node.ending or node.supervisor is None:
+            return
+        node.ending = True
+        await self.system.root.stop_child(node.supervisor.path.rpartition("/")[2], timeout=2.0)
+        await asyncio.sleep(FLUSH * 2)
+        node.ending = False
+        self.kill_node(node)
 
     async def boot_node(self, node: Node) -> None:
         """The machine is back, and starts what belongs there."""
@@ -301,12 +360,13 @@ class Cluster:
         """The whole machine stops, its daemon too."""
         node.frozen = node.daemon.frozen = True
         for process in self._processes(node):
-            process.frozen = process.alive
+            process.frozen, process.since = process.alive, self.system.now()
         self.changed()
 
     def thaw_node(self, node: Node) -> None:
         """It goes on."""
         node.frozen = False
+        node.daemon.since = self.system.now()
         node.daemon.thaw()
         for process in list(self._processes(node)):
             self.thaw(process)

@@ -7,7 +7,7 @@ missing afterwards get GRACE seconds for their owners to come back too.
 
 import asyncio
 import random as random_module
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from dynamod.discovery.base import Watcher
@@ -74,6 +74,14 @@ class Etcd:
             client.drop()
         self.changed()
 
+    def meddle(self, items: Iterable[tuple[str, bytes]]) -> Callable[[], None]:
+        """Somebody else puts keys; call what is returned to take them away again."""
+        store = self.store
+        lease = store.grant()
+        for key, value in items:
+            store.put(key, value, lease)
+        return partial(store.revoke, lease)
+
     def changed(self) -> None:
         """Ways have changed: clients lose or find the server."""
         for client in list(self.clients):
@@ -91,6 +99,7 @@ class SimulatedRegistry:
         self._stops: list[Callable[[], None]] = []
         self._lease = 0
         self._granted = asyncio.Event()
+        self.granted: Callable[[int], None] = lambda _lease: None  # called once, with the lease
         self._generation = 0  # of the connection: what an older one sent does not count
         self._due = 0.0
         self.connected = False
@@ -133,6 +142,11 @@ class SimulatedRegistry:
     # What checks look at.
 
     @property
+    def keys(self) -> list[str]:
+        """The keys that the process has put."""
+        return list(self._own)
+
+    @property
     def owner(self) -> str:
         """The process's name."""
         return self._process.name
@@ -170,28 +184,26 @@ class SimulatedRegistry:
         left = LEASE_TTL * (1 - self._etcd.random.random() / 3)
         self._etcd.loop.call_later(left, self._expire, self._generation, self._lease)
 
+    @property
+    def session(self) -> int:
+        """The number of the connection; 0 without one."""
+        return self._generation if self.connected else 0
+
     def renew(self) -> None:
         """The lease has its whole time again."""
         self._generation += 1
         self.doubt()
 
-    def exit(self, *, seen: bool) -> None:
-        """The process has ended. `seen`: its daemon lives and reports it."""
-        etcd = self._etcd
-        self._stop_watching()
-        if self in etcd.clients:
-            etcd.clients.remove(self)
-        if not self._lease:
-            return
-        if seen and self.connected:
-            self._generation += 1
-            etcd.loop.call_later(DELAY, etcd.revoke, self._lease, "revoked")
-        elif self.connected:
+    def exit(self) -> None:
+        """The process has ended: its lease ends by itself, unless its daemon revokes it before."""
+        if self in self._etcd.clients:
+            self._etcd.clients.remove(self)
             self.drop()
             self.doubt()
-        elif seen:  # the daemon reports it once it reaches the server; at the latest the lease ends by itself
-            self._generation += 1
-            self.doubt()
+
+    def revoke(self, lease: int) -> None:
+        """End the lease of another process of this node, behind what was sent before."""
+        self._send(partial(self._etcd.revoke, lease, "revoked"))
 
     def _expire(self, generation: int, lease: int) -> None:
         if generation == self._generation and not self.connected and self._etcd.up:
@@ -207,7 +219,10 @@ class SimulatedRegistry:
         if etcd.leases.get(self._lease) is not self:
             self._lease = etcd.grant(self, self._lease)
             etcd.log("lease", f"{self._lease:x} granted to {self._process.name}")
+        first = not self._granted.is_set()
         self._granted.set()
+        if first:
+            self.granted(self._lease)
         for key in self._gone:
             self._send(partial(self._delete, key))
         for key, value in self._own.items():

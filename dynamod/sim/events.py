@@ -47,6 +47,8 @@ class LogEvents(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take one record."""
+        if record.name == "dynamod.registry":
+            return  # what it ignores it says once per process, which runs many simulations
         text = record.getMessage()
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:

@@ -2,20 +2,31 @@
 
 import asyncio
 import random as random_module
-from collections.abc import Callable, Coroutine, Hashable
+import signal
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from .cluster import Cluster, Node, Place
-from .shape import MIGRATIONS, Fault, Shape
+from .shape import MIGRATIONS, POISON, Fault, Poison, Shape
+from .values import FOREIGN
 from .wire import Trouble
 
+T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-GENTLE: tuple[Fault, ...] = ("crash", "hang", "drain", "double", "slow", "registry-outage", "registry-loss", "leave")
+GENTLE: tuple[Fault, ...] = (
+    *("crash", "hang", "link", "drain", "double", "slow"),
+    *("registry-outage", "registry-loss", "registry-values", "leave", "poison"),
+)
 """Faults under which no request may fail, as long as no more of them hit workers than a request may move."""
 
-HITS: tuple[Fault, ...] = ("crash", "hang", "drain")
+HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
+TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
+"""Faults under which the registry goes on to tell everybody everything."""
+
+REQUESTS: tuple[Fault, ...] = ("leave", "poison")
+"""Not events, but a matter of the workload."""
 WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
 
 
@@ -33,21 +44,39 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first."""
+    """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first. `poison`: requests
+    that crash or stop their workers, which fail of course.
+    """
 
     events: tuple[Event, ...]
     gentle: bool
     workers: int
+    poison: tuple[Poison, ...] = ()
+
+    @property
+    def strikes(self) -> int:
+        """Workers that a poison request may crash or stop: two, where ingresses always learn how a worker has ended.
+
+        Another poison request, or a fault, that is taken for its doing may hide it once.
+        """
+        if any(event.fault not in TOLD for event in self.events):
+            return MIGRATIONS + 1
+        return 1 + len(self.poison) + sum(event.fault in HITS for event in self.events)
 
 
 def draw(random: random_module.Random, shape: Shape) -> Plan:
     """The faults of a run: none in some, up to a dozen in others; a third of the runs is gentle."""
     gentle = random.random() < 1 / 3 and shape.workers > MIGRATIONS
-    kinds = [fault for fault in shape.faults if fault != "leave" and (not gentle or fault in GENTLE)]
+    poison: list[Poison] = []
+    if "poison" in shape.faults and random.random() < 0.4:
+        poison = random.choices(list(POISON), k=1 if gentle else random.choice((1, 1, 2)))
+    kinds = [fault for fault in shape.faults if fault not in REQUESTS and (not gentle or fault in GENTLE)]
+    if gentle and poison:
+        kinds = [fault for fault in kinds if fault in TOLD]  # else it is taken for others' doing, and goes on
     count = random.choice((0, 1, 2, 3, 5, 8, 12)) if kinds else 0
     few = random.choice((shape.workers, shape.workers, shape.workers // 2, 2))
     events: list[Event] = []
-    hits = 0
+    hits = 2 * len(poison)
     for _ in range(count):
         fault = random.choice(kinds)
         at, lasts = random.uniform(0.2, shape.span), random.choice((0.3, 1.0, 3.0, 6.0)) * random.uniform(0.5, 1.5)
@@ -58,7 +87,7 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
                 continue
         events.append(event)
     events.sort(key=lambda event: event.at)
-    return Plan(tuple(events), gentle, shape.workers if gentle else max(1, min(few, shape.workers)))
+    return Plan(tuple(events), gentle, shape.workers if gentle else max(1, min(few, shape.workers)), tuple(poison))
 
 
 class Faults:
@@ -76,6 +105,11 @@ class Faults:
         for event in self.plan.events:
             await asyncio.sleep(max(0.0, begun + event.at - self._cluster.system.now()))
             await self._happen(event)
+
+    @property
+    def calm(self) -> bool:
+        """Whether none goes on."""
+        return not self._ends
 
     async def heal(self) -> None:
         """End what still goes on: the way is clear, and every machine runs."""
@@ -109,7 +143,11 @@ class Faults:
             case "crash":
                 if worker is not None:
                     self.hit.add(worker.name)
-                    cluster.kill(worker)
+                    cluster.kill(worker, _pick([-signal.SIGKILL, -signal.SIGSEGV, 1], event.other) or 1)
+            case "link":
+                if worker is not None and worker.link is not None:
+                    self.hit.add(worker.name)
+                    cluster.cut_link(worker)
             case "hang":
                 if worker is not None and worker.process is not None and not worker.process.frozen:
                     self.hit.add(worker.name)
@@ -135,6 +173,14 @@ class Faults:
                 cluster.log("node", f"n{node.number} dies")
                 cluster.kill_node(node)
                 self._until(event.lasts, lambda: self._task(cluster.boot_node(node), "boot"))
+            case "daemon-death":
+                cluster.log("node", f"the daemon of n{node.number} dies")
+                cluster.kill_node(node)
+                self._until(event.lasts, lambda: self._task(cluster.boot_node(node), "boot"))
+            case "daemon-end":
+                cluster.log("node", f"the daemon of n{node.number} ends, because one of its parts has")
+                self._task(cluster.end_daemon(node), "end")
+                self._until(event.lasts + 3.0, lambda: self._task(cluster.boot_node(node), "boot"))
             case "node-hang":
                 if node.alive and not node.frozen:
                     cluster.log("node", f"n{node.number} stops")
@@ -142,6 +188,9 @@ class Faults:
                     self._until(event.lasts, lambda: cluster.thaw_node(node))
             case "registry-loss":
                 cluster.etcd.wipe()
+            case "registry-values":
+                first, count = int(event.which * len(FOREIGN)), 1 + int(event.other * len(FOREIGN))
+                self._until(event.lasts, cluster.etcd.meddle((*FOREIGN[first:], *FOREIGN[:first])[:count]))
             case "registry-outage":
                 if cluster.etcd.up:
                     cluster.etcd.away()
@@ -212,5 +261,5 @@ class Faults:
             self._task(cluster.drain(worker, 5.0), f"drain {worker.name}")
 
 
-def _pick(places: list[Place], which: float) -> Place | None:
+def _pick(places: Sequence[T], which: float) -> T | None:
     return places[int(which * len(places))] if places else None

@@ -1,16 +1,18 @@
 """What runs in simulated processes: the real worker and the real processor, as the daemon's components make them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from dynamod.actor import MailboxFull, Reason, System
-from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.ingress.processor import Processor
+from dynamod.message import tokens
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Request
@@ -20,8 +22,11 @@ from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
-from .shape import CLOCKS, MODEL
+from .shape import CLOCKS, MODEL, POISON, Poison
 from .wire import Process, SimulatedTransport
+
+STRIKES = 0.02
+"""Seconds behind which a poison request crashes or stops its worker."""
 
 PATH = "dynamo.backend.generate"
 
@@ -35,8 +40,10 @@ class SimulatedWorker(Worker):
         registry: SimulatedRegistry,
         options: EngineOptions,
         report: Callable[[str], None],
+        struck: Callable[[Poison, str], None],
     ) -> None:
-        self.process, self.registry = process, registry
+        self.process, self.registry, self._struck = process, registry, struck
+        self._names: dict[Reply, str] = {}  # of requests
         self.engine: SimulatedMocker | None = None
         self.instance: Instance | None = None  # what the registry has for it
         self._report = report
@@ -74,6 +81,22 @@ class SimulatedWorker(Worker):
         """Leave, and let the process end."""
         await super().stopping(reason)
         self._report("stopped")
+
+    def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        self._names[reply] = request.request_id
+        reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
+        super()._submit(engine, request, reply)
+        for kind, token in POISON.items():
+            if request.token_ids.endswith(tokens.pack((token,))):
+                asyncio.get_running_loop().call_later(STRIKES, self.process.enter, partial(self._strike, kind, reply))
+
+    def _strike(self, kind: Poison, reply: Reply) -> None:
+        if (name := self._names.get(reply)) is not None:
+            self._struck(kind, name)
+
+    def requests(self) -> Collection[str]:
+        """Ids of the requests in the engine's hands."""
+        return self._names.values()
 
     def load(self) -> Load:
         """The engine's own count."""
@@ -119,11 +142,13 @@ class SimulatedProcessor(Processor):
         self.process, self.registry, self.transport = process, registry, transport
         self.view = View(registry)
         self._report = report
-        super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions)
+        node = f"n{process.node}"
+        super().__init__(self.view, transport, routing=routing, limits=CLOCKS, decisions=decisions, node=lambda: node)
 
     async def started(self) -> None:
         """As the processor component starts: it is ready when the models that are there can be asked for."""
         await self.registry.leased(timeout=60)
+        self.registry.watch(EXITED, self.transport.exited)
         await super().started()
         await self._caught_up()
         self._report("ready")

@@ -5,29 +5,36 @@ import random as random_module
 import traceback
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
+from dynamod.daemon.exits import crash
+from dynamod.daemon.process import EXIT
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
+from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate
 from dynamod.router.policies import NAMES
 from dynamod.router.router import RouterSettings
 
-from . import checks
+from . import checks, watch
 from .clients import Client, PlannedRequest, workload
 from .cluster import Cluster, Place
 from .events import KEPT, Log, LogCapture
 from .faults import Faults, Plan, draw
 from .model import options
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
-from .wire import Process
+from .wire import Process, Session
 
 MODES = ("kv", *(name for name in NAMES if name != "direct"))
 """`kv` twice, because it has most to be wrong; `direct` is round robin for who asks for nobody."""
+
+MOMENT = 1e-6
+"""Seconds after which a request has passed from its placement to its instance."""
 
 LONGEST = (MIGRATIONS + 2) * ((CLOCKS.first or 0) + (CLOCKS.queue or 0)) + (CLOCKS.total or 0)
 """Seconds after which every request has ended, whatever has happened to it."""
@@ -75,7 +82,10 @@ class Driver(Actor):
         self.faults = Faults(cluster, plan)
         self.over = asyncio.Event()
         self._by_id: dict[str, Client] = {}
+        self._crashed: set[int] = set()  # instances
+        self._watch = watch.Watch(log, cluster, self._by_id, lambda: self.faults.calm)
         cluster.sent, cluster.gone, cluster.quarantined = self._sent, self._gone, self._quarantined
+        cluster.struck, cluster.wire.failed = self._struck, self._link_failed
 
     async def started(self) -> None:
         """Begin."""
@@ -84,8 +94,8 @@ class Driver(Actor):
     async def _drive(self) -> None:
         log, now = self._log, self.context.now
         begun = now()
-        watch = checks.Watch(log, self.clients)
-        self.context.task(self._watch(watch), "watch")
+        self.context.task(self._look(), "watch")
+        self.context.task(self._add_up(), "amounts")
         faults = self.context.task(self.faults.run(), "faults")
         for planned in self._planned:
             await asyncio.sleep(max(0.0, begun + planned.at - now()))
@@ -99,18 +109,30 @@ class Driver(Actor):
         for client in self.clients:
             if not client.end:
                 log.violate("one end", f"{client.id} has not ended")
+            if client.strikes > self._plan.strikes:
+                what = f"{client.id} has cost {client.strikes} workers, {self._plan.strikes} is the most"
+                log.violate("poison", what)
         self.over.set()
 
     def _all_ended(self) -> bool:
         return len(self.clients) == len(self._planned) and all(client.end for client in self.clients)
 
-    async def _watch(self, watch: checks.Watch) -> None:
+    async def _look(self) -> None:
         while not self.over.is_set():
             await asyncio.sleep(1.0)
-            watch.look(self.context.now())
+            self._watch.look(self.context.now())
+
+    async def _add_up(self) -> None:
+        every = watch.AMOUNTS * max(1.0, self._shape.workers / 50)  # it looks at each worker in each ingress
+        while not self.over.is_set():
+            await asyncio.sleep(every)
+            if wrong := self._watch.amounts():
+                await asyncio.sleep(MOMENT)
+                self._watch.judge(wrong)
 
     async def _request(self, planned: PlannedRequest) -> None:
         client = Client(planned, self._log, self.context.now, self._failed)
+        client.ended = self._watch.over
         self.clients.append(client)
         self._by_id[client.id] = client
         ingresses = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
@@ -138,10 +160,22 @@ class Driver(Actor):
         client = self._by_id.get(request.request_id)
         if client is not None and place.process is not None and place.process.alive:
             client.sent(instance, request)
+            if instance.instance_id in self._crashed or self._cluster.stopped(instance.process):
+                client.hit.add(instance.process)  # of which its ingress has not heard yet
+            self._watch.sent(instance.instance_id)
+
+    def _link_failed(self, session: Session) -> None:
+        for client in self.clients:
+            if client.at == session.server.process.name and client.process is session.transport.process:
+                client.relinked = True
+
+    def _struck(self, request: str) -> None:
+        self._by_id[request].strikes += 1
 
     def _failed(self, client: Client) -> None:
         why = checks.illegal(client, self._cluster, self.context.now())
-        if not why and self._plan.gentle and not isinstance(client.error, PoisonRequest):  # two hangs may look like it
+        excused = client.planned.poison or isinstance(client.error, PoisonRequest)  # judged above
+        if not why and self._plan.gentle and not excused:
             why = "healthy workers can be reached, and it has moved no more often than it may"
         if why:
             self._log.violate("failures have a reason", f"{client.id} ({client.error}): {why}")
@@ -152,11 +186,34 @@ class Driver(Actor):
             if client.process is process and not client.end:
                 client.ends("cut off")
         who = [client for client in self.clients if client.at == process.name]
-        late = (HEARTBEAT if node_died else 0.0) + checks.PROMPT
-        self._cluster.system_later(late, lambda: checks.left(self._log, who, process, "dead"))
+        daemon = self._cluster.nodes[process.node].registry
+        crashed = bool(process.killed or crash(process.code, left=False, out_of_memory=False))
+        if daemon.connected and not node_died:
+            lease, late = self._cluster.lease_of(process), EXIT + checks.PROMPT
+            self._cluster.system_later(
+                late, partial(checks.revoked, self._log, self._cluster, process, lease, daemon.session)
+            )
+        if crashed:
+            self._crashed.add(self._cluster.lease_of(process))
+        for client in who:
+            if crashed:
+                client.hit.add(process.name)
+            told = daemon.connected and not node_died and client.place is not None and checks.informed(client.place)
+            late = checks.PROMPT if told else HEARTBEAT + CAUSE + checks.PROMPT
+            self._cluster.system_later(late, partial(self._left, client, process, told, self.context.now()))
+
+    def _left(self, client: Client, process: Process, told: bool, died: float) -> None:
+        daemon = self._cluster.nodes[process.node].daemon
+        if client.since > died:
+            return  # it came later, by old news, and has its own time
+        if not daemon.frozen and self._cluster.system.now() - daemon.since > HEARTBEAT:  # else it says so later
+            checks.left(self._log, [client], process, "dead", told=told)
 
     def _quarantined(self, process: Process) -> None:
         """A worker's daemon has quarantined it: requests there have to move, where that can be known."""
+        for client in self.clients:
+            if client.at == process.name:
+                client.hit.add(process.name)
         daemon = self._cluster.nodes[process.node].registry
         if daemon.connected:
             there = [client for client in self.clients if client.at == process.name]
@@ -183,7 +240,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
     begun = loop.time()
     loop.set_exception_handler(lambda _loop, about: log.violate("no internal errors", _complaint(about)))
     plan = draw(random_module.Random(random.getrandbits(64)), shape)
-    work = workload(random_module.Random(random.getrandbits(64)), shape)
+    work = workload(random_module.Random(random.getrandbits(64)), shape, plan.poison)
     with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
             cluster = Cluster(system, log, random, _machine(random, plan), _routing(random, plan))

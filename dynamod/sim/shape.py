@@ -11,6 +11,9 @@ Fault = Literal[
     "hang",
     "node-death",
     "node-hang",
+    "daemon-death",
+    "daemon-end",
+    "link",
     "partition",
     "registry-cut",
     "mail-cut",
@@ -21,12 +24,14 @@ Fault = Literal[
     "reorder",
     "registry-outage",
     "registry-loss",
+    "registry-values",
     "mail-outage",
     "drain",
     "scale",
     "ingress-restart",
     "leave",
     "slow",
+    "poison",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
@@ -37,8 +42,15 @@ LEASE_TTL = 5.0
 HEARTBEAT = 2.0
 """Seconds of silence after which a node's daemon quarantines a process, and a session between nodes is given up."""
 
+KILL = 4.0
+"""Seconds behind those after which its daemon kills a process that still does not respond."""
+
 CLOCKS = Limits(queue=3.0, first=6.0, gap=4.0, total=60.0)
 """Clocks of a simulated request: short, so that faults outlast them."""
+
+Poison = Literal["crash", "hang"]
+POISON: dict[Poison, int] = {"crash": 1500, "hang": 1501}
+"""Tokens at the end of a prompt that crash or stop each worker that gets it."""
 
 MIGRATIONS = 3
 BLOCK = 16

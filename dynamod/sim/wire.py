@@ -2,8 +2,7 @@
 
 Inside a node it behaves like a unix socket: ordered, nothing is lost, the end of a process is seen at once. Between
 nodes it behaves like a broker: what is sent while the way is cut is gone, and a peer that has been out of reach for
-HEARTBEAT seconds is given up. Two things are the transport's own work and never fail here: credits of lost frames are
-given back (else the window of `transport.outbox` would leak), and an `Open` that comes twice is taken once.
+HEARTBEAT seconds is given up. What was lost shows by the numbers that `transport.nats.wire` gives to messages.
 """
 
 import asyncio
@@ -14,16 +13,23 @@ from typing import Any
 
 import msgspec
 
+from dynamod.discovery.keys import exited_lease
 from dynamod.message.discovery import Instance
-from dynamod.message.worker import Credit, Open, Request, Subscribe, ToWorker
+from dynamod.message.worker import Request, Subscribe
 from dynamod.transport.base import Outbound, Receive, Sink
 from dynamod.transport.inbox import Inbox
+from dynamod.transport.nats import wire as nats_wire
 from dynamod.transport.outbox import Outbox
 
 from .events import Log
 from .shape import HEARTBEAT
 
-_to_worker = msgspec.msgpack.Decoder(ToWorker)
+ALIVE = 0.5
+"""Seconds between two signs of life on a link between nodes."""
+
+BUDGET = 1 << 24
+END = nats_wire.end("")[:2]
+"""How a message begins that closes a link."""
 
 NEAR = 0.00005
 FAR = 0.0005
@@ -40,6 +46,8 @@ class Process:
     def __init__(self, name: str, node: int, pid: int = 0) -> None:
         self.name, self.node, self.pid = name, node, pid
         self.alive, self.frozen = True, False
+        self.since = 0.0  # when it was last stopped, or went on
+        self.code, self.killed = 0, ""  # how it ends: the exit code, and why its daemon has killed it
         self._held: list[Callable[[], object]] = []
 
     def enter(self, work: Callable[[], object]) -> None:
@@ -77,92 +85,92 @@ class Trouble:
 
 
 class Session:
-    """A connection of an ingress process (`transport`) to a worker process (`server`)."""
+    """A connection of an ingress process (`transport`) to a worker process (`server`).
+
+    Between nodes it is a link over a broker: the real numbers of `transport.nats.wire` are around each payload, so that
+    what is lost or comes twice is seen, by the next message or the next sign of life.
+    """
 
     def __init__(self, wire: "Wire", transport: "SimulatedTransport", server: "WorkerServer") -> None:
         self.wire, self.transport, self.server = wire, transport, server
-        self.inbox = Inbox(self._to_worker_process)
+        self.inbox = Inbox(lambda payload: self._send(payload, False))
         self.outbox: Outbox | None = None
         self.open_here = self.open_there = True
         self.suspect = 0  # counts the times at which the way was cut
         self.last = {False: 0.0, True: 0.0}  # when the last payload arrives, toward the worker and toward the ingress
-        self._opened: set[int] = set()
+        self.far = transport.process.node != server.process.node
+        self._senders = {False: nats_wire.Sender(), True: nats_wire.Sender()}
+        self._receivers = {toward: nats_wire.Receiver(nats_wire.Budget(BUDGET)) for toward in (False, True)}
         self.label = f"{transport.process.name}>{server.process.name}"
+        if self.far:
+            wire.after(ALIVE, self._tick)
 
     @property
     def over(self) -> bool:
         """Both ends know that it has ended."""
         return not self.open_here and not self.open_there
 
-    def _to_worker_process(self, payload: bytes) -> None:
-        if self.open_here:
-            self.wire.carry(self, payload, False)
+    def _send(self, payload: bytes, to_ingress: bool) -> None:
+        if self.open_there if to_ingress else self.open_here:
+            self.wire.carry(self, payload, to_ingress)
 
-    def _to_ingress(self, payload: bytes) -> None:
-        if self.open_there:
-            self.wire.carry(self, payload, True)
+    def numbered(self, payload: bytes, to_ingress: bool) -> bytes:
+        """The message of a payload that leaves now."""
+        (message,) = self._senders[to_ingress].cut(payload, BUDGET)
+        return message
 
-    def arrived(self, payload: bytes, to_ingress: bool) -> None:
-        """A payload has come through."""
-        if to_ingress:
-            self._arrived_here(payload)
+    def _tick(self) -> None:
+        """A sign of life of each end that has streams, as long as it could say anything new."""
+        if self.over:
+            return
+        if self.wire.harmed:
+            for to_ingress, busy in ((False, len(self.inbox)), (True, self.outbox is not None and self.outbox.streams)):
+                if busy and (self.open_there if to_ingress else self.open_here):
+                    self.wire.carry(self, self._senders[to_ingress].alive(), to_ingress, raw=True)
+        self.wire.after(ALIVE, self._tick)
+
+    def arrived(self, message: bytes, to_ingress: bool) -> None:
+        """A message has come through."""
+        if not (self.open_here if to_ingress else self.open_there):
+            if self.far and not message.startswith(END):
+                self._tell("the other end does not know this link any more", not to_ingress)
+            return
+        try:
+            payload = self._receivers[to_ingress].take(message) if self.far else message
+            if payload is not None and to_ingress:
+                self.inbox.frame(payload)
+            elif payload is not None:
+                self.outbox = self.outbox or Outbox(lambda payload: self._send(payload, True))
+                self.outbox.take(payload, self.server.receive)
+        except nats_wire.PeerEndedError as error:
+            self._fail(str(error), to_ingress)
+        except (nats_wire.WireError, msgspec.MsgspecError) as error:
+            self._fail(str(error), to_ingress)
+            self._tell(str(error), not to_ingress)
+
+    def _fail(self, why: str, here: bool) -> None:
+        if here:
+            self.end_here(why, link=True)
         else:
-            self._arrived_there(payload)
+            self.end_there()
 
-    def _arrived_there(self, payload: bytes) -> None:
-        if not self.open_there:
-            return
-        try:
-            message = _to_worker.decode(payload)
-        except msgspec.MsgspecError:
-            self.end("a corrupt payload")
-            return
-        outbox = self.outbox
-        if outbox is None:
-            outbox = self.outbox = Outbox(self._to_ingress)
-        if isinstance(message, Open):
-            if message.stream in self._opened:
-                return
-            self._opened.add(message.stream)
-        outbox.take(payload, self.server.receive)
+    def _tell(self, why: str, to_ingress: bool) -> None:
+        self.wire.carry(self, nats_wire.end(why), to_ingress, raw=True)
 
-    def _arrived_here(self, payload: bytes) -> None:
-        if not self.open_here:
-            return
-        try:
-            self.inbox.frame(payload)
-        except msgspec.MsgspecError:
-            self.end("a corrupt frame")
-
-    def lost(self, payload: bytes, to_ingress: bool) -> None:
-        """A payload is gone: its credit is not."""
-        if to_ingress:
-            self.wire.after(FAR, lambda: self.server.process.enter(lambda: self._credit(1)))
-            return
-        try:
-            message = _to_worker.decode(payload)
-        except msgspec.MsgspecError:  # damaged before it was lost
-            return
-        if isinstance(message, Credit):
-            frames = message.frames
-            self.wire.after(FAR, lambda: self.server.process.enter(lambda: self._credit(frames)))
-
-    def _credit(self, frames: int) -> None:
-        if self.outbox is not None and self.open_there:
-            self.outbox.credit(frames)
-
-    def end(self, why: str, *, here: float = 0.0, there: float = 0.0) -> None:
+    def end(self, why: str, *, here: float = 0.0, there: float = 0.0, link: bool = False) -> None:
         """End it: each side learns of it after so many seconds (at once when it is frozen no more)."""
-        self.wire.after(here, lambda: self.transport.process.enter(lambda: self.end_here(why)))
+        self.wire.after(here, lambda: self.transport.process.enter(lambda: self.end_here(why, link=link)))
         self.wire.after(there, lambda: self.server.process.enter(self.end_there))
 
-    def end_here(self, why: str) -> None:
-        """The ingress learns that it is over."""
+    def end_here(self, why: str, *, link: bool = False) -> None:
+        """The ingress learns that it is over. `link`: the process at the other end may live."""
         if self.open_here:
             self.open_here = False
             self.transport.forget(self)
             self.wire.log("session", f"{self.label} ended: {why}")
-            self.inbox.lost(why)
+            if link:
+                self.wire.failed(self)
+            self.inbox.lost(why, link=link)
 
     def end_there(self) -> None:
         """The worker learns that it is over."""
@@ -197,16 +205,25 @@ class SimulatedTransport:
         self.process = process
         self._wire, self._sent = wire, sent
         self.sessions: dict[str, Session] = {}
+        self._places: dict[int, str] = {}  # processes that were sent to, by lease
 
     def open(self, instance: Instance, request: Request, sink: Sink) -> Outbound:
         """Open a stream over the session with the instance's process."""
-        place = instance.transport["simulated"]
+        place = instance.transport.get("simulated", "")
+        self._places[instance.instance_id] = place
         session = self.sessions.get(place)
         if session is None:
             session = self.sessions[place] = self._wire.connect(self, place)
         if not isinstance(request, Subscribe):
             self._sent(instance, request)
         return _Stream(session, session.inbox.open(instance.path, request, sink))
+
+    def exited(self, key: str, value: bytes | None) -> None:
+        """A process is gone, as its daemon says: between nodes it does not show otherwise for a while."""
+        lease = exited_lease(key)
+        session = self.sessions.get(self._places.pop(lease, "")) if value is not None and lease is not None else None
+        if session is not None and session.server.process.node != self.process.node:
+            session.end_here("the worker is gone")
 
     def forget(self, session: Session) -> None:
         """The session is over: the next request opens another."""
@@ -239,6 +256,7 @@ class Wire:
         self.sessions: list[Session] = []
         self.troubles: list[Trouble] = []
         self.slow: dict[str, float] = {}  # process -> seconds that it takes for a frame
+        self.failed: Callable[[Session], None] = lambda _session: None  # a link between living processes
         self.payloads = self.bytes = self.harmed = self._marks = 0
 
     def connect(self, transport: SimulatedTransport, place: str) -> Session:
@@ -255,22 +273,23 @@ class Wire:
             self._suspect(session)
         return session
 
-    def carry(self, session: Session, payload: bytes, to_ingress: bool) -> None:
-        """Bring a payload across, behind those that were sent before it."""
+    def carry(self, session: Session, payload: bytes, to_ingress: bool, *, raw: bool = False) -> None:
+        """Bring a payload across, behind those that were sent before it. `raw`: it is a message without a number."""
         source, target = session.server.process, session.transport.process
         if not to_ingress:
             source, target = target, source
         if source.frozen:  # what a stopped process would do, it does when it goes on
-            source.enter(lambda: self.carry(session, payload, to_ingress))
+            source.enter(lambda: self.carry(session, payload, to_ingress, raw=raw))
             return
         if not source.alive:
             return
+        if session.far and not raw:
+            payload = session.numbered(payload, to_ingress)
         self.payloads += 1
         self.bytes += len(payload)
         near = source.node == target.node
         if not near and not self.reachable(source.node, target.node):
             self.harmed += 1
-            session.lost(payload, to_ingress)
             return
         slow = self.slow.get(target.name, 0.0) if to_ingress else 0.0
         due = self._loop.time() + (NEAR if near else FAR) * (1 + self._random.random())
@@ -284,12 +303,11 @@ class Wire:
                 self.log("wire", f"{trouble.kind} {source.name}>{target.name} {len(payload)} bytes")
                 match trouble.kind:
                     case "drop":
-                        session.lost(payload, to_ingress)
                         return
                     case "double":
                         times = 2
                     case "corrupt":
-                        payload = b"\xc1" + payload[1:]  # a byte that MessagePack never uses
+                        payload = b"\xc1" + payload[1:]  # no version of the protocol
                     case "reorder":  # it alone is late: those behind it overtake it
                         late = due + trouble.delay * self._random.random()
                         self._loop.call_at(late, self._arrive, session, payload, to_ingress)
@@ -303,7 +321,7 @@ class Wire:
     def _arrive(self, session: Session, payload: bytes, to_ingress: bool) -> None:
         transport, server = session.transport.process, session.server.process
         if transport.node != server.node and not self.reachable(server.node, transport.node):
-            session.lost(payload, to_ingress)
+            self.harmed += 1
             return
         (transport if to_ingress else server).enter(lambda: session.arrived(payload, to_ingress))
 
@@ -324,7 +342,8 @@ class Wire:
             else:
                 session.open_there = False
             near = session.transport.process.node == session.server.process.node
-            delay = NEAR if near else HEARTBEAT if node_died else CONNECT
+            silent = node_died or session.server.process is process  # the ingress learns it from the registry before
+            delay = NEAR if near else HEARTBEAT if silent else CONNECT
             session.end("the peer is gone", here=delay, there=delay)
         self.sessions = [session for session in self.sessions if not session.over]
 
@@ -346,7 +365,7 @@ class Wire:
     def _give_up(self, session: Session, mark: int) -> None:
         if session.suspect == mark and not session.over:
             self.harmed += 1
-            session.end("the peer is unresponsive")
+            session.end("the peer is unresponsive", link=True)
 
     def _of(self, process: Process) -> list[Session]:
         return [one for one in self.sessions if process in (one.transport.process, one.server.process)]

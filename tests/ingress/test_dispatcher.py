@@ -21,6 +21,7 @@ from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
+from dynamod.message.kv_events import PrefillCompleted, RequestStarted
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt, Router, RouterSettings
 
@@ -152,8 +153,27 @@ async def test_the_first_token_makes_room_too() -> None:
         assert not waiting.done()
         placement.prefill_completed()
         await settled()
-        assert (await waiting).instance == placement.instance
+        assert waiting.done()  # its turn came with the token, not with the end of the other
+        assert waiting.result().instance == placement.instance
         assert made.load == 2
+
+
+@virtual
+async def test_the_first_token_of_another_ingress_makes_room_too() -> None:
+    async with desk() as (made, group):
+        await made.acquire("own")
+        waiting = group.create_task(made.acquire("next"))
+        await settled()
+        ((key, router),) = made.actor.routers.items()
+        (worker,) = router.workers
+        (own,) = router.state.active.at(worker)
+        made.actor._events((key, worker), [RequestStarted(1, (), 9)], False)
+        router.prefill_completed(own)
+        await settled()
+        assert not waiting.done()
+        made.actor._events((key, worker), [PrefillCompleted(1)], False)
+        await settled()
+        assert waiting.done()
 
 
 @virtual

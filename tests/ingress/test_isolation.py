@@ -184,3 +184,17 @@ async def test_nothing_is_left_when_all_trials_are_over() -> None:
             pass
         await settled()
         assert made.actor._isolations == {}
+
+
+@virtual
+async def test_two_ingresses_seldom_try_their_suspects_on_the_same_worker() -> None:
+    """Each would take the other's suspect for innocent company, and its own for the cause."""
+    async with desk(8) as (made, group):
+        chosen: set[int] = set()
+        for number in range(8):
+            task = suspect(made, group, f"r{number}")
+            await gathered()
+            with await task as placement:
+                chosen.add(placement.instance.instance_id)
+            await settled()
+        assert len(chosen) > 3

@@ -48,7 +48,9 @@ async def test_the_next_instance_continues_behind_what_came(words: Any) -> None:
     air.last.fail("EngineFailed", "the worker ended", retry=True)
     await air.settle()
     assert (len(air.sends), air.last.prior) == (3, [1, 2, 3])
+    assert air.computed_at == [1, 2], "told of the first token of each instance, once"
     air.last.tokens(4, finish="length")
+    assert air.computed_at == [1, 2, 3]
     assert air.client.answer == "abcd"
     assert air.client.finished == [("length", 4, None)]
     assert [send.cancelled for send in air.sends] == [0, 0, 0], "who is gone or has ended is not told"

@@ -27,6 +27,7 @@ def test_seeds_that_hold(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "3 seeds in" in out
     assert "0 failed" in out
+    assert "result: good, no rule was broken" in out
     assert "requests: " in out
 
 
@@ -60,6 +61,7 @@ def test_a_failure_is_shown_and_can_be_repeated(
     command = "dynamo sim --events --nodes 2 --workers 3 --ingresses 1 --requests 8 --faults=none --seed 0"
     assert f"repeat with: {command}" in out
     assert "5 failed" in out
+    assert "result: bad. In 5 of the seeds a rule" in out
     assert call([*command.split()[2:], "-o", "json"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["failed"][0]["repeat"] == command

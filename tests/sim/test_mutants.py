@@ -5,9 +5,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.actor import Supervisor, unseen
+from dynamod.daemon import heartbeat
+from dynamod.daemon.link import LinkServer
+from dynamod.discovery import view
+from dynamod.discovery.keys import exited_key
 from dynamod.discovery.view import View
 from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.subscriptions import EventSubscriptions
@@ -21,6 +26,7 @@ from dynamod.router.state import WorkerState
 from dynamod.sim.run import simulate
 from dynamod.sim.shape import Shape, faults_of
 from dynamod.transport.inbox import Inbox
+from dynamod.transport.nats import wire as nats_wire
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,7 +41,15 @@ def forgets_the_last_token(patch: pytest.MonkeyPatch) -> None:
 
 
 def takes_doubled_frames(patch: pytest.MonkeyPatch) -> None:
-    """What comes twice is not dropped."""
+    """What comes twice is not dropped, neither by its link nor by its offset."""
+    take = nats_wire.Receiver.take
+
+    def again(self: nats_wire.Receiver, message: bytes) -> bytes | None:
+        kind, _, number = nats_wire.header(message)
+        doubled = kind == nats_wire.DATA and number <= self.sequence and len(message) > nats_wire.HEADER.size
+        return message[nats_wire.HEADER.size :] if doubled else take(self, message)
+
+    patch.setattr(nats_wire.Receiver, "take", again)
 
     def seen(expected: int, offset: int, count: int) -> int:
         return unseen(expected, max(offset, expected), count) if offset <= expected else unseen(expected, offset, count)
@@ -60,7 +74,8 @@ def tries_again_where_it_was(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
-    """A request waits for ever."""
+    """A request waits for ever, where its link does not see either that something is lost."""
+    overlooks_lost_numbers(patch)
     patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
     patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
 
@@ -111,8 +126,118 @@ def keeps_what_lost_feeds_told(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_silent_feeds(patch: pytest.MonkeyPatch) -> None:
-    """A feed whose Subscribe or last words are lost stays as it is."""
+    """A feed whose Subscribe or last words are lost stays as it is, where its link does not see it either."""
+    overlooks_lost_numbers(patch)
     patch.setattr(EventSubscriptions, "look", lambda self: None)
+
+
+def charges_prompts_twice(patch: pytest.MonkeyPatch) -> None:
+    """A prompt weighs twice at its worker."""
+    start = ActiveLoad.start
+
+    def twice(self: Any, key: Any, worker: int, blocks: Any, prefill: int, now: float, **more: Any) -> None:
+        start(self, key, worker, blocks, prefill, now, **more)
+        self._workers[worker].prefill += prefill
+
+    patch.setattr(ActiveLoad, "start", twice)
+
+
+def charges_blocks_twice(patch: pytest.MonkeyPatch) -> None:
+    """A prompt's blocks are in use twice, and given back once."""
+    start = ActiveLoad.start
+
+    def twice(self: Any, key: Any, worker: int, blocks: Any, prefill: int, now: float, **more: Any) -> None:
+        start(self, key, worker, blocks, prefill, now, **more)
+        for block in blocks:
+            self._workers[worker].blocks[block] += 1
+
+    patch.setattr(ActiveLoad, "start", twice)
+
+
+def charges_requests_twice(patch: pytest.MonkeyPatch) -> None:
+    """A request is load under two names, and one of them is never given back."""
+    started = Router.started
+
+    def twice(self: Any, key: Any, decision: Any, prompt: Any) -> None:
+        started(self, key, decision, prompt)
+        self.state.active.start((prompt.request, "again"), decision.chosen, prompt.blocks, 0, self.state.now())
+
+    patch.setattr(Router, "started", twice)
+
+
+def never_takes_prefill_off(patch: pytest.MonkeyPatch) -> None:
+    """A prompt weighs until its request has ended."""
+    patch.setattr(ActiveLoad, "prefill_completed", lambda self, key: None)
+
+
+def keeps_load_of_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """What a worker has published weighs on when that worker has gone."""
+    patch.setattr(ActiveLoad, "drop", lambda self, worker: None)
+
+
+def never_tells_who_left(patch: pytest.MonkeyPatch) -> None:
+    """A worker is not told that a client has left."""
+    patch.setattr(Inbox, "cancel", lambda self, stream: self._sinks.pop(stream, None))
+
+
+def forgets_who_has_gone(patch: pytest.MonkeyPatch) -> None:
+    """A daemon says that a process has gone, and does not revoke its lease."""
+
+    def only_said(self: LinkServer, lease: int, cause: str = "") -> None:
+        self.registry.put(exited_key(lease), cause.encode(), self._lease)
+
+    patch.setattr(LinkServer, "exited", only_said)
+
+
+def compares_heartbeats_the_other_way(patch: pytest.MonkeyPatch) -> None:
+    """Who has just given a sign of life counts as unresponsive."""
+    patch.setattr(heartbeat, "judge", lambda clocks, quiet, *_: "silent" if quiet < clocks.heartbeat else "")
+
+
+def waits_for_heartbeats_too_long(patch: pytest.MonkeyPatch) -> None:
+    """Somebody took seconds for what were other units."""
+    judge = heartbeat.judge
+    patch.setattr(heartbeat, "judge", lambda clocks, quiet, *more: judge(clocks, quiet / 20, *more))
+
+
+def trusts_the_registry(patch: pytest.MonkeyPatch) -> None:
+    """Whoever writes to the registry writes what we understand."""
+
+    def trusting(key: str, value: bytes | None, kind: Any) -> Any:
+        return None if value is None else msgspec.json.decode(value, type=kind)
+
+    patch.setattr(view, "decoded", trusting)
+
+
+def overlooks_lost_numbers(patch: pytest.MonkeyPatch) -> None:
+    """A gap in the numbers of a link between nodes is not seen."""
+    take = nats_wire.Receiver.take
+
+    def trusting(self: nats_wire.Receiver, message: bytes) -> bytes | None:
+        kind, _, number = nats_wire.header(message)
+        self.sequence = max(self.sequence, number - (kind == nats_wire.DATA))
+        return take(self, message)
+
+    patch.setattr(nats_wire.Receiver, "take", trusting)
+
+
+def suspects_nobody(patch: pytest.MonkeyPatch) -> None:
+    """Requests at workers that crash are sent on like others."""
+
+    async def never(self: InFlightRequest, placement: Placement) -> None: ...
+
+    patch.setattr(InFlightRequest, "_judge", never)
+
+
+def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
+    """Who was at a worker that crashed is the cause, alone there or not."""
+    judge = InFlightRequest._judge
+
+    async def at_once(self: InFlightRequest, placement: Placement) -> None:
+        placement.alone, placement.shared = True, False
+        await judge(self, placement)
+
+    patch.setattr(InFlightRequest, "_judge", at_once)
 
 
 MUTANTS: list[tuple[Patch, str, set[str]]] = [
@@ -129,6 +254,19 @@ MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (trusts_the_first_view, "crash,drain", {"view"}),
     (keeps_what_lost_feeds_told, "drop,mail-cut", {"load is released"}),
     (waits_for_silent_feeds, "drop,mail-cut", {"load is released"}),
+    (charges_prompts_twice, "none", {"amounts"}),
+    (charges_blocks_twice, "none", {"amounts"}),
+    (charges_requests_twice, "none", {"load is released"}),
+    (never_takes_prefill_off, "none", {"amounts"}),
+    (keeps_load_of_the_dead, "crash,drain", {"load is released"}),
+    (never_tells_who_left, "leave", {"work for nobody"}),
+    (forgets_who_has_gone, "crash", {"leases"}),
+    (compares_heartbeats_the_other_way, "none", {"heartbeats"}),
+    (waits_for_heartbeats_too_long, "hang", {"heartbeats"}),
+    (trusts_the_registry, "registry-values", {"no internal errors"}),
+    (overlooks_lost_numbers, "drop,leave", {"work for nobody", "clocks"}),
+    (suspects_nobody, "poison", {"poison"}),
+    (convicts_everybody, "poison", {"failures have a reason"}),
 ]
 
 
@@ -140,5 +278,7 @@ def test_a_mistake_is_found(mutant: Patch, faults: str, checks: set[str], monkey
     for seed in range(40):
         seen |= {check for check, _ in simulate(seed, shape).problems}
         if seen & checks:
+            monkeypatch.undo()
+            assert not simulate(seed, shape).problems
             return
     pytest.fail(f"nobody noticed; seen: {seen}")
