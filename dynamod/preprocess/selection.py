@@ -17,6 +17,7 @@ DEFAULT = "Q4_K_M"
 
 _NEVER = ("*.h5", "*.msgpack", "*.onnx", "*.tflite", "*.mlmodel", "original/*", "onnx/*", "flax_model*", "tf_model*")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_GGUF = ".gguf"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 _LABEL = re.compile(r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d\w*|BF16|FP?16|FP?32|MXFP4\w*))(?=$|[-./])", re.IGNORECASE)
 _BESIDE = ("mmproj*", "*imatrix*")
@@ -57,9 +58,8 @@ def quantizations(sizes: Sizes) -> dict[str, list[str]]:
     """The GGUF models of a repository: their quantization (else their name), with their shards in order."""
     found: dict[str, list[str]] = {}
     for file in sorted(sizes):
-        path = PurePosixPath(file)
-        if path.suffix.lower() == ".gguf" and not _matches(path.name.lower(), _BESIDE):
-            name = _SHARD.sub("", str(path.with_suffix("")))
+        if file.lower().endswith(_GGUF) and not _matches(PurePosixPath(file).name.lower(), _BESIDE):
+            name = _SHARD.sub("", file[: -len(_GGUF)])
             labels = _LABEL.findall(name)
             found.setdefault(labels[-1] if labels else PurePosixPath(name).name, []).append(file)
     return found
@@ -82,11 +82,10 @@ def bytes_text(count: float) -> str:
 
 
 def _one_file(sizes: Sizes, wanted: Reference) -> Selection:
-    stem = PurePosixPath(wanted.file).with_suffix("")
-    shard = _SHARD.search(str(stem))
+    shard = _SHARD.search(wanted.file[: -len(_GGUF)])
     files = [wanted.file]
-    if shard is not None and wanted.file.lower().endswith(".gguf"):
-        name, count = str(stem)[: shard.start()], shard[2]
+    if shard is not None and wanted.file.lower().endswith(_GGUF):
+        name, count = wanted.file[: shard.start()], shard[2]
         files = [f"{name}-{number:05}-of-{count}{wanted.file[-5:]}" for number in range(1, int(count) + 1)]
     for file in files:
         if file not in sizes:

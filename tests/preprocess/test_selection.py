@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dynamod.message.errors import UserError
@@ -72,6 +72,7 @@ NAME = st.builds("".join, st.lists(PART, min_size=1, max_size=5))
 FILE = st.builds("{}{}".format, NAME, st.sampled_from([".gguf", ".safetensors", ".bin", ".json", ""]))
 
 
+@example({"..gguf", ".gguf", "a/..gguf"}, "", True)
 @given(st.sets(FILE, max_size=6), NAME | st.just(""), st.booleans())
 def test_only_files_that_are_there(files: set[str], quantization: str, weights: bool) -> None:
     sizes = dict.fromkeys(files, 5)
