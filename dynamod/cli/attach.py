@@ -6,12 +6,14 @@ the two, so that it ends by itself when the command does, and says on it why it 
 
 import contextlib
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dynamod.daemon.lock import NodeLock
 from dynamod.message.errors import UserError
 from dynamod.runtime.attach import connect
 from dynamod.runtime.paths import choose_socket
@@ -42,6 +44,19 @@ def attach_early(argv: Sequence[str], kinds: Sequence[str]) -> None:
         _early = attach(_option(argv, "--socket"), kinds)
     except UserError:
         _early = None
+
+
+def leave_early() -> None:
+    """Called when the command ends: a daemon that was forked for it, and that nobody can know yet, ends too."""
+    global _early
+    early, _early = _early, None
+    if early is None:
+        return
+    early.sock.close()
+    if early.pid and NodeLock(early.path).holder() != early.pid:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(early.pid, signal.SIGKILL)
+            os.waitpid(early.pid, 0)
 
 
 def take(explicit: str | None) -> Attachment:

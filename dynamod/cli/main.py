@@ -101,6 +101,9 @@ def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    finally:
+        if (attached := sys.modules.get("dynamod.cli.attach")) is not None:  # not imported for its own sake
+            attached.leave_early()
 
 
 def _mistake(line: str, code: int) -> int:

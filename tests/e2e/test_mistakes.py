@@ -286,3 +286,10 @@ def test_look_before_serving(shared: Any) -> None:
         assert facts["engines"][engine] == installed(package)
     env = shared.run("dynamo", "env").out
     assert f"python {sys.version.split()[0]}" in env
+
+
+def test_a_mistake_leaves_no_daemon_behind(machine: Any) -> None:
+    """The daemon is forked before the arguments are read."""
+    started = machine.start("dynamo-run", "in=http", "out=echo_core", "sample", "--kv-cache-block-size=0")
+    assert started.wait().code == 2
+    assert [path.name for path in machine.folder.iterdir() if path.name.startswith("d.sock")] == []

@@ -134,7 +134,8 @@ def cut(client: "Client") -> None:
         client._pending, client._pending_data_size = [], 0
     writer = getattr(getattr(client, "_transport", None), "_io_writer", None)
     if writer is not None:
-        writer.transport.abort()
+        with contextlib.suppress(AttributeError):  # TLS that is closed already, before Python 3.11.4
+            writer.transport.abort()
 
 
 async def discard(client: "Client") -> None:
