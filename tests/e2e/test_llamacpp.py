@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_answers_of_a_killed_worker_go_on_at_the_other(machine: Any) -> None:
     asked: list[tuple[str, dict[str, Any]]]
     asked = [(text, {"temperature": 0, **LONG}) for text in ("Count from 1 to 200.", "Tell me a story.")]
     asked += [("Count from 5 to 150.", {"temperature": 0.7, "seed": seed, **LONG}) for seed in range(4)]
-    streams = [machine.stream(url, text, **fields) for text, fields in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:  # the first is not over when the last has begun
+        streams = list(pool.map(lambda one: machine.stream(url, one[0], **one[1]), asked))
     os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
     for stream in streams:
         stream.read()
