@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import extra_hint, names, near
+from dynamod.preprocess.reference import reference
 
 if TYPE_CHECKING:
     from .base import Engine
@@ -60,8 +61,9 @@ ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacp
 
 def default(model: str) -> str:
     """The engine of who names none: llama.cpp for GGUF files, where it is installed, else mistral.rs."""
-    gguf = "gguf" in model.lower() and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None
-    return "llamacpp" if gguf else DEFAULT
+    found = reference(model)
+    gguf = "gguf" in model.lower() or (found is not None and found.quantization)
+    return "llamacpp" if gguf and importlib.util.find_spec(ENGINES["llamacpp"].needs) is not None else DEFAULT
 
 
 def canonical(name: str) -> str:

@@ -84,10 +84,14 @@ class RunFolder:
         if len(os.fsencode(parent)) > _LONGEST - 30:  # room for /PID/Component-12.sock
             parent = Path(tempfile.gettempdir()) / f"dynamod-{os.getuid()}"
         self.path = parent / str(os.getpid())
-        self.restore()
+        self._make()
 
     def restore(self) -> None:
-        """Make the folder when it is not there: a cleaner of /tmp may have removed it. Raises OSError."""
+        """Make the folder again when a cleaner of /tmp has removed it. Raises OSError."""
+        if not self.path.exists():
+            self._make()
+
+    def _make(self) -> None:
         parent = self.path.parent
         for attempt in range(10):  # the last of the processes that end removes the parent, perhaps just now
             try:

@@ -74,7 +74,9 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_class("echo_core") is EchoCore
 
 
-@pytest.mark.parametrize("model", ["model-Q8_0.gguf", "~/llms/x.GGUF", "bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M"])
+@pytest.mark.parametrize(
+    "model", ["model-Q8_0.gguf", "~/llms/x.GGUF", "bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "org/M:Q8_0"]
+)
 def test_the_default_for_gguf_files_is_llama_cpp_where_it_is_installed(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

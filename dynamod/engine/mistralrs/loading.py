@@ -99,9 +99,11 @@ def one_prompt_at_a_time(options: EngineOptions) -> bool:
     """
     path = options.path
     assert path is not None
+    if not _on_cpu():
+        return False
     in_situ = any(key.replace("-", "_") == "in_situ_quant" and value for key, value in options.arguments.items())
     quantised = path.suffix.lower() == ".gguf" and read_metadata(path).get("general.file_type") not in _FLOATS
-    return (quantised or in_situ) and _on_cpu()
+    return quantised or in_situ
 
 
 def _on_cpu() -> bool:
