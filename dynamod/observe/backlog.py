@@ -1,5 +1,6 @@
 """Lines that wait for a thread to write them, so that a slow disk or a reader that stopped never blocks the others."""
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -40,8 +41,10 @@ class Backlog(Generic[T]):
             self._size += len(text)
             self._waiting.append((target, text))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread to be had now: the lines wait for the next one
+                    thread.start()
+                    self._thread = thread
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> None:
