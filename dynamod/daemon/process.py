@@ -163,6 +163,7 @@ class Process(Actor):
         ]
         record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
         connection.on_state, connection.cause, connection.kill = self._stated, self._cause, self._kill
+        connection.on_close(self._disconnected)
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()
         record.ready = True
@@ -211,6 +212,15 @@ class Process(Actor):
             return ""
         assert child.returncode is not None
         return self._killed or crash(child.returncode, left=left, out_of_memory=memory_kills() > self._memory_kills)
+
+    def _disconnected(self) -> None:
+        """A child ends by itself behind its connection, unless it is stopped or hangs: nothing else would tell then."""
+        if self.context.cell.alive and not self._exited.is_set():
+            self.context.task(self._end_disconnected(self._clocks.until_kill), "end of a process")
+
+    async def _end_disconnected(self, seconds: float) -> None:
+        if not await comes(self._exited, seconds):
+            self._kill(f"without a connection for {seconds:g} s")
 
     def _kill(self, why: str) -> None:
         """The child has been unresponsive for too long; the supervisor starts it again."""

@@ -83,9 +83,10 @@ class RequestsInFlight:
         for request in list(self._open):
             request.expire(self._limits)
 
-    def leave_quarantined(self) -> None:
-        """Move requests away from workers whose process does not answer its daemon."""
+    def instances_changed(self) -> None:
+        """Move requests away from workers whose process does not answer its daemon; others may try some again."""
         for request in list(self._open):
+            request.reconsider()
             if request.instance is not None and self._view.quarantined(request.instance):
                 request.leave("the worker's process does not answer any more")
 

@@ -155,7 +155,7 @@ class Processor(Actor):
             node=self._node,
         )
         self._view.on_model(self._model_changed)
-        self._view.on_change(requests.leave_quarantined)
+        self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(requests), "clocks")

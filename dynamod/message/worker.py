@@ -10,6 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
+PASSED = 8
+"""Tokens of an answer (or characters) behind which a request that is tried alone is no suspect any more."""
+
+TRIAL_TAKEN = "trial_taken"
+"""Code of the refusal of a request that is to be tried alone by a worker where another one is."""
+
 
 class Stops(msgspec.Struct, frozen=True, array_like=True):
     """When generation ends. Field names are those of the original's `stop_conditions`."""
@@ -44,7 +50,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """One request to a token engine.
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
-    the same answer; the engine continues behind them and counts them as output, not as prompt.
+    the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
+    crashed a worker, and no other such request may be where it is.
     """
 
     request_id: str
@@ -56,13 +63,14 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     mdc_sum: str = ""
     annotations: tuple[str, ...] = ()
     prior_output: bytes = b""
+    alone: bool = False
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     """One request to a text engine: the client's OpenAI request as JSON bytes.
 
     `kind` says which route it came by. `max_tokens` and `stop` are repeated in clear because the caller enforces
-    them whatever the engine does.
+    them whatever the engine does. `alone`: as in `Generate`.
     """
 
     request_id: str
@@ -71,6 +79,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     body: bytes
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    alone: bool = False
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):

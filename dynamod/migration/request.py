@@ -19,7 +19,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import Request
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Chat, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Transport
 
@@ -28,10 +28,8 @@ from .decision import Broken, decide
 
 log = logging.getLogger("dynamod.migration")
 
-PASSED = 8
-"""Tokens of an answer (or characters, or items) behind which a request that is tried alone is no suspect any more."""
 PASSED_AFTER = 1.0
-"""Seconds behind the first of them, for slow engines."""
+"""Seconds behind the first token of a request that is tried alone, for slow engines; see `PASSED`."""
 PASS_LOOK = 0.02
 
 
@@ -78,6 +76,7 @@ class InFlightRequest:
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
         self._tried: set[int] = set()
+        self._unreached: set[int] = set()  # of those, instances that may live: the link to them has failed
         self._sends = 0
         self.displaced = 0  # how often it has left for the trial of another, which is no failure
         self.made_room: set[int] = set()  # instances that it has left for the trial of another; it may come back
@@ -124,7 +123,8 @@ class InFlightRequest:
         cause = await self._suspicions.cause(placement.instance)
         if not cause or self.over:
             return
-        if placement.alone and not placement.shared:
+        # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
+        if placement.alone and not placement.shared and self.accepted:
             placement.guilty = True
             raise self._suspicions.convict(self.request, cause)
         self._suspicions.suspect(self.request)
@@ -143,6 +143,8 @@ class InFlightRequest:
         request = self.request
         if self._history:
             request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
+        if placement.alone and isinstance(request, Generate | Chat):
+            request = msgspec.structs.replace(request, alone=True)
         attempt = self._attempt = _Attempt(self)
         outbound = self._transport.open(self.instance, request, attempt)
         self.made_room.discard(placement.instance.instance_id)
@@ -174,12 +176,16 @@ class InFlightRequest:
     def _displace(self) -> bool:
         if self._attempt is None or (self._received and (not self._exact or self._too_long())):
             return False
-        self._tried.discard(self._placement.instance.instance_id)  # nothing is wrong with it
+        self._make_room("its worker tries another request alone")
+        return True
+
+    def _make_room(self, why: str, *, notify_engine: bool = True) -> None:
+        """Leave the instance, with which nothing is wrong, to the trial of another request."""
+        self._tried.discard(self._placement.instance.instance_id)
         self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
-        self._break("its worker tries another request alone", retry=True, displaced=True)
-        return True
+        self._break(why, retry=True, notify_engine=notify_engine, displaced=True)
 
     def _move(self, broken: "_Break") -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
@@ -188,10 +194,10 @@ class InFlightRequest:
             return
         why, retry = broken.why, broken.retry
         received, long = self._received, self._too_long()
+        if broken.link:
+            self._unreached.add(self._placement.instance.instance_id)
+            self.reconsider()
         others = self._available(self._tried)
-        if not others and broken.link and self._available(()):
-            self._tried.clear()  # those that live may be reached again
-            others = True
         verdict = decide(Broken(why, retry, received, self._exact, self._sends, self._limit, others, long))
         if long and received:
             self._migrations.too_long()
@@ -202,6 +208,11 @@ class InFlightRequest:
             self._broke_at = self.moved_at
         self._broke_why = why
         self._migrations.broke(received > 0)
+
+    def reconsider(self) -> None:
+        """Instances have gone: those to which only the link has failed are tried again when there is no other."""
+        if self._unreached and self._attempt is None and not self._available(self._tried):
+            self._tried -= self._unreached  # the set that its message to the dispatcher has
 
     def _too_long(self) -> bool:
         if self._longest is None or not self._exact:
@@ -396,7 +407,9 @@ class InFlightRequest:
             self._sink.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
 
     def _failed(self, delta: Failed) -> None:
-        if delta.retry:
+        if delta.code == TRIAL_TAKEN:
+            self._make_room(delta.message, notify_engine=False)
+        elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:
             self._fail(delta.exception(), notify_engine=False)

@@ -179,7 +179,7 @@ class Cluster:
         process = self._new(place, "w")
         assert place.registry is not None
         registry = place.registry
-        exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}")
+        exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}", lambda: place.process is process)
         self.wire.servers[process.name] = WorkerServer(process, exchange.receive)
         worker = SimulatedWorker(
             process,

@@ -95,6 +95,7 @@ class SimulatedRegistry:
         self._etcd, self._process = etcd, process
         self._own: dict[str, bytes] = {}
         self._gone: dict[str, None] = {}  # deleted here, and perhaps not yet there
+        self._ended: dict[int, None] = {}  # leases of others that have ended here, and perhaps not yet there
         self._watchers: list[tuple[str, Watcher, dict[str, bytes]]] = []
         self._stops: list[Callable[[], None]] = []
         self._lease = 0
@@ -203,7 +204,12 @@ class SimulatedRegistry:
 
     def revoke(self, lease: int) -> None:
         """End the lease of another process of this node, behind what was sent before."""
-        self._send(partial(self._etcd.revoke, lease, "revoked"))
+        self._ended[lease] = None
+        self._send(partial(self._revoke, lease))
+
+    def _revoke(self, lease: int) -> None:
+        self._ended.pop(lease, None)
+        self._etcd.revoke(lease, "revoked")
 
     def _expire(self, generation: int, lease: int) -> None:
         if generation == self._generation and not self.connected and self._etcd.up:
@@ -223,6 +229,8 @@ class SimulatedRegistry:
         self._granted.set()
         if first:
             self.granted(self._lease)
+        for lease in self._ended:
+            self._send(partial(self._revoke, lease))
         for key in self._gone:
             self._send(partial(self._delete, key))
         for key, value in self._own.items():

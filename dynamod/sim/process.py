@@ -114,13 +114,19 @@ class SimulatedWorker(Worker):
 
 
 class EndpointDispatcher:
-    """Hands requests for a process to the one actor in it, and refuses them where there is none."""
+    """Hands requests for a process to the one actor in it, and refuses them where there is none.
 
-    def __init__(self, system: System, path: str) -> None:
-        self._ref = system.ref(path)
+    `lives()`: the actor at `path` is that of this process, and not yet that of the next one.
+    """
+
+    def __init__(self, system: System, path: str, lives: Callable[[], bool]) -> None:
+        self._ref, self._lives = system.ref(path), lives
 
     def receive(self, endpoint: str, request: Request, reply: Reply) -> None:
         """Give the request to the actor; a full mailbox refuses it."""
+        if not self._lives():
+            reply.failed("Overloaded", f"{endpoint} has ended", retry=True)
+            return
         try:
             self._ref.send_nowait(Job(request, reply))
         except MailboxFull:

@@ -84,6 +84,11 @@ class Reply:
         self.ended = False
 
     @property
+    def sent(self) -> int:
+        """Tokens, characters or items of the answer so far."""
+        return self._offset
+
+    @property
     def backlog(self) -> int:
         """Items that wait for a slow reader. Answers are bounded by themselves; what goes on for ever must look."""
         return self._outbox.backlog(self._stream)

@@ -14,7 +14,7 @@ from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Sp
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import RequestError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
-from dynamod.message.worker import Describe, Files, Subscribe
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Subscribe
 from dynamod.transport.base import Reply
 
 from .events import EventPublisher
@@ -29,6 +29,9 @@ LOAD_INTERVAL = 0.25
 
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
+
+ALONE = 0.02
+"""Seconds from the acceptance of a request that is tried alone to its begin: its sender then knows that it is here."""
 
 
 class WorkerStatistics(msgspec.Struct, frozen=True):
@@ -74,6 +77,7 @@ class Worker(Actor):
         self._watching = False
         self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
+        self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
         """Load the engine, then publish its card."""
@@ -97,7 +101,7 @@ class Worker(Actor):
                 await self._engine.close()
         finally:
             why = f"the worker ended ({reason})"
-            for reply in list(self._open):
+            for reply in (*self._open, *([self._trial] if self._trial is not None else ())):
                 reply.failed("EngineFailed", why, retry=True)
             self._events.close(why)
 
@@ -109,7 +113,10 @@ class Worker(Actor):
         if reply.cancelled:
             return
         if isinstance(request, engine.serves):
-            self._submit(engine, request, reply)
+            if request.alone:
+                self._try_alone(engine, request, reply)
+            else:
+                self._submit(engine, request, reply)
         elif isinstance(request, Subscribe):
             self._subscribe(engine, reply)
         elif isinstance(request, Describe):
@@ -121,6 +128,27 @@ class Worker(Actor):
             self._refused += 1
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
+
+    def _try_alone(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        """Take a request that may crash us, unless there is another: nobody could tell which of them it was."""
+        trial = self._trial
+        if trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED):
+            reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
+        else:
+            self._trial = reply
+            self.context.task(self._begin_trial(engine, request, reply), "trial")
+
+    async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        """Accept it behind the step that runs now: if that one never ends, it is not this request's doing."""
+        now = engine.statistics()
+        begun = now.steps
+        while now.in_step_for is not None and now.steps == begun:
+            await asyncio.sleep(ALONE)
+            now = engine.statistics()
+        reply.accepted()
+        await asyncio.sleep(ALONE)
+        if not reply.cancelled:
+            self._submit(engine, request, reply)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         self._accepted += 1

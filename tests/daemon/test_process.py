@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -94,6 +95,30 @@ async def test_what_a_process_has_started_ends_with_it(
         await process.stopping(Normal())
         await waited
         assert record.ended
+        assert await gone(child.grandchild)
+    finally:
+        for pid in (child.grandchild, child.pid):
+            if not stopped(pid):
+                os.kill(pid, signal.SIGKILL)
+        child.popen.wait()
+
+
+async def test_a_stopped_process_that_has_lost_its_connection_is_killed() -> None:
+    child = Started("time.sleep(60)")
+    try:
+        os.kill(child.pid, signal.SIGSTOP)
+        record, plan = ProcessRecord("p", child.pid), HostPlan("g", "g/p.0", 0, (), "")
+        clocks = Clocks(kill=0.3)
+        process = Process(cast("Any", Node()), plan, record, Origin(), {}, fds=(), warm="", clocks=clocks)
+        process._child = cast("Child", child)
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            context = SimpleNamespace(cell=SimpleNamespace(alive=True), task=lambda work, _: group.create_task(work))
+            process.context = cast("Any", context)
+            process._disconnected()
+            await child.wait()
+            process._exited.set()
+        assert child.returncode == -signal.SIGKILL
+        assert "without a connection" in process._killed
         assert await gone(child.grandchild)
     finally:
         for pid in (child.grandchild, child.pid):

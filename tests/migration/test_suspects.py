@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from dynamod.message.errors import PoisonRequest
-from dynamod.migration.request import PASSED, PASSED_AFTER
+from dynamod.message.worker import PASSED, TRIAL_TAKEN
+from dynamod.migration.request import PASSED_AFTER
 
 from .instances import virtual
 
@@ -57,6 +58,7 @@ async def test_the_one_that_crashes_a_second_instance_alone_is_refused(words: An
     send = await air.start()
     for number in (1, 2):
         air.crashes[number] = f"crash {number}"
+        send.accept()
         if how == "lose":
             send.lose()
         else:
@@ -120,5 +122,49 @@ async def test_an_answer_that_cannot_go_on_elsewhere_makes_no_room(words: Any) -
     send.tokens(1)
     assert not air.charged.leave()
     send.tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
+
+
+@virtual
+async def test_an_instance_that_was_dead_before_it_accepted_was_not_its_victim(words: Any) -> None:
+    air = words.Air(suspect=True)
+    await air.start()
+    assert air.last.request.alone, "the worker takes no other suspect"
+    air.crashes[1] = "its process was unresponsive"
+    air.inflight.leave("it does not answer")
+    await air.settle()
+    assert (air.guilty, air.alone, len(air.sends)) == ([], [True, True], 2)
+    air.last.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
+
+
+@virtual
+async def test_a_worker_that_tries_another_one_is_asked_again(words: Any) -> None:
+    air = words.Air(1, suspect=True)
+    for _ in range(5):  # more often than it may fail
+        send = await air.start() if not air.sends else air.last
+        send.fail("Overloaded", "another is tried", retry=True, code=TRIAL_TAKEN)
+        await air.settle()
+    assert (len(air.sends), air.broken, send.cancelled) == (6, [], 0)
+    air.last.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
+
+
+@virtual
+async def test_behind_a_failed_link_it_returns_when_the_others_have_gone(words: Any) -> None:
+    air = words.Air(2, busy=[2], patient=True)
+    send = await air.start()
+    send.lose_link()
+    await air.settle()
+    assert air.waiting == 1, "the second one is busy"
+    del air.instances[1]
+    air.inflight.reconsider()
+    air.freed.set()
+    await air.settle()
+    assert [send.instance.instance_id for send in air.sends] == [1, 1]
+    air.last.tokens(1, 0, finish="eos")
     await air.settle()
     assert air.client.answer == "a"

@@ -77,12 +77,12 @@ def never_looks_at_clocks(patch: pytest.MonkeyPatch) -> None:
     """A request waits for ever, where its link does not see either that something is lost."""
     overlooks_lost_numbers(patch)
     patch.setattr(InFlightRequest, "expire", lambda self, limits: None)
-    patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
+    patch.setattr(RequestsInFlight, "instances_changed", lambda self: None)
 
 
 def waits_for_the_silent(patch: pytest.MonkeyPatch) -> None:
     """Quarantine is not looked at."""
-    patch.setattr(RequestsInFlight, "leave_quarantined", lambda self: None)
+    patch.setattr(RequestsInFlight, "instances_changed", lambda self: None)
 
 
 def never_restarts(patch: pytest.MonkeyPatch) -> None:

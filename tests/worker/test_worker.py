@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.actor import Crashed, System
@@ -11,8 +12,9 @@ from dynamod.engine.base import Engine, EngineOptions, EngineStatistics
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.worker import Call, Chat, Generate
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate
 from dynamod.transport.base import Reply
+from dynamod.worker.worker import ALONE
 
 
 class Manual(Engine):
@@ -24,6 +26,7 @@ class Manual(Engine):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.replies: list[Reply] = []
+        self.step: tuple[int, float] | None = None  # its number, and for how long it has run
         self.closed = 0
 
     async def start(self) -> None:
@@ -48,7 +51,8 @@ class Manual(Engine):
         raise RuntimeError("the engine broke")
 
     def statistics(self) -> EngineStatistics:
-        return EngineStatistics(running=len(self.replies))
+        steps, since = self.step or (0, None)
+        return EngineStatistics(running=len(self.replies), steps=steps, in_step_for=since)
 
     async def close(self) -> None:
         self.closed += 1
@@ -225,3 +229,58 @@ async def test_a_full_mailbox_refuses_so_that_another_may_take_it(words: Any) ->
         assert [answer.error for answer in answers[:-1]] == [None] * 1024
         await asyncio.sleep(1)
         assert house.statistics.accepted == 1024
+
+
+def alone(words: Any, prompt: list[int]) -> Generate:
+    return msgspec.structs.replace(words.generate(prompt), alone=True)
+
+
+@virtual
+async def test_one_suspect_at_a_time_is_tried_whoever_sends_it(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        engine = engine_of(house)
+        first, second = house.ask(alone(words, [1])), house.ask(alone(words, [2]))
+        ordinary = house.ask(words.generate([3]))
+        await second.wait()
+        assert (second.error.code, second.error.retry) == (TRIAL_TAKEN, True)
+        await asyncio.sleep(2 * ALONE)
+        assert first.accepted
+        assert len(engine.replies) == 2, "others are not kept away by the worker"
+        engine.replies[1].tokens(tokens.pack([5] * PASSED), PASSED)
+        third = house.ask(alone(words, [4]))
+        await asyncio.sleep(2 * ALONE)
+        assert third.accepted, "the first one has passed"
+        for reply in engine.replies:
+            reply.tokens(b"", 0, "stop")
+        await asyncio.gather(first.wait(), ordinary.wait(), third.wait())
+
+
+@virtual
+async def test_a_suspect_is_accepted_behind_the_step_that_runs(words: Any) -> None:
+    """A step that never ends is not the doing of who came later; and who has begun is known to its sender."""
+    async with System() as system:
+        house = await house_of(words, system)
+        engine = engine_of(house)
+        engine.step = (7, 0.5)
+        answer = house.ask(alone(words, [1]))
+        await asyncio.sleep(60)
+        assert not answer.accepted
+        engine.step = (8, 0.0)
+        await asyncio.sleep(1.5 * ALONE)
+        assert answer.accepted
+        assert not engine.replies, "what it does to the engine comes later"
+        await asyncio.sleep(ALONE)
+        engine.replies[0].tokens(b"", 0, "stop")
+        await answer.wait()
+
+
+@virtual
+async def test_a_suspect_that_waits_goes_elsewhere_when_the_worker_ends(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        engine_of(house).step = (7, 0.5)
+        answer = house.ask(alone(words, [1]))
+        await asyncio.sleep(1)
+        await system.root.stop_child("worker", drain=True, timeout=60)
+        assert (await answer.wait()).error.retry
