@@ -126,6 +126,7 @@ class Connection:
             return
         if hello.kind != "session":
             self.lease = server.registry.grant(hello.lease)
+            server.registry.delete(exited_key(self.lease), server.lease)  # a file whose daemon has died is back
         clocks = Clocks(heartbeat=hello.patience) if hello.patience else self._clocks
         self.hello, self.pid, self.name = hello, hello.pid, self.name or hello.process
         self._opened(self)
@@ -169,7 +170,7 @@ class Connection:
 
 
 class LinkServer(Actor):
-    """Listens at `path`, for processes of the same user. The registry that it serves is the node's.
+    """Listens at `path`, for processes of the same user. The registry that it serves is the node's; the lease is ours.
 
     `greeted` is called with every process that comes over the socket; `changed` whenever one has changed.
     """
@@ -190,7 +191,7 @@ class LinkServer(Actor):
         self.monitor = HeartbeatMonitor()
         self.connections: set[Connection] = set()
         self._clocks, self._greeted = clocks, greeted
-        self._lease = lease or registry.grant()
+        self.lease = lease or registry.grant()
         self._exited: deque[str] = deque()
         self._listener = Listener(str(path), lambda: self._connection(self._clocks, self._greeted).channel)
 
@@ -228,18 +229,18 @@ class LinkServer(Actor):
         """A process is unresponsive, or, empty, responds again: ingress processes send it nothing meanwhile."""
         key = quarantine_key(lease)
         if why:
-            self.registry.put(key, why.encode(), self._lease)
+            self.registry.put(key, why.encode(), self.lease)
         else:
-            self.registry.delete(key, self._lease)
+            self.registry.delete(key, self.lease)
         self.changed()
 
     def exited(self, lease: int, cause: str = "") -> None:
         """A process has gone: whoever waits for it need not wait for its lease to expire. `cause`: why it crashed."""
         key = exited_key(lease)
-        self.registry.put(key, cause.encode(), self._lease)
+        self.registry.put(key, cause.encode(), self.lease)
         self._exited.append(key)
         if len(self._exited) > REMEMBERED:
-            self.registry.delete(self._exited.popleft(), self._lease)
+            self.registry.delete(self._exited.popleft(), self.lease)
         self.registry.revoke(lease)
 
     def inspection(self) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def exited_key(lease: int) -> str:
     return f"{EXITED}{lease:x}"
 
 
-def exited_lease(key: str) -> int | None:
-    """The lease of such a key; None for one that names none."""
+def lease_of(key: str) -> int | None:
+    """The lease that a key of `EXITED` or `QUARANTINED` names; None for one that names none."""
     try:
-        return int(key.removeprefix(EXITED), 16)
+        return int(key.rpartition("/")[2], 16)
     except ValueError:
         return None
 

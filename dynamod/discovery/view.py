@@ -18,8 +18,8 @@ from .keys import (
     QUARANTINED,
     Address,
     card_key,
-    exited_lease,
     instance_key,
+    lease_of,
     place_of,
     quarantine_key,
 )
@@ -167,6 +167,8 @@ class View:
         instance = self._by_key.get(INSTANCES + place)
         if instance is None or instance.state != "ready" or self.quarantined(instance):
             return None
+        if instance.instance_id in self._exits:
+            return None  # its keys may be known longer than its end: a registry that lost its data deletes nothing
         return instance if pool is None or instance.pool == pool else None
 
     def _revise(self, place: str) -> None:
@@ -191,22 +193,26 @@ class View:
         return self._exits.get(instance.instance_id, "")
 
     def _exited(self, key: str, value: bytes | None) -> None:
-        lease = exited_lease(key)
+        lease = lease_of(key)
         if lease is None:
             return
         if value is None:
             self._exits.pop(lease, None)
         else:
             self._exits[lease] = value.decode(errors="replace")
-        self._changed()
+        self._revise_lease(lease)
 
     def _quarantine_changed(self, key: str, value: bytes | None) -> None:
         if value is None:
             self._quarantined.discard(key)
         else:
             self._quarantined.add(key)
+        if (lease := lease_of(key)) is not None:
+            self._revise_lease(lease)
+
+    def _revise_lease(self, lease: int) -> None:
         for where, instance in self._by_key.items():
-            if quarantine_key(instance.instance_id) == key:
+            if instance.instance_id == lease:
                 self._revise(where.removeprefix(INSTANCES))
         self._changed()
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from dynamod.discovery.keys import exited_lease
+from dynamod.discovery.keys import lease_of
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
 from dynamod.message.node import Welcome
@@ -61,7 +61,7 @@ class TransportSelector:
 
     def exited(self, key: str, value: bytes | None) -> None:
         """A process of another node is gone, which NATS reports later."""
-        lease = exited_lease(key)
+        lease = lease_of(key)
         if value is not None and self.nats is not None and lease is not None:
             subject = self._subjects.pop(lease, None)
             if subject is not None:

@@ -10,7 +10,7 @@ from .clients import Client
 from .cluster import Cluster, Place
 from .events import Log
 from .model import CONTEXT
-from .process import SimulatedWorker
+from .process import PATH, SimulatedWorker
 from .shape import CLOCKS, MIGRATIONS, MODEL
 from .wire import Process
 
@@ -146,8 +146,10 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         processor = place.processor
         if processor is None or place.backend is None:
             continue
-        known = {instance.instance_id for instance in processor.view.serving(MODEL)}
-        if known != set(live):
+        view = processor.view
+        for known in ({instance.instance_id for instance in view.serving(MODEL)}, set(view.instances(PATH))):
+            if known == set(live):
+                continue
             log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(live)}")
         if len(processor.requests):
             log.violate("requests end", f"{place.name} has {len(processor.requests)} in flight")

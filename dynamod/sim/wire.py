@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dynamod.discovery.keys import exited_lease
+from dynamod.discovery.keys import lease_of
 from dynamod.message.discovery import Instance
 from dynamod.message.worker import Request, Subscribe
 from dynamod.transport.base import Outbound, Receive, Sink
@@ -220,7 +220,7 @@ class SimulatedTransport:
 
     def exited(self, key: str, value: bytes | None) -> None:
         """A process is gone, as its daemon says: between nodes it does not show otherwise for a while."""
-        lease = exited_lease(key)
+        lease = lease_of(key)
         session = self.sessions.get(self._places.pop(lease, "")) if value is not None and lease is not None else None
         if session is not None and session.server.process.node != self.process.node:
             session.end_here("the worker is gone")

@@ -1,6 +1,7 @@
 """Connections of processes to the daemon, over real sockets."""
 
 import asyncio
+import functools
 import os
 import random
 import socket
@@ -12,7 +13,7 @@ import pytest
 from dynamod import __version__
 from dynamod.actor import System
 from dynamod.daemon.link import LinkServer
-from dynamod.discovery.keys import quarantine_key
+from dynamod.discovery.keys import exited_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.node import Hello, Kind
 from dynamod.runtime.liveness import Clocks
@@ -43,3 +44,25 @@ async def test_a_process_that_hangs_before_its_first_heartbeat(tmp_path: Path, k
             while server.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
         assert registry.own(quarantine_key(connection.lease)) is None, "who is gone is not unresponsive"
+
+
+async def test_a_file_that_comes_back_under_its_lease_has_not_ended(tmp_path: Path) -> None:
+    registry = MemoryRegistry(random.Random(1))
+    async with System() as system:
+        server = LinkServer(tmp_path / "link", registry, "here")
+        await system.ready(system.start("link", lambda: server, restart="temporary"), timeout=5)
+        lease = 0
+        for _ in range(2):
+            messages: list[Any] = []
+            channel = Channel(messages.append)
+            made = functools.partial(lambda channel: channel, channel)
+            await asyncio.get_running_loop().create_unix_connection(made, str(tmp_path / "link"))
+            channel.send(Hello("file", os.getpid(), version=__version__, kind="file", lease=lease))
+            async with asyncio.timeout(5):
+                while not messages:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                lease = next(iter(server.leases().values()))
+                assert registry.own(exited_key(lease)) is None
+                channel.close()
+                while registry.own(exited_key(lease)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 
 from dynamod.discovery import keys
-from dynamod.discovery.keys import card_key, instance_key, quarantine_key
+from dynamod.discovery.keys import card_key, exited_key, instance_key, quarantine_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import GROUPS, View, disagree
 from dynamod.message.discovery import Instance, ModelCard
@@ -26,13 +26,13 @@ def looked_up(view: View, name: str, like: ModelCard | None) -> set[int]:
     for one in view.all_instances():
         card = view._cards.get(card_key(one).removeprefix(keys.CARDS))
         good = card is not None and card.name == name and (like is None or not disagree(card, like))
-        if good and one.state == "ready" and not view.quarantined(one):
+        if good and one.state == "ready" and not view.quarantined(one) and one.instance_id not in view._exits:
             found.add(one.instance_id)
     return found
 
 
 steps = st.tuples(
-    st.sampled_from(["instance", "draining", "gone", "junk", "card", "no card", "quarantine", "back"]),
+    st.sampled_from(["instance", "draining", "gone", "junk", "card", "no card", "quarantine", "back", "exit", "again"]),
     st.integers(1, 4),
     st.integers(0, 2),
 )
@@ -60,8 +60,12 @@ def test_what_is_kept_is_what_a_look_at_everything_finds(found: list[tuple[str, 
                 memory.delete(card, lease)
             case "quarantine":
                 memory.put(quarantine_key(number % 2 + 1), b"", lease)
-            case _:
+            case "back":
                 memory.delete(quarantine_key(number % 2 + 1), lease)
+            case "exit":
+                memory.put(exited_key(number), b"", lease)
+            case _:
+                memory.delete(exited_key(number), lease)
         for name, like in (("m", None), ("m", CARDS[0]), ("m", CARDS[1]), ("other", None)):
             group = view.served(name, like)
             ids = [one.instance_id for one in group.instances]
