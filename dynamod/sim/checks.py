@@ -26,13 +26,14 @@ def serving(place: Place) -> list[int]:
     registry = place.registry
     if registry is None:
         return []
-    quarantined = registry.known(QUARANTINED)
+    out = registry.known(QUARANTINED).keys() | registry.known(EXITED).keys()
     cards = {key.removeprefix(CARDS) for key, value in registry.known(CARDS).items() if _card(value)}
     found: list[int] = []
     for key in registry.known(INSTANCES):
         where = key.removeprefix(INSTANCES)
-        if where in cards and f"{QUARANTINED}{where.rpartition('/')[2]}" not in quarantined:
-            found.append(int(where.rpartition("/")[2], 16))
+        lease = where.rpartition("/")[2]
+        if where in cards and not out & {f"{QUARANTINED}{lease}", f"{EXITED}{lease}"}:
+            found.append(int(lease, 16))
     return found
 
 
