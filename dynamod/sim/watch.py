@@ -116,7 +116,8 @@ class Watch:
                 self._leftover(client, SOON)
 
         if self._calm():
-            self._cluster.system_later(SOON, soon)
+            late = self._cluster.wire.drained() - self._cluster.system.now()  # of what was delayed before the calm
+            self._cluster.system_later(SOON + max(0.0, late), soon)
         self._cluster.system_later(AT_LAST, lambda: self._leftover(client, AT_LAST))
 
     def _leftover(self, client: Client, seconds: float) -> None:
