@@ -182,7 +182,8 @@ def test_scaling_cuts_no_stream(served: Any) -> None:
     assert served.row("Worker")["restarts"] == 0
 
     # to nothing and back
-    assert served.raw("POST", "/v1/scale/Worker", {"replicas": 0})[0] == 200
+    none = served.run("dynamo", "scale", "Worker", 0)
+    assert (none.code, none.out.strip()) == (0, "no process is left")
     served.until(lambda: served.answers(served.url, "/health") == 503)
     assert served.raw("POST", "/v1/scale/Worker?replicas=1")[0] == 200
     served.until(lambda: served.serves(served.url))
