@@ -92,6 +92,8 @@ def parser() -> Parser:
     add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine; those that are here run on 1")
     add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
     add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
+    python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
+    add("--python", metavar="PATH", help=python)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, canonical, default, file_of
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
 
 from .arguments import read_object
@@ -113,7 +114,7 @@ def build(arguments: RunArguments) -> Graph:
     if flags.static_worker:
         raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
     if discover or output.startswith("dyn://"):
-        worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args")
+        worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
     alone = worker_graph(arguments, Address("dynamo", "backend", "generate"))
@@ -187,6 +188,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         namespace=address.namespace,
         component=address.component,
         placement="own",
+        python=check_python(flags.python) if flags.python is not None else "",
         endpoints={address.endpoint: EndpointInfo(address.endpoint, "generate")},
     )
     return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")

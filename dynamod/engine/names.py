@@ -2,12 +2,16 @@
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dynamod import __version__
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint, names, near
+from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
 from dynamod.preprocess.reference import reference
+
+from .interpreter import FLAG, missing
 
 if TYPE_CHECKING:
     from .base import Engine
@@ -32,6 +36,12 @@ class EngineEntry(NamedTuple):
     model: bool = True
     weights: bool = True
     file: bool = False
+
+    def hint(self, python: str = "") -> str:
+        """How what it needs is installed: here, or for another interpreter."""
+        if python:
+            return f"{python} -m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
+        return extra_hint(self.extra)
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -97,12 +107,21 @@ def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, "file": file_of(name)} if file_of(name) else dict(arguments)
 
 
-def require_installed(name: str) -> None:
-    """Raise UserError for an unknown name or a missing extra, without importing the engine."""
+def require_installed(name: str, python: str = "", environ: Mapping[str, str] = os.environ) -> None:
+    """Raise UserError for an unknown name or what is not installed, without importing the engine.
+
+    `python`: the interpreter that is asked, with the environment of the engine's process; empty: this one.
+    """
     entry = ENGINES[_own_name(name)]
-    if entry.needs and importlib.util.find_spec(entry.needs) is None:
+    if python:
+        lacking = bool(missing(python, [entry.needs] if entry.needs else [], environ))
+    else:
+        lacking = bool(entry.needs) and importlib.util.find_spec(entry.needs) is None
+    if lacking:
         problem = f"engine '{name}' needs the package '{entry.needs}'"
-        raise UserError(problem, extra_hint(entry.extra), exit_code=3)
+        if python:
+            problem += f", which {python} ({FLAG}) lacks"
+        raise UserError(problem, entry.hint(python), exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":
