@@ -16,7 +16,7 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 _BOOLS = {"true": True, "false": False}
-_PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
+_PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 HELP = f"""\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
@@ -32,6 +32,8 @@ Runs one engine. Words and flags may come in any order.
                                 for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
+  out=openai:URL                any server that speaks OpenAI's API, for example openai:http://127.0.0.1:8080/v1;
+                                the model is its name there (default: the first that it lists)
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
   model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`
@@ -48,6 +50,7 @@ examples:
   dynamo-run in=http out=echo_core --model-path sample -v
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
   dynamo-run in=http out=pystr:my_chat.py --model-name mine -- --size 7
+  dynamo-run in=http out=openai:http://127.0.0.1:8080/v1
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
   dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5

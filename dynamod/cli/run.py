@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
-from dynamod.engine.names import ENGINES, canonical, default, file_of
+from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
@@ -158,7 +158,8 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
 def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     """One worker at an address."""
     flags = arguments.flags
-    engine, file = canonical(arguments.output or default(arguments.model)), file_of(arguments.output)
+    engine, place = canonical(arguments.output or default(arguments.model)), behind(arguments.output)
+    file = place if ENGINES[engine].file else ""
     if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
@@ -174,7 +175,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     else:
         engine_args = {}
     config = {
-        "engine": f"{engine}:{Path(file).expanduser().absolute()}" if file else engine,
+        "engine": f"{engine}:{Path(file).expanduser().absolute() if file else place}" if place else engine,
         "model": arguments.model or None,
         "served_model_name": flags.model_name,
         **{name: getattr(flags, name) for name in ENGINE},

@@ -3,7 +3,7 @@
 import importlib
 import importlib.util
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod.message.errors import UserError
 from dynamod.message.hints import extra_hint, names, near
@@ -21,8 +21,8 @@ class EngineEntry(NamedTuple):
 
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
-    starts. `model`: it needs one, and `weights`: not only its tokenizer. `file`: the engine is a file of the user's,
-    named behind a colon.
+    starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
+    colon; a file of the user's must.
     """
 
     target: str
@@ -31,7 +31,12 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
-    file: bool = False
+    behind: Literal["", "file", "url"] = ""
+
+    @property
+    def file(self) -> bool:
+        """Whether the engine is a file of the user's."""
+        return self.behind == "file"
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -49,8 +54,14 @@ ENGINES: dict[str, EngineEntry] = {
     "mocker": EngineEntry(
         "dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of", weights=False
     ),
-    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
-    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
+    "openai": EngineEntry(
+        "dynamod.engine.openai.engine:OpenAI",
+        check="dynamod.engine.openai.arguments:arguments_of",
+        model=False,
+        behind="url",
+    ),
+    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
+    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
 }
 
 TO_COME = ("vllm", "sglang", "trtllm")
@@ -67,12 +78,12 @@ def default(model: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """The engine's own name for what was typed, without its file. Raises UserError that lists the known ones."""
+    """The engine's own name for what was typed, without what is behind a colon. Raises UserError."""
     name, _, file = name.partition(":")
     name = _own_name(name)
     if ENGINES[name].file and not file:
         raise UserError(f"engine '{name}' needs a file", f"{name}:my_engine.py")
-    if file and not ENGINES[name].file:
+    if file and not ENGINES[name].behind:
         raise UserError(f"engine '{name}' takes no file", f"write {name} without a colon")
     return name
 
@@ -87,14 +98,14 @@ def _own_name(name: str) -> str:
     return name
 
 
-def file_of(name: str) -> str:
-    """The user's file in what was typed: `my_engine.py` in `pystr:my_engine.py`; empty when there is none."""
+def behind(name: str) -> str:
+    """What stands behind the colon: `my_engine.py` in `pystr:my_engine.py`; empty without one."""
     return name.partition(":")[2]
 
 
 def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's own arguments, with its file among them if it has one."""
-    return {**arguments, "file": file_of(name)} if file_of(name) else dict(arguments)
+    """The engine's own arguments, with what stands behind the colon among them."""
+    return {**arguments, ENGINES[canonical(name)].behind: behind(name)} if behind(name) else dict(arguments)
 
 
 def require_installed(name: str) -> None:
