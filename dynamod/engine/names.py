@@ -2,7 +2,7 @@
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod.message.errors import UserError
@@ -22,7 +22,7 @@ class EngineEntry(NamedTuple):
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
-    colon; a file of the user's must.
+    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser.
     """
 
     target: str
@@ -31,6 +31,7 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
+    flags: str = ""
     behind: Literal["", "file", "url"] = ""
 
     @property
@@ -49,14 +50,21 @@ ENGINES: dict[str, EngineEntry] = {
         "llama_cpp",
         "llama_cpp",
         check="dynamod.engine.llamacpp.arguments:arguments_of",
+        flags="dynamod.engine.llamacpp.arguments:flags",
     ),
-    "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
+    "mistralrs": EngineEntry(
+        "dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs", flags="dynamod.engine.mistralrs.loading:flags"
+    ),
     "mocker": EngineEntry(
-        "dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of", weights=False
+        "dynamod.engine.mocker.engine:Mocker",
+        check="dynamod.engine.mocker.arguments:arguments_of",
+        flags="dynamod.engine.mocker.arguments:flags",
+        weights=False,
     ),
     "openai": EngineEntry(
         "dynamod.engine.openai.engine:OpenAI",
         check="dynamod.engine.openai.arguments:arguments_of",
+        flags="dynamod.engine.openai.arguments:flags",
         model=False,
         behind="url",
     ),
@@ -128,6 +136,19 @@ def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | N
     check = ENGINES[_own_name(name)].check
     if check:
         _load(check)(arguments, block_size)
+
+
+def add_flags(name: str, add: Callable[..., object]) -> None:
+    """Call `add`, as `ArgumentParser.add_argument` is called, for each of the engine's own arguments.
+
+    Raises UserError when the package that knows them is not installed.
+    """
+    if flags := ENGINES[_own_name(name)].flags:
+        try:
+            _load(flags)(add)
+        except ModuleNotFoundError:
+            require_installed(name)
+            raise
 
 
 def _load(target: str) -> Any:

@@ -62,6 +62,7 @@ class OpenAIArguments(msgspec.Struct, frozen=True):
 
 
 _READ = Arguments("openai", OpenAIArguments)
+flags = _READ.flags
 
 
 def arguments_of(given: Mapping[str, Any], _block_size: int | None = None) -> OpenAIArguments:
