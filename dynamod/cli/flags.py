@@ -2,8 +2,9 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
@@ -16,7 +17,7 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 _BOOLS = {"true": True, "false": False}
-_PLAIN = [name for name, entry in ENGINES.items() if not entry.file]
+_PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 HELP = f"""\
 usage: dynamo-run [in=INPUT] [out=ENGINE] [model] [flags]
 
@@ -32,6 +33,8 @@ Runs one engine. Words and flags may come in any order.
                                 for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
   out=pytok:FILE                the same with token ids in and out; what stands behind -- is in its sys.argv
+  out=openai:URL                any server that speaks OpenAI's API, for example openai:http://127.0.0.1:8080/v1;
+                                the model is its name there (default: the first that it lists)
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
   model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`
@@ -48,6 +51,7 @@ examples:
   dynamo-run in=http out=echo_core --model-path sample -v
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
   dynamo-run in=http out=pystr:my_chat.py --model-name mine -- --size 7
+  dynamo-run in=http out=openai:http://127.0.0.1:8080/v1
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
   dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5
@@ -65,6 +69,7 @@ class RunArguments:
     model: str = ""
     flags: argparse.Namespace = field(default_factory=argparse.Namespace)
     rest: Sequence[str] = ()
+    engine_args: Mapping[str, Any] = field(default_factory=dict)  # by flags of the engine's own
 
 
 class _RunParser(Parser):
@@ -82,8 +87,21 @@ def parser() -> Parser:
     p = _RunParser(prog="dynamo-run", usage=argparse.SUPPRESS, allow_abbrev=False)
     add = p.add_argument
     _frontend_flags(add, 8080)
-    add("--model-path", metavar="PATH", help="the model, as a flag")
-    add("--model-name", metavar="NAME", help="name that clients use (default: from the model's path)")
+    worker_flags(add)
+    add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
+    add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
+    add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
+    add("--dry-run", action="store_true", help="print the graph and exit")
+    shells = "print the script that completes words in bash, zsh or fish"
+    add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
+    add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
+    return p
+
+
+def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Sequence[str] = ()) -> None:
+    """The flags of a command that may have a worker. `path`, `name`: other spellings of the model's."""
+    add("--model-path", *path, metavar="PATH", help="the model, as a flag")
+    add("--model-name", *name, metavar="NAME", help="name that clients use (default: from the model's path)")
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
@@ -96,14 +114,6 @@ def parser() -> Parser:
     add("--python", metavar="PATH", help=python)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
-    add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
-    add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
-    add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
-    add("--dry-run", action="store_true", help="print the graph and exit")
-    shells = "print the script that completes words in bash, zsh or fish"
-    add("--show-completion", choices=sorted(SCRIPTS), metavar="SHELL", help=shells)
-    add("--version", action="version", version=f"dynamo-run {__version__}", help="print the version")
-    return p
 
 
 def frontend_parser() -> Parser:
@@ -130,13 +140,18 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
-    moves = "moves of a request to another worker (default 3)"  # 1023 at most, as in the original
-    add("--migration-limit", type=_up_to(1023), metavar="N", help=moves)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
+    common_flags(add)
+
+
+def common_flags(add: Callable[..., object]) -> None:
+    """The flags of every command that serves."""
+    moves = "moves of a request to another worker (default 3)"  # 1023 at most, as in the original
+    add("--migration-limit", type=_up_to(1023), metavar="N", help=moves)
     add("--timeout", type=_grace, metavar="SECONDS", help="for open answers to finish at the end (default 2)")
     add("--socket", metavar="PATH", help="control socket (default: DYNAMOD_SOCKET, else the usual places)")
     add("-v", "--verbose", "--verbosity", action="count", default=0, help="-v debug, -vv trace")

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from dynamod.message.errors import DynamodError, UserError
 
@@ -29,6 +30,11 @@ def dynamo_run() -> None:
 def frontend() -> None:
     """`python -m dynamo.frontend`: the frontend alone."""
     sys.exit(guarded(_frontend, sys.argv[1:]))
+
+
+def worker(engine: str, module: str) -> None:
+    """`python -m dynamo.mocker` and its like: a worker of one engine."""
+    sys.exit(guarded(partial(_worker, engine, module), sys.argv[1:]))
 
 
 def _dynamo(argv: Sequence[str]) -> int:
@@ -72,6 +78,14 @@ def _frontend(argv: Sequence[str]) -> int:
     from .run import run_frontend
 
     return run_frontend(argv)
+
+
+def _worker(engine: str, module: str, argv: Sequence[str]) -> int:
+    if argv:
+        _attach(argv, ("worker",))
+    from .worker import run_worker
+
+    return run_worker(engine, module, argv)
 
 
 def _attach(argv: Sequence[str], kinds: Sequence[str], without: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
-from dynamod.engine.names import ENGINES, canonical, default, file_of
+from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
         print(dry_run_text(graph))
         return 0
     title = f"dynamo-run in={arguments.input} out={arguments.output or default(arguments.model)}"
-    return _serve(graph, title, arguments.flags, make)
+    return serve(graph, title, arguments.flags, make)
 
 
 def run_frontend(argv: Sequence[str]) -> int:
@@ -84,17 +84,19 @@ def run_frontend(argv: Sequence[str]) -> int:
         flags = arguments.flags
     elif flags.model_name:
         raise UserError("--model-name belongs to --interactive", "a server has all models that are found")
-    return _serve(ingress_graph(flags), "dynamo.frontend", flags, make)
+    return serve(ingress_graph(flags), "dynamo.frontend", flags, make)
 
 
-def _serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[[], Talk] | None") -> int:
+def serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[[], Talk] | None" = None) -> int:
+    """Serve a graph until it ends. Raises UserError for what is known to be wrong before."""
     from .preflight import check
 
     check(graph)
-    from .foreground import Request, serve
+    from .foreground import Request
+    from .foreground import serve as serve_request
 
     talk = make() if make is not None else None
-    return serve(Request(graph, title, talk=talk, timeout=flags.timeout), flags.socket, flags.verbose)
+    return serve_request(Request(graph, title, talk=talk, timeout=flags.timeout), flags.socket, flags.verbose)
 
 
 def build(arguments: RunArguments) -> Graph:
@@ -159,23 +161,22 @@ def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static
 def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     """One worker at an address."""
     flags = arguments.flags
-    engine, file = canonical(arguments.output or default(arguments.model)), file_of(arguments.output)
+    engine, place = canonical(arguments.output or default(arguments.model)), behind(arguments.output)
+    file = place if ENGINES[engine].file else ""
     if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
-    if arguments.rest and not file:
+    if arguments.rest and not file and not ENGINES[engine].flags:
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
         raise UserError(f"engine '{engine}' needs a model", f"for example: dynamo-run {where} sample")
     if file:
         engine_args: dict[str, Any] = {"argv": _argv(arguments)}
-    elif extra := flags.extra_engine_args:
-        engine_args = read_object(extra, f"--extra-engine-args {extra}", 'for example {"max_seqs": 8}')
     else:
-        engine_args = {}
+        engine_args = _engine_args(engine, arguments)
     config = {
-        "engine": f"{engine}:{Path(file).expanduser().absolute()}" if file else engine,
+        "engine": f"{engine}:{Path(file).expanduser().absolute() if file else place}" if place else engine,
         "model": arguments.model or None,
         "served_model_name": flags.model_name,
         **{name: getattr(flags, name) for name in ENGINE},
@@ -192,6 +193,21 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         endpoints={address.endpoint: EndpointInfo(address.endpoint, "generate")},
     )
     return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")
+
+
+def _engine_args(engine: str, arguments: RunArguments) -> dict[str, Any]:
+    """The engine's own arguments, from a file and from flags. Raises UserError."""
+    own = arguments.engine_args
+    if arguments.rest:
+        from .worker import own_arguments
+
+        own = own_arguments(engine, arguments.rest)
+    extra = arguments.flags.extra_engine_args
+    read = read_object(extra, f"--extra-engine-args {extra}", 'for example {"max_seqs": 8}') if extra else {}
+    if twice := {key.replace("-", "_") for key in read} & own.keys():
+        name = min(twice)
+        raise UserError(f"--{name.replace('_', '-')} is given twice", "once in --extra-engine-args: give one of them")
+    return {**read, **own}
 
 
 def _argv(arguments: RunArguments) -> list[str]:

@@ -70,7 +70,8 @@ class StepClock:
 class EngineOptions:
     """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
 
-    `kv_cache_block_size`: tokens; None: the engine's own.
+    `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`: tokens; None:
+    the engine's own.
     """
 
     name: str = ""
@@ -80,6 +81,7 @@ class EngineOptions:
     kv_cache_block_size: int | None = None
     migration_limit: int = 3
     arguments: dict[str, Any] = field(default_factory=dict)
+    model: str = ""
 
 
 def _ignore(_what: object) -> None:

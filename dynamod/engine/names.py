@@ -3,8 +3,8 @@
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod import __version__
 from dynamod.message.errors import UserError
@@ -25,8 +25,8 @@ class EngineEntry(NamedTuple):
 
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
-    starts. `model`: it needs one, and `weights`: not only its tokenizer. `file`: the engine is a file of the user's,
-    named behind a colon.
+    starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
+    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser.
     """
 
     target: str
@@ -35,7 +35,13 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
-    file: bool = False
+    flags: str = ""
+    behind: Literal["", "file", "url"] = ""
+
+    @property
+    def file(self) -> bool:
+        """Whether the engine is a file of the user's."""
+        return self.behind == "file"
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
@@ -54,13 +60,26 @@ ENGINES: dict[str, EngineEntry] = {
         "llama_cpp",
         "llama_cpp",
         check="dynamod.engine.llamacpp.arguments:arguments_of",
+        flags="dynamod.engine.llamacpp.arguments:flags",
     ),
-    "mistralrs": EngineEntry("dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs"),
+    "mistralrs": EngineEntry(
+        "dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs", flags="dynamod.engine.mistralrs.loading:flags"
+    ),
     "mocker": EngineEntry(
-        "dynamod.engine.mocker.engine:Mocker", check="dynamod.engine.mocker.arguments:arguments_of", weights=False
+        "dynamod.engine.mocker.engine:Mocker",
+        check="dynamod.engine.mocker.arguments:arguments_of",
+        flags="dynamod.engine.mocker.arguments:flags",
+        weights=False,
     ),
-    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
-    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
+    "openai": EngineEntry(
+        "dynamod.engine.openai.engine:OpenAI",
+        check="dynamod.engine.openai.arguments:arguments_of",
+        flags="dynamod.engine.openai.arguments:flags",
+        model=False,
+        behind="url",
+    ),
+    "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
+    "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
 }
 
 TO_COME = ("vllm", "sglang", "trtllm")
@@ -77,12 +96,12 @@ def default(model: str) -> str:
 
 
 def canonical(name: str) -> str:
-    """The engine's own name for what was typed, without its file. Raises UserError that lists the known ones."""
+    """The engine's own name for what was typed, without what is behind a colon. Raises UserError."""
     name, _, file = name.partition(":")
     name = _own_name(name)
     if ENGINES[name].file and not file:
         raise UserError(f"engine '{name}' needs a file", f"{name}:my_engine.py")
-    if file and not ENGINES[name].file:
+    if file and not ENGINES[name].behind:
         raise UserError(f"engine '{name}' takes no file", f"write {name} without a colon")
     return name
 
@@ -97,14 +116,14 @@ def _own_name(name: str) -> str:
     return name
 
 
-def file_of(name: str) -> str:
-    """The user's file in what was typed: `my_engine.py` in `pystr:my_engine.py`; empty when there is none."""
+def behind(name: str) -> str:
+    """What stands behind the colon: `my_engine.py` in `pystr:my_engine.py`; empty without one."""
     return name.partition(":")[2]
 
 
 def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's own arguments, with its file among them if it has one."""
-    return {**arguments, "file": file_of(name)} if file_of(name) else dict(arguments)
+    """The engine's own arguments, with what stands behind the colon among them."""
+    return {**arguments, ENGINES[canonical(name)].behind: behind(name)} if behind(name) else dict(arguments)
 
 
 def require_installed(name: str, python: str = "", environ: Mapping[str, str] = os.environ) -> None:
@@ -136,6 +155,19 @@ def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | N
     check = ENGINES[_own_name(name)].check
     if check:
         _load(check)(arguments, block_size)
+
+
+def add_flags(name: str, add: Callable[..., object]) -> None:
+    """Call `add`, as `ArgumentParser.add_argument` is called, for each of the engine's own arguments.
+
+    Raises UserError when the package that knows them is not installed.
+    """
+    if flags := ENGINES[_own_name(name)].flags:
+        try:
+            _load(flags)(add)
+        except ModuleNotFoundError:
+            require_installed(name)
+            raise
 
 
 def _load(target: str) -> Any:

@@ -26,7 +26,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     engine: Annotated[
         str,
-        _about(f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE; default: {DEFAULT}, for GGUF files llamacpp"),
+        _about(
+            f"{', '.join(ENGINES)}; behind pystr: and pytok: a FILE, behind openai: a URL; "
+            f"default: {DEFAULT}, for GGUF files llamacpp"
+        ),
     ] = ""
     model: Annotated[
         str, _about("folder, GGUF file, Hugging Face repository (org/name, org/name:Q4_K_M), or `sample`")
@@ -69,6 +72,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
         return EngineOptions(
             name=self.served_model_name or (model_name(self.model, path) if path is not None else ""),
+            model=self.model,
             path=path,
             config_path=config_path,
             arguments=arguments_with(self.engine, self.engine_args),

@@ -29,6 +29,7 @@ from dynamod.cli.client import _Unix
 
 from ..ports import free_port
 from .asking import Begun, Streaming, chat_body, request_of
+from .forks import ENTRIES
 from .nodes import Servers
 from .together import play
 from .warm import warm
@@ -38,7 +39,7 @@ ENTRY = {
     "dynamo": ["-c", "from dynamod.cli.main import dynamo; dynamo()"],
     "dynamod": ["-c", "from dynamod.cli.main import dynamod; dynamod()"],
     "dynamo-run": ["-c", "from dynamod.cli.main import dynamo_run; dynamo_run()"],
-    "dynamo.frontend": ["-m", "dynamo.frontend"],
+    **{f"dynamo.{name}": ["-m", f"dynamo.{name}"] for name in ("frontend", "mocker", "echo", "mistralrs")},
 }
 AGG = ("serve", "graphs.agg:Frontend", "-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--Frontend.port=0")
 SLOW = 20.0
@@ -290,13 +291,13 @@ class Machine:
         return started
 
     def run(self, command: str, *argv: object, seconds: float = SLOW, cwd: Path | None = None, **env: str) -> Result:
-        """Run a command to its end."""
+        """Run a command to its end; other names are those of modules."""
         words, environ, folder = [command, *map(str, argv)], self.environ(**env), cwd or self.folder
         forks = warm(self.environ())
-        if forks.knows(words, environ):
+        if command in ENTRIES and forks.knows(words, environ):
             return Result(*forks.run(words, environ, folder, seconds))
         done = subprocess.run(
-            [sys.executable, *ENTRY[command], *words[1:]],
+            [sys.executable, *(ENTRY.get(command) or ["-m", command]), *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=environ,

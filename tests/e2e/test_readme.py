@@ -37,6 +37,7 @@ INLINE = {
     "dynamo reload -f new.yaml": "test_look_and_control",
     "dynamo serve --detach": "needs the service: test_service.py hands a graph over",
     "python -m dynamo.frontend": "test_the_frontend_alone; its chat needs a terminal: test_chat.py",
+    "python -m dynamo.mocker sample": "test_the_frontend_alone",
     ACTIVATE: "test_the_environment_of_uv_has_the_commands",
     TESTS: "that is us",
     "dynamo pull Qwen/Qwen3-0.6B": "test_another_model",
@@ -241,6 +242,8 @@ def test_the_frontend_alone(machine: Any) -> None:
     frontend = machine.start("dynamo.frontend", "--http-port", port)
     assert frontend.ready() == f"http://localhost:{port}"
     assert '"data":[]' in machine.ask(f"http://localhost:{port}", "/v1/models")[1]
+    machine.start(*spoken("python -m dynamo.mocker sample").removeprefix("python -m ").split()).ready()
+    machine.until(lambda: machine.serves(f"http://localhost:{port}"))
 
 
 def test_the_test_command_has_what_it_needs() -> None:

@@ -32,6 +32,9 @@ def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
 def test_files() -> None:
     assert canonical("pystr:/a/b:c.py") == "pystr"
     assert arguments_with("pystr:/a/b:c.py", {"argv": []}) == {"argv": [], "file": "/a/b:c.py"}
+    assert canonical("openai:http://127.0.0.1:8080/v1") == canonical("openai") == "openai"
+    url = arguments_with("openai:http://127.0.0.1:8080/v1", {"model": "m"})
+    assert url == {"model": "m", "url": "http://127.0.0.1:8080/v1"}
     for name in ("pytok", "pytok:", "echo:x.py"):
         with pytest.raises(UserError, match="file"):
             canonical(name)

@@ -61,6 +61,7 @@ ALIASES = {
 """Other names that people know."""
 
 _ARGUMENTS = Arguments("llamacpp", LlamaCppArguments, ALIASES)
+flags = _ARGUMENTS.flags
 
 
 def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> LlamaCppArguments:

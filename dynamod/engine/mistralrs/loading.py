@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from dynamod.message.errors import UserError
 from dynamod.message.hints import known_hint, names
 from dynamod.preprocess.gguf_file import read_metadata, shards
 
+from ..arguments import add_flag
 from ..base import EngineOptions
 
 log = logging.getLogger("dynamod.engine")
@@ -48,6 +49,16 @@ _HINTS = (
     ("invalid GGUF magic", "this is no GGUF file; download it again"),
     ("was not found in local model directory", "give the folder of the original model with --model-config"),
 )
+
+
+def flags(add: Callable[..., object]) -> None:
+    """Call `add`, as `ArgumentParser.add_argument` is called, for each argument that mistralrs takes from us."""
+    import mistralrs
+
+    for kind in (mistralrs.Runner, mistralrs.Which.Plain, mistralrs.Which.GGUF):
+        for name, parameter in inspect.signature(kind).parameters.items():
+            if name not in _HIDDEN:
+                add_flag(add, [name], default=parameter.default)
 
 
 def max_seqs(arguments: Mapping[str, Any]) -> int:

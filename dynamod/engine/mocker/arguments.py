@@ -57,6 +57,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)
+flags = _ARGUMENTS.flags
 
 
 def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> MockerArguments:

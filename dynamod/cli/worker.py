@@ -1,0 +1,86 @@
+"""`python -m dynamo.mocker` and its like: a worker of one engine, with the engine's own arguments as flags."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from dynamod import __version__
+from dynamod.discovery.keys import Address
+from dynamod.engine.names import ENGINES, add_flags, canonical
+from dynamod.message.errors import UserError
+from dynamod.message.hints import names, near
+
+from .arguments import Parser
+from .flags import RunArguments, common_flags, worker_flags
+from .run import serve, worker_graph
+
+ENDPOINT = "dyn://dynamo.backend.generate"
+
+
+def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
+    """Run `python -m MODULE`, a worker of the engine `name`."""
+    engine = canonical(name)
+    p = Parser(
+        prog=f"python -m {module}",
+        description=f"A worker with the engine {engine}, which frontends find (python -m dynamo.frontend).",
+        epilog=f"example: python -m {module} --model-path sample --endpoint {ENDPOINT}",
+        allow_abbrev=False,
+    )
+    p.add_argument("model", nargs="?", help="folder, GGUF file, org/name on Hugging Face, or `sample`")
+    where = "its address, dyn://namespace.component.endpoint"
+    p.add_argument("--endpoint", default=ENDPOINT, metavar="ADDRESS", help=f"{where} (default {ENDPOINT})")
+    worker_flags(p.add_argument, path=("--model",), name=("--served-model-name",))
+    common_flags(p.add_argument)
+    p.add_argument("--version", action="version", version=f"{module} {__version__}")
+    own = OwnFlags(engine, p)
+    flags = own.parse(argv, f"see {p.prog} --help")
+    model = flags.model or flags.model_path or ""
+    if ENGINES[engine].model and not model:
+        raise UserError(f"engine '{engine}' needs a model", f"for example: python -m {module} sample")
+    address = Address.parse(flags.endpoint)
+    arguments = RunArguments(f"dyn://{address}", engine, model, flags, engine_args=own.given(flags))
+    return serve(worker_graph(arguments, address), module, flags)
+
+
+class OwnFlags:
+    """The arguments of an engine as flags of a parser, but for those that the parser has already."""
+
+    def __init__(self, engine: str, p: Parser) -> None:
+        self._parser, self._known = p, p.flags()
+        self._group = p.add_argument_group(f"arguments of {engine}")
+        add_flags(engine, self._add)
+
+    def parse(self, words: Sequence[str], hint: str = "") -> argparse.Namespace:
+        """Read the words, in which `_` is as good as `-`. Raises UserError for anything unknown, with this hint or all
+        flags.
+        """
+        spelled = [_spelled(word) for word in words]
+        flags, unknown = self._parser.parse_known_args(spelled)
+        if unknown:
+            flag = unknown[0].partition("=")[0]
+            what = "unknown flag" if flag.startswith("-") else "one model at a time, not also"
+            hint = hint or f"known: {names(self._parser.flags())}"
+            raise UserError(f"{what} {flag}", f"{near(flag, self._parser.flags())}{hint}")
+        return flags
+
+    def given(self, flags: argparse.Namespace) -> dict[str, Any]:
+        """The engine's arguments that were typed."""
+        own = [action.dest for action in self._group._group_actions]
+        return {name: getattr(flags, name) for name in own if hasattr(flags, name)}
+
+    def _add(self, *names: str, **options: Any) -> None:
+        if left := [name for name in names if name not in self._known]:
+            self._group.add_argument(*left, **{**options, "default": argparse.SUPPRESS})
+            self._known += left
+
+
+def _spelled(word: str) -> str:
+    name, sign, value = word.partition("=")
+    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
+
+
+def own_arguments(engine: str, words: Sequence[str]) -> dict[str, Any]:
+    """What stands behind `--` of `dynamo-run`, as arguments of the engine. Raises UserError."""
+    p = Parser(prog="dynamo-run", usage=argparse.SUPPRESS, add_help=False, allow_abbrev=False)
+    own = OwnFlags(engine, p)
+    return own.given(own.parse(words))

@@ -1,0 +1,1 @@
+"""`python -m dynamo.sglang` and `python -m dynamo.sglang.worker`: a worker with SGLang."""

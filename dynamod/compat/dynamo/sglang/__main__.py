@@ -1,0 +1,5 @@
+"""Entry point."""
+
+from dynamod.cli.main import worker
+
+worker("sglang", "dynamo.sglang")

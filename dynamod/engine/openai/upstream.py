@@ -1,0 +1,161 @@
+"""The server's side of HTTP: its models, its streams, and what its refusals mean here."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded, RequestError, TooLarge
+
+from .arguments import OpenAIArguments
+
+MODELS_TIMEOUT = 5.0
+"""Seconds for the list of models, which is also the look at the server's health."""
+BODY_TIMEOUT = 5.0
+"""Seconds for the body of a refusal."""
+SILENT = "upstream_silent"
+"""The code of the error of a server that may be there, and says nothing."""
+_BODY = 64 * 1024
+_QUOTED = 300
+_PATHS = {"chat": "/chat/completions", "completion": "/completions"}
+LOST = (aiohttp.ClientError, OSError)
+"""What the client library raises when a server is not there, or not there any more."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model] = []
+
+
+class Upstream:
+    """One server. `key`: sent as a bearer token, and never shown."""
+
+    def __init__(self, arguments: OpenAIArguments, key: str) -> None:
+        self.url, self._key = arguments.url, key
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=arguments.connect_timeout),
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+    async def models(self) -> list[str]:
+        """The names that it lists. Raises Overloaded (not there, or not ready), NotFound (no list), EngineFailed."""
+        try:
+            async with asyncio.timeout(MODELS_TIMEOUT), self._session.get(f"{self.url}/models") as response:
+                if response.status != 200:
+                    raise await self._refused(response)
+                body = await response.read()
+        except LOST as error:
+            raise self.lost(error) from None
+        try:
+            return [model.id for model in msgspec.json.decode(body, type=_Models).data]
+        except msgspec.MsgspecError:
+            text = f"{self.url}/models is no list of models: {_quoted(body)}"
+            raise EngineFailed(text, code="upstream_no_list") from None
+
+    @asynccontextmanager
+    async def stream(self, kind: str, body: bytes) -> AsyncIterator[aiohttp.StreamReader]:
+        """The events of an answer; leaving it ends the request there, unless it was read to its end.
+
+        Raises Overloaded when another instance may take it: the server is not there, or cannot take it now. Every
+        other RequestError is the answer.
+        """
+        response = await self._post(_PATHS[kind], body)
+        try:
+            if response.status != 200:
+                raise await self._refused(response)
+            if "event-stream" not in (given := response.headers.get("Content-Type", "")):
+                text = f"{self.url} answers with {given or 'no content type'}, not with a stream of events"
+                start = await self._start_of(response)
+                raise EngineFailed(f"{text}: {_quoted(start)}", code="upstream_no_stream")
+            yield response.content
+        finally:
+            response.close()  # returned to the pool already when it was read to its end
+
+    def lost(self, error: BaseException) -> Overloaded:
+        """The server could not be reached, or has closed the connection."""
+        if isinstance(error, TimeoutError):
+            return Overloaded(f"{self.url} does not answer", code=SILENT)
+        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+        number = cause.errno if isinstance(cause, OSError) else None
+        reason = self._hidden(os.strerror(number) if number and number > 0 else str(cause) or type(error).__name__)
+        return Overloaded(f"{self.url} cannot be reached: {reason}", code="upstream_unreachable")
+
+    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        try:
+            try:
+                return await self._session.post(self.url + path, data=body, headers=headers)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    raise
+                # The server has closed a connection of the pool in the moment in which it was used again.
+                return await self._session.post(self.url + path, data=body, headers=headers)
+        except LOST as error:
+            raise self.lost(error) from None
+
+    async def _refused(self, response: aiohttp.ClientResponse) -> RequestError:
+        """What a status other than 200 means for the request."""
+        status = response.status
+        said, param, code = _said(await self._start_of(response))
+        text = self._hidden(f"{self.url} answers {status}{f': {said}' if said else ''}")
+        if status in (400, 422):
+            return BadRequest(said or text, param=param, code=code)
+        if status in (401, 403):
+            return EngineFailed(text, code="upstream_unauthorized")
+        if status == 404:
+            return NotFound(text, param="model")
+        if status == 413:
+            return TooLarge(said or text)
+        if status in (408, 409, 425, 429) or status >= 500:
+            return Overloaded(text, code="upstream_overloaded" if status == 429 else "upstream_failed")
+        return EngineFailed(text, code="upstream_refused")
+
+    async def _start_of(self, response: aiohttp.ClientResponse) -> bytes:
+        data = b""
+        with contextlib.suppress(*LOST):
+            async with asyncio.timeout(BODY_TIMEOUT):
+                while len(data) < _BODY and (more := await response.content.read(_BODY - len(data))):
+                    data += more
+        return data
+
+    def _hidden(self, text: str) -> str:
+        return text.replace(self._key, "***") if self._key else text
+
+
+def _said(body: bytes) -> tuple[str, str | None, str | None]:
+    """Message, param and code of a body that tells an error, in the forms that servers use."""
+    try:
+        value = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return _quoted(body), None, None
+    error = value.get("error", value) if isinstance(value, Mapping) else value
+    return message_of(error), _text_in(error, "param"), _text_in(error, "code")
+
+
+def message_of(error: Any) -> str:
+    """What an error object says, as one line."""
+    text = _text_in(error, "message") or _text_in(error, "detail")
+    return _quoted((text if text is not None else str(error)).encode())
+
+
+def _text_in(error: Any, name: str) -> str | None:
+    found = error.get(name) if isinstance(error, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
+def _quoted(body: bytes) -> str:
+    text = " ".join(body.decode(errors="replace").split())
+    return text if len(text) <= _QUOTED else text[: _QUOTED - 3] + "..."
