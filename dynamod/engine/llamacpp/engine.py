@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
 from dynamod.preprocess.gguf_file import shards
+from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -64,14 +65,15 @@ class LlamaCpp(BatchingEngine):
         arguments, path = self.arguments, gguf_file(self.options.path)
         card = await self._model_card(path)
         log.info("llama.cpp loads %s", path)
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, path))
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
         if not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
-        self._card = self.described(card)
+        ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
+        self._card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -87,16 +89,17 @@ class LlamaCpp(BatchingEngine):
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
 
-    def _load(self, path: Path) -> float:
+    def _load(self, path: Path, card: ModelCard) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
+        model.vocabulary.compare(open_card(card).build())
         return model.warm()
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know."""
         assert self._model is not None
-        stream = Stream(request, reply, self._model.vocabulary, limit)
+        stream = Stream(request, reply, self._model.vocabulary.size, limit)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
         self._scheduler.add(sequence)

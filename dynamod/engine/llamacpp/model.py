@@ -18,6 +18,7 @@ from .kv_cells import Operation
 from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
 from .sizing import cells_for, threads
+from .vocabulary import Vocabulary
 
 log = logging.getLogger("dynamod.engine")
 
@@ -46,7 +47,7 @@ class Work:
 class Model:
     """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
-    `vocabulary`: ids it knows. `shares`: whether a prefix of one sequence can be given to another.
+    `shares`: whether a prefix of one sequence can be given to another.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Model:
         began = time.monotonic()
         try:
             self._load(path, goes_on)
-            self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
+            self.vocabulary = Vocabulary(api, self._model)
             self._check_kind()
             self._open(path, context_length)
         except BaseException:
@@ -136,7 +137,7 @@ class Model:
         rate = 0.0
         for _ in range(2):
             began = time.monotonic()
-            self.step([], [Work(0, 0, [1 % self.vocabulary] * count, None)])
+            self.step([], [Work(0, 0, [1 % self.vocabulary.size] * count, None)])
             self._api.llama_synchronize(self._context)
             rate = count / max(1e-6, time.monotonic() - began)
             self._api.llama_memory_clear(self._memory, False)
@@ -162,7 +163,7 @@ class Model:
         if not samplers:
             return []
         pointer = api.llama_get_logits(self._context)
-        logits: Floats = np.ctypeslib.as_array(pointer, (len(samplers), self.vocabulary))
+        logits: Floats = np.ctypeslib.as_array(pointer, (len(samplers), self.vocabulary.size))
         best = logits.argmax(1).tolist()
         return [
             Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)

@@ -26,6 +26,7 @@ from dynamod.message.kv_events import Removed, Snapshot, Stored
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import Generate, Sampling, Stops
 from dynamod.preprocess.model import Model
+from tests.preprocess.conftest import train_bytes, write_folder
 
 pytestmark = pytest.mark.engine
 
@@ -97,6 +98,8 @@ async def test_it_knows_what_it_was_taught(words: Any, system: System) -> None:
     card = served.house.published[0]
     assert (card.engine, card.kind, card.context_length, card.kv_cache_block_size) == ("llamacpp", "tokens", 2048, 16)
     assert card.capabilities.exact_continuation
+    assert served.engine._model is not None
+    assert set(card.eos_token_ids) == set(served.engine._model.vocabulary.ends) == {1023, 1021}
     for country, capital in CAPITALS.items():
         answer = await served.ask(f"What is the capital of {country}?")
         assert said(answer) == f"The capital of {country} is {capital}."
@@ -325,12 +328,15 @@ async def test_it_does_not_block_the_loop_and_ends_in_the_middle(words: Any) -> 
         ({"context_length": 4096}, "larger than the model's 2048"),
         ({"context_length": 1024, "arguments": {"n_ctx": 512}}, "fewer than one context"),
         ({"path": "broken.gguf"}, "cannot load"),
+        ({"config_path": "other"}, "the tokenizer is not that of the model"),
     ],
 )
 async def test_what_a_user_can_mend_is_said(tmp_path: Path, options: dict[str, Any], words_of_it: str) -> None:
     if options.get("path") == "broken.gguf":
         options = {"path": tmp_path / "broken.gguf"}
         options["path"].write_bytes(PATH.read_bytes()[:1_000_000])
+    if "config_path" in options:
+        options = {"config_path": write_folder(tmp_path, train_bytes(), config={}, tokenizer_config={})}
     engine = LlamaCpp(EngineOptions(**{"name": "m", "path": PATH, **options}), lambda *_: None)
     try:
         with pytest.raises(UserError) as error:
