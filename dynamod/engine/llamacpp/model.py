@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from dynamod.message.errors import UserError
+from dynamod.preprocess.gguf_file import read_metadata
 
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
-from .sizing import cells_for, threads
+from .sizing import cell_bytes, cells_for, threads
 from .vocabulary import Vocabulary
 
 log = logging.getLogger("dynamod.engine")
@@ -96,18 +97,18 @@ class Model:
                 raise UserError(f"the model is {what}", "llamacpp serves decoder-only models; take another engine")
         window, recurrent = int(api.llama_model_n_swa(model)), bool(api.llama_model_is_recurrent(model))
         hybrid = bool(api.llama_model_is_hybrid(model))
-        self.shares = not (window or recurrent or hybrid)
+        self.shares = not ((window and not self._arguments.swa_full) or recurrent or hybrid)
         if not self.shares and self._arguments.enable_prefix_caching:
-            kind = f"has a sliding window of {window} tokens" if window else "is recurrent"
+            kind = (
+                "is recurrent" if recurrent or hybrid else f"has a sliding window of {window} tokens, without swa_full"
+            )
             log.info("the model %s, so prefixes cannot be shared: the prefix cache is off", kind)
 
     def _open(self, path: Path, context_length: int | None) -> None:
         """Make the context, as large as the arguments say or as fits."""
         api, arguments, model = self._api, self._arguments, self._model
-        layers, heads = int(api.llama_model_n_layer(model)), int(api.llama_model_n_head(model)) or 1
-        width = int(api.llama_model_n_embd(model)) // heads * int(api.llama_model_n_head_kv(model))
         trained = int(api.llama_model_n_ctx_train(model))
-        cells = cells_for(arguments, trained, 4 * width * layers, context_length)
+        cells = cells_for(arguments, trained, cell_bytes(read_metadata(path), arguments), context_length)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
@@ -116,11 +117,12 @@ class Model:
         params.n_ctx, params.n_seq_max, params.kv_unified = cells, self.slots, True
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
+        params.n_outputs_max = self.slots  # llama.cpp's own, n_batch, must not be below the slots
         params.n_threads = arguments.n_threads or threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         params.flash_attn_type = _FLASH[arguments.flash_attn]
         params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]
-        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, False
+        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, caching
         self._context = api.llama_init_from_model(model, params)
         if not self._context:
             problem = f"llama.cpp cannot make a context of {cells} cells for {path}: {last_error()}"

@@ -2,7 +2,12 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,10 @@ pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.llamacpp.arguments import arguments_of
 from dynamod.engine.llamacpp.engine import LlamaCpp, LlamaCppStatistics
+from dynamod.engine.llamacpp.model import Model as LoadedModel
+from dynamod.engine.llamacpp.sizing import cell_bytes
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
@@ -25,6 +33,7 @@ from dynamod.message.ingress import Logprobs
 from dynamod.message.kv_events import Removed, Snapshot, Stored
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import Generate, Sampling, Stops
+from dynamod.preprocess.gguf_file import read_metadata
 from dynamod.preprocess.model import Model
 from tests.preprocess.conftest import train_bytes, write_folder
 
@@ -221,6 +230,39 @@ async def test_few_cells_make_no_difference_but_time(words: Any, system: System)
             held -= set(item.blocks)
     assert held == set(few.engine._cells.pool.names())
     assert 0 < len(held) <= 20
+
+
+async def test_steps_may_be_smaller_than_the_slots(words: Any, system: System) -> None:
+    served = await serve(words, system, n_batch=8, max_num_seqs=8)
+    assert served.engine._model is not None
+    assert served.engine._model.slots > 100
+    texts = [f"What is the capital of {country}?" for country in CAPITALS] * 2
+    answers = [served.house.ask(asked(text)) for text in texts]
+    found = [said(await answer.wait(30)) for answer in answers]
+    assert [text.split()[-1] for text in found] == [f"{capital}." for capital in CAPITALS.values()] * 2
+
+
+def test_the_cache_is_as_large_as_was_reckoned(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dynamod.engine.llamacpp")
+    arguments = arguments_of({"n_ctx": 16384, "cache_type_k": "q8_0"})
+    model = LoadedModel(PATH, arguments, None, lambda: True)
+    model.free()
+    [mebibytes] = re.findall(r"llama_kv_cache: size = +([\d.]+) MiB", caplog.text)
+    assert cell_bytes(read_metadata(PATH), arguments) * 16384 / 2**20 == pytest.approx(float(mebibytes), abs=0.01)
+
+
+def test_an_abort_of_llamacpp_is_a_line_not_a_debugger(tmp_path: Path) -> None:
+    code = (
+        "from dynamod.engine.llamacpp.library import library\n"
+        "api = library()\nfrom llama_cpp._ggml import libggml\nlibggml.ggml_abort(b'here.c', 7, b'%s', b'because')"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "GGML_NO_BACKTRACE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, timeout=60, text=True
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert "here.c:7: because" in done.stderr
+    assert len(done.stderr.splitlines()) < 5, done.stderr
 
 
 async def test_who_leaves_is_forgotten_within_a_step(words: Any, system: System) -> None:
