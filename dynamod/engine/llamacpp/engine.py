@@ -1,13 +1,15 @@
 """The engine `llamacpp`: steps that the scheduler decides on the event loop and one thread computes."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -39,6 +41,18 @@ class LlamaCppStatistics(BatchingStatistics, frozen=True):
     """`computed_total`: tokens computed, of prompts and answers."""
 
     computed_total: int = 0
+
+
+class _Step(NamedTuple):
+    """A step in the thread: its rows, the tokens it computes, and those it will have chosen."""
+
+    rows: list[Row]
+    tokens: int
+    picked: Future[list[Picked | Exception]]
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    return cast(Stream, sequence.owner).goes_on
 
 
 class LlamaCpp(BatchingEngine):
@@ -126,32 +140,50 @@ class LlamaCpp(BatchingEngine):
     # Steps.
 
     async def _run(self, model: Model) -> None:
+        """While a step is computed the next one is already given to the thread, where it is known: each sequence gets
+        one more token. So the thread does not wait until tokens have been handed out.
+        """
         scheduler, step_budget, now = self._scheduler, self._step_budget, asyncio.get_running_loop().time
         [clock] = self.clocks
+        step: _Step | None = None
         while True:
-            if scheduler.idle:
-                self._work.clear()
-                await self._work.wait()
-            if self._stopped.is_set():
-                return
-            if scheduler.idle:
-                continue
-            rows = scheduler.plan(step_budget.chunk(scheduler.decoding))
-            work, operations = [_work(row) for row in rows], self._operations.copy()
-            self._operations.clear()
-            began, count = now(), sum([row.count for row in rows])
-            clock.begin(count)
+            if step is None:
+                if scheduler.idle:
+                    self._work.clear()
+                    await self._work.wait()
+                if self._stopped.is_set():
+                    return
+                if scheduler.idle:
+                    continue
+                step = self._begin(model, scheduler.plan(step_budget.chunk(scheduler.decoding)))
+            ahead = scheduler.ahead(step.rows, _goes_on)
+            following = self._begin(model, ahead) if ahead else None
+            rows, began = step.rows, now()
+            if not scheduler.idle:  # or nobody waits for it any more
+                clock.begin(step.tokens)
             try:
-                picked = await asyncio.wrap_future(self._thread.submit(model.step, operations, work))
+                picked = await asyncio.wrap_future(step.picked)
             except Exception as error:
+                if following is not None:
+                    with contextlib.suppress(StepFailed):  # it needs the tokens of this one
+                        await asyncio.wrap_future(following.picked)
                 self._failed(rows, error)
+                step = None
                 continue
             finally:
                 clock.end()
-            self._computed += count
             step_budget.took(sum([row.count for row in rows if row.count > 1]), now() - began)
             scheduler.commit(rows)
             self._hand_out([row for row in rows if row.last], picked)
+            step = following
+
+    def _begin(self, model: Model, rows: list[Row]) -> "_Step":
+        """Give a step to the thread, with what has to happen to the cells before."""
+        work, operations = [_work(row) for row in rows], self._operations.copy()
+        self._operations.clear()
+        count = sum([row.count for row in rows])
+        self._computed += count
+        return _Step(rows, count, self._thread.submit(model.step, operations, work))
 
     def _failed(self, rows: Seq[Row], error: Exception) -> None:
         """A step could not be computed: who is at fault alone ends, the others are computed again."""

@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,10 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing."""
+    """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing.
+
+    No ids: the one that the step before has chosen for this slot.
+    """
 
     slot: int
     start: int
@@ -59,6 +62,7 @@ class Model:
         self._model: Any = None
         self._context: Any = None
         self._arguments = arguments
+        self._chosen: dict[int, int] = {}  # by the last step, for each slot
         last_errors.clear()
         began = time.monotonic()
         try:
@@ -157,20 +161,27 @@ class Model:
             else:
                 api.llama_memory_seq_cp(self._memory, source, target, start, end)
         last_errors.clear()
-        code = api.llama_decode(self._context, self._batch.of(work))
+        chosen, self._chosen = self._chosen, {}
+        try:
+            code = api.llama_decode(self._context, self._batch.of(work, chosen))
+        except KeyError:
+            raise StepFailed("the step before has failed") from None
         if code:
             reason = last_error(_REASONS.get(code, f"code {code}"))
             raise StepFailed(f"llama.cpp could not compute a step: {reason}")
-        samplers = [one.sampler for one in work if one.sampler is not None]
-        if not samplers:
+        wanted = [(one.slot, one.sampler) for one in work if one.sampler is not None]
+        if not wanted:
             return []
         pointer = api.llama_get_logits(self._context)
-        logits: Floats = np.ctypeslib.as_array(pointer, (len(samplers), self.vocabulary.size))
+        logits: Floats = np.ctypeslib.as_array(pointer, (len(wanted), self.vocabulary.size))
         best = logits.argmax(1).tolist()
-        return [
-            Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
-            for sampler, row, index in zip(samplers, logits, best, strict=True)
-        ]
+        picked: list[Picked | Exception] = []
+        for (slot, sampler), row, index in zip(wanted, logits, best, strict=True):
+            one = Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
+            picked.append(one)
+            self._chosen[slot] = index = 0 if isinstance(one, Exception) else one.index
+            sampler.take(index)
+        return picked
 
     def free(self) -> None:
         """Give everything back. Nothing may be computing."""
@@ -207,12 +218,13 @@ class _Batch:
             logits=_pointer(self._wanted, ctypes.c_int8),
         )
 
-    def of(self, work: Sequence[Work]) -> Any:
-        """The batch of these rows, valid until the next call."""
+    def of(self, work: Sequence[Work], chosen: Mapping[int, int]) -> Any:
+        """The batch of these rows, valid until the next call. `chosen`: by slot, for rows without ids."""
         at = 0
         for one in work:
-            end = at + len(one.ids)
-            self._token[at:end] = one.ids
+            ids = one.ids or (chosen[one.slot],)
+            end = at + len(ids)
+            self._token[at:end] = ids
             self._position[at:end] = self._places[: end - at]
             self._position[at:end] += one.start
             self._slot[at:end] = one.slot
