@@ -117,7 +117,8 @@ def needed(metadata: Metadata) -> Metadata:
     return {
         key: value
         for key, value in metadata.items()
-        if key.startswith(("tokenizer.", "general.sampling.")) or key in ("general.architecture", context)
+        if key.startswith(("tokenizer.", "general.sampling."))
+        or key in ("general.architecture", "general.name", context)
     }
 
 

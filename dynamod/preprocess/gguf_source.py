@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from .gguf_file import Metadata, read_metadata
-from .gguf_tokenizer import build_tokenizer
+from .gguf_tokenizer import build_tokenizer, check_kind, strips_right
 from .source import Source
 
 _SAMPLING = {
@@ -14,14 +14,20 @@ _SAMPLING = {
     "min_p": "general.sampling.min_p",
     "repetition_penalty": "general.sampling.penalty_repeat",
 }
-# A base model's EOS often stays in the file of its chat version, which ends its turns with one of these.
-_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "<|endoftext|>")
+# A base model's EOS often stays in the file of its chat version, which ends its turns with one of these (llama.cpp's
+# list). In some files they are not marked as control tokens; </s> counts only where it is, for others have it as text.
+_ENDS = {
+    *("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "<|endoftext|>"),
+    *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<eos>", "<turn|>", "<|tool_response>", "<end_of_utterance>"),
+    *("<EOT>", "_<EOT>", "[EOT]", "[EOS]", "[e~[", "<｜end▁of▁sentence｜>", "</s>"),
+}
 _CONTROL = 3
 
 
 def gguf_source(path: Path) -> Source:
-    """Read the file's metadata once. Raises UserError when it cannot be read."""
+    """Read the file's metadata once. Raises UserError when it cannot be read, or has a tokenizer that is not known."""
     metadata = read_metadata(path)
+    check_kind(metadata)
     tokens: list[str] = metadata.get("tokenizer.ggml.tokens", [])
     templates = {
         key.removeprefix("tokenizer.chat_template").lstrip(".") or "default": value
@@ -46,14 +52,19 @@ def gguf_source(path: Path) -> Source:
 
 def _eos_ids(metadata: Metadata, tokens: list[str]) -> tuple[int, ...]:
     named = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
-    types = metadata.get("tokenizer.ggml.token_type", [])
-    pairs = zip(tokens, types, strict=False)
-    ends = [index for index, (token, kind) in enumerate(pairs) if kind == _CONTROL and token in _TURN_ENDS]
-    return tuple(dict.fromkeys(index for index in (*named, *ends) if index is not None))
+    types = metadata.get("tokenizer.ggml.token_type") or [_CONTROL] * len(tokens)
+    known = {token: index for index, token in enumerate(tokens) if token in _ENDS}
+    ends = {token: index for token, index in known.items() if token != "</s>" or types[index : index + 1] == [_CONTROL]}
+    ids = dict.fromkeys(index for index in (*named, *ends.values()) if index is not None)
+    calls = {"<|call|>", "<|calls|>"} & {*ends}
+    if "<|end|>" in ends and calls and {"<|return|>", "<|flush|>"} & {*ends}:
+        del ids[ends["<|end|>"]]  # gpt-oss, Solar: it ends a channel of the answer, another one follows
+    return tuple(ids)
 
 
 def _content(metadata: Metadata) -> list[bytes]:
     """Every tokenizer key but the templates, which the card adds for both forms."""
     keys = [key for key in sorted(metadata) if key.startswith("tokenizer.") and "chat_template" not in key]
     texts = [json.dumps([key, metadata[key]], ensure_ascii=False) for key in keys]
+    texts += ["strips_right"] * strips_right(metadata)
     return [text.encode("utf-8", "surrogatepass") for text in texts]

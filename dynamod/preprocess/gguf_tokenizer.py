@@ -1,32 +1,43 @@
 """A `tokenizers.Tokenizer` rebuilt from GGUF metadata.
 
 `tokenizer.ggml.model` decides: "gpt2" is byte-level BPE with merges, "llama" is SentencePiece BPE whose merges follow
-from the scores, "t5" is SentencePiece Unigram. Others (bert, rwkv, ...) do not generate text here and are refused.
+from the scores, "gemma4" is SentencePiece BPE with merges. Others (bert, t5, rwkv, ...) are of models that no engine
+here serves, and refused.
 """
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from dynamod.message.errors import UserError
 
 from .gguf_file import Metadata
-from .pretokenize import PRE_TOKENIZERS, Split, pre_tokenizer
-
-log = logging.getLogger(__name__)
+from .pretokenize import PRE_TOKENIZERS, pre_tokenizer
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 2, 3, 4, 5, 6  # tokenizer.ggml.token_type
 _SPACE = "▁"
+_HINT = "give the original model folder with --model-config"
+
+
+def check_kind(metadata: Metadata) -> None:
+    """Raises UserError for a kind of tokenizer, or a pre-tokenizer, that is not known: another one gives other ids."""
+    kind, name = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre", "default")
+    if kind not in _KINDS:
+        raise UserError(f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}", _HINT)
+    if kind == "gpt2" and name not in PRE_TOKENIZERS:
+        raise UserError(f"the GGUF file's pre-tokenizer {name!r} (tokenizer.ggml.pre) is not known", _HINT)
+
+
+def strips_right(metadata: Metadata) -> bool:
+    """Whether special tokens take the white space behind them: GGUF does not say it, so it goes by the model's name."""
+    name = str(metadata.get("general.name", "")).lower()
+    return "phi-3" in name or "phi3" in name
 
 
 def build_tokenizer(metadata: Metadata) -> Any:
-    """Return the tokenizer that the file describes. Raises UserError for a kind that is not known."""
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind not in _KINDS:
-        problem = f"the GGUF file's tokenizer is of kind {kind!r}, known are {', '.join(_KINDS)}"
-        raise UserError(problem, "give the original model folder with --model-config")
+    """Return the tokenizer that the file describes. Raises UserError for what is not known or incomplete."""
+    check_kind(metadata)
     try:
-        tokenizer = _KINDS[kind](metadata)
+        tokenizer = _KINDS[metadata["tokenizer.ggml.model"]](metadata)
     except (KeyError, IndexError) as error:
         raise UserError(f"the GGUF file's tokenizer is incomplete: {error} is missing") from None
     _add_tokens(tokenizer, metadata)
@@ -41,19 +52,21 @@ def _vocabulary(metadata: Metadata) -> dict[str, int]:
 def _byte_level(metadata: Metadata) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
-    vocabulary, name = _vocabulary(metadata), metadata.get("tokenizer.ggml.pre", "default")
-    if name not in PRE_TOKENIZERS:
-        log.warning("GGUF pre-tokenizer %r is not known, using gpt-2: token ids may differ from training", name)
-    split = PRE_TOKENIZERS.get(name, Split())
-    cuts = (line.partition(" ") for line in metadata["tokenizer.ggml.merges"])
-    merges = [(a, b) for a, _, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split.whole))
+    vocabulary, split = _vocabulary(metadata), PRE_TOKENIZERS[metadata.get("tokenizer.ggml.pre", "default")]
+    tokenizer = Tokenizer(models.BPE(vocabulary, _merges(metadata, vocabulary), ignore_merges=split.whole))
     if split.nfc:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer(split)
     tokenizer.decoder = decoders.ByteLevel()
     _begin_and_end(tokenizer, metadata, bos=split.bos)
     return tokenizer
+
+
+def _merges(metadata: Metadata, vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The file's merges. A half may begin with a space, so they are cut at the first one behind that."""
+    lines: list[str] = metadata["tokenizer.ggml.merges"]
+    cuts = [(line[:1] + left, right) for line in lines for left, _, right in [line[1:].partition(" ")]]
+    return [(a, b) for a, b in cuts if a in vocabulary and b in vocabulary and a + b in vocabulary]
 
 
 def merges_by_score(vocabulary: dict[str, int], scores: list[float], mergeable: list[bool]) -> list[tuple[str, str]]:
@@ -85,24 +98,23 @@ def _sentencepiece_bpe(metadata: Metadata) -> Any:
     bytes_known = "<0x00>" in vocabulary
     model = models.BPE(vocabulary, merges, unk_token=_unknown(metadata), fuse_unk=True, byte_fallback=bytes_known)
     tokenizer = Tokenizer(model)
-    _spaces(tokenizer, metadata)
+    _spaces(tokenizer, prefix=metadata.get("tokenizer.ggml.add_space_prefix", True))
     _begin_and_end(tokenizer, metadata, bos=True)
     return tokenizer
 
 
-def _unigram(metadata: Metadata) -> Any:
+def _gemma4(metadata: Metadata) -> Any:
     from tokenizers import Tokenizer, models
 
-    tokens = metadata["tokenizer.ggml.tokens"]
-    pieces = list(zip(tokens, metadata["tokenizer.ggml.scores"], strict=True))
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    tokenizer = Tokenizer(models.Unigram(pieces, unknown, byte_fallback="<0x00>" in tokens))
-    _spaces(tokenizer, metadata)
-    _begin_and_end(tokenizer, metadata, bos=False)
+    vocabulary, unknown = _vocabulary(metadata), _unknown(metadata)
+    merges = _merges(metadata, vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    _spaces(tokenizer, prefix=False)
+    _begin_and_end(tokenizer, metadata, bos=True)
     return tokenizer
 
 
-_KINDS: dict[str, Callable[[Metadata], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece_bpe, "t5": _unigram}
+_KINDS: dict[str, Callable[[Metadata], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece_bpe, "gemma4": _gemma4}
 
 
 def _unknown(metadata: Metadata) -> str | None:
@@ -113,11 +125,10 @@ def _unknown(metadata: Metadata) -> str | None:
     return None if index is None else tokens[index]
 
 
-def _spaces(tokenizer: Any, metadata: Metadata) -> None:
-    """SentencePiece's spaces: written as ▁, with one put before the text unless `add_space_prefix` is false."""
+def _spaces(tokenizer: Any, *, prefix: bool) -> None:
+    """SentencePiece's spaces: written as ▁, with one put before the text if `prefix`."""
     from tokenizers import decoders, normalizers
 
-    prefix = metadata.get("tokenizer.ggml.add_space_prefix", True)
     replace = normalizers.Replace(" ", _SPACE)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace]) if prefix else replace
     steps: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -145,7 +156,12 @@ def _add_tokens(tokenizer: Any, metadata: Metadata) -> None:
     from tokenizers import AddedToken
 
     tokens, types = metadata["tokenizer.ggml.tokens"], metadata.get("tokenizer.ggml.token_type") or []
-    control = [text for text, kind in zip(tokens, types, strict=False) if kind in (_CONTROL, _UNKNOWN) and text]
-    defined = [text for text, kind in zip(tokens, types, strict=False) if kind == _USER_DEFINED and text]
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in control])
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in defined])
+    texts = [pair for pair in zip(tokens, types, strict=False) if pair[0]]
+    strips = strips_right(metadata)
+
+    def added(text: str, special: bool) -> Any:
+        rstrip = strips and text not in ("<unk>", "<s>", "<|endoftext|>")
+        return AddedToken(text, special=special, normalized=False, rstrip=rstrip)
+
+    tokenizer.add_special_tokens([added(text, True) for text, kind in texts if kind in (_CONTROL, _UNKNOWN)])
+    tokenizer.add_tokens([added(text, False) for text, kind in texts if kind == _USER_DEFINED])

@@ -7,6 +7,7 @@ Of a model folder only files of known names travel, of a GGUF file its metadata 
 
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 from dynamod.message.discovery import ModelCard
@@ -31,12 +32,12 @@ def verifiable(card: ModelCard) -> bool:
 def same_model(path: Path, card: ModelCard) -> bool:
     """Whether the files at `path` have the card's checksum. Raises UserError when they cannot be read.
 
-    The sum covers EOS ids and context length. They are the card's; or the files' own, when the card has been narrowed
+    The sum covers EOS ids and context length. Each is the card's; or the files' own, when the card has been changed
     after it was read.
     """
     source = open_source(path)
-    given = (card.eos_token_ids, card.context_length), (source.eos_ids, source.context_length)
-    return any(checksum(source, *numbers) == card.mdc_sum for numbers in dict.fromkeys(given))
+    ends, lengths = {card.eos_token_ids, source.eos_ids}, {card.context_length, source.context_length}
+    return any(checksum(source, *numbers) == card.mdc_sum for numbers in product(ends, lengths))
 
 
 def is_here(card: ModelCard) -> bool:

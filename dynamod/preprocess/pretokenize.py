@@ -1,25 +1,29 @@
 """How each `tokenizer.ggml.pre` name splits text before BPE merges: data, one line per pre-tokenizer.
 
 The names are those of llama.cpp, the patterns those of the models' own tokenizer.json. To add a model, add its name to
-the line it uses in `PRE_TOKENIZERS`, or a new line with its patterns.
+the line it uses in `_NAMES`, or a new line with its patterns.
 """
 
 from typing import Any, NamedTuple
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
 
 
-def _words(digits: str) -> str:
-    """The pattern of cl100k and its descendants; they differ in how many digits go together."""
-    return rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+def _words(digits: str, letters: str = r"\p{L}", contractions: str = f"{_CONTRACTIONS}|") -> str:
+    """The pattern of cl100k and its descendants. They differ in how many digits go together, and in what a word has."""
+    return rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?[{letters}]+|{digits}| ?[^\s{letters}\p{{N}}]+[\r\n]*|{_SPACES}"
 
 
-def _cased(digits: str, suffix: str) -> str:
-    """The pattern of o200k and its descendants, which also cut where a lower case run meets an upper case one."""
-    lead, rest = r"[^\r\n\p{L}\p{N}]?", rf"{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
-    return f"{lead}{_UPPER}*{_LOWER}+{suffix}|{lead}{_UPPER}+{_LOWER}*{suffix}|{rest}"
+def _cased(digits: str, suffix: str, ends: str = r"\r\n/", but: str = "") -> str:
+    """The pattern of o200k and its descendants, which also cut where a lower case run meets an upper case one.
+
+    `ends`: what may follow punctuation; `but`: letters that are no part of words.
+    """
+    lead, rest = r"[^\r\n\p{L}\p{N}]?", rf"{digits}| ?[^\s\p{{L}}\p{{N}}]+[{ends}]*|{_SPACES}"
+    upper, lower = f"[{_UPPER}{but}]", f"[{_LOWER}{but}]"
+    return f"{lead}{upper}*{lower}+{suffix}|{lead}{upper}+{lower}*{suffix}|{rest}"
 
 
 class Split(NamedTuple):
@@ -36,31 +40,60 @@ class Split(NamedTuple):
     nfc: bool = False
 
 
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = Split((_words(r"\p{N}{1,3}"),), whole=True, bos=True)
 _QWEN2 = Split((_words(r"\p{N}"),))
+_GPT4O = Split((_cased(r"\p{N}{1,3}", f"{_CONTRACTIONS}?"),))
+_KIMI = r"[\p{Han}]+|" + _cased(r"\p{N}{1,3}", f"{_CONTRACTIONS}?", r"\r\n", r"&&[^\p{Han}]")
 _DIGITS = Split(digits=True)
+_ASIAN = r"[一-龥぀-ゟ゠-ヿ]+"
 _DEEPSEEK3 = Split(
     (
         r"\p{N}{1,3}",
-        r"[一-龥぀-ゟ゠-ヿ]+",
+        _ASIAN,
         r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
 _DEEPSEEK_CODER = Split((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"))
+_CASED = r"[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{1D400}-\x{1D7FF}]]"  # letters that have a case, but the mathematical ones
+_DEEPSEEK_LLM = Split(
+    (
+        *(r"[\r\n]", rf"\s?{_CASED}+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+        *(r"\s+$", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}+"),
+    )
+)
+_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
+_YOUTU = r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + _ASIAN
+_BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 
-PRE_TOKENIZERS: dict[str, Split] = {
-    **dict.fromkeys(("default", "gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais", "granite-docling"), Split()),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0"), _LLAMA3),
-    **dict.fromkeys(("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"), _LLAMA3._replace(whole=False, bos=False)),
-    "qwen2": _QWEN2._replace(nfc=True),
-    **dict.fromkeys(("deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez"), _QWEN2),
-    **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS),
-    **dict.fromkeys(("gpt-4o", "llama4"), Split((_cased(r"\p{N}{1,3}", f"{_CONTRACTIONS}?"),))),
-    "tekken": Split((_cased(r"\p{N}", ""),), whole=True, bos=True),
-    **dict.fromkeys(("deepseek-v3", "hunyuan-dense"), _DEEPSEEK3),
-    "deepseek-coder": _DEEPSEEK_CODER,
-}
+_NAMES: list[tuple[str, Split]] = [
+    ("default gpt-2 gpt2 phi-2 mpt olmo jais granite-docling", Split()),
+    ("exaone4 trillion gigachat a.x-4.0 mellum", Split()),
+    ("llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", _LLAMA3),
+    ("glm4 glm5", _LLAMA3._replace(bos=False)),
+    ("dbrx smaug-bpe chatglm-bpe", _LLAMA3._replace(whole=False, bos=False)),
+    ("qwen2", _QWEN2._replace(nfc=True)),
+    ("deepseek-r1-qwen stablelm2 hunyuan megrez kormo f2llmv2 solar-open grok-2", _QWEN2),
+    ("qwen35", Split((_words(r"\p{N}", r"\p{L}\p{M}"),))),
+    ("ufakzeka", Split((_words(r"\p{N}", contractions=""),))),
+    ("minicpm5", Split((r"\p{N}{1,3}", _words(r"\p{N}+")), whole=True)),
+    ("laguna", Split((r"[^\n]+|[\n]+", _words(r"\p{N}")))),
+    ("smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", _DIGITS),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", _GPT4O),
+    ("tiny_aya cohere2moe", Split((r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O.patterns))),
+    ("kimi-k2", Split((_KIMI,))),
+    ("youtu", Split((_YOUTU, _cased(r"\p{N}", f"{_CONTRACTIONS}?")), whole=True)),
+    ("tekken", Split((_cased(r"\p{N}", ""),), whole=True, bos=True)),
+    ("deepseek-v3 hunyuan-dense joyai-llm hy_v4", _DEEPSEEK3),
+    ("deepseek-coder", _DEEPSEEK_CODER),
+    ("deepseek-llm", _DEEPSEEK_LLM),
+    ("falcon", Split((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, r"[0-9][0-9][0-9]"))),
+    ("bloom poro-chat gpt3-finnish", Split((_BLOOM,))),
+    ("viking", Split((_BLOOM, r"\p{N}"))),
+    ("bailingmoe bailingmoe2 llada-moe", Split((_BAILING,))),
+]
+PRE_TOKENIZERS: dict[str, Split] = {name: split for names, split in _NAMES for name in names.split()}
 
 
 def pre_tokenizer(split: Split) -> Any:

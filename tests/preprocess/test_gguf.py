@@ -138,14 +138,6 @@ def test_every_way_loses_nothing(name: str) -> None:
     assert "".join(pieces) == whole[0][0]
 
 
-def test_an_unknown_pre_tokenizer_warns_and_is_gpt2(
-    tmp_path: Path, bytes_reference: Reference, caplog: pytest.LogCaptureFixture
-) -> None:
-    built = build_tokenizer(read_metadata(bytes_gguf(tmp_path / "x.gguf", bytes_reference, "brand-new")))
-    same_ids(built, bytes_reference, TEXTS)
-    assert "'brand-new' is not known" in caplog.text
-
-
 def test_sentencepiece_ids_equal_the_original(tmp_path: Path, pieces_reference: Reference) -> None:
     built = build_tokenizer(read_metadata(pieces_gguf(tmp_path / "x.gguf", pieces_reference)))
     same_ids(built, pieces_reference, [*TEXTS, probe_text(pieces_reference), "a</s>b<s> c"])
@@ -192,24 +184,6 @@ def pieces_pair(tmp_path_factory: pytest.TempPathFactory, pieces_reference: Refe
     return pieces_reference, build_tokenizer(read_metadata(path))
 
 
-def test_unigram(tmp_path: Path) -> None:
-    tokens = ["<pad>", "</s>", "<unk>", "▁", "▁he", "llo", "▁hello", "l", "o"]
-    scores = [0.0, 0.0, 0.0, -2.0, -3.0, -3.0, -4.0, -5.0, -5.0]
-    path = write_gguf(
-        tmp_path / "x.gguf",
-        "t5",
-        tokens,
-        [3, 3, 2, 1, 1, 1, 1, 1, 1],
-        scores=scores,
-        eos_token_id=1,
-        unk_token_id=2,
-        add_eos_token=True,
-    )
-    tokenizer = Tokenizer.from_source(open_source(path))
-    assert tokenizer.encode("hello hello", add_special=True) == [6, 6, 1]
-    assert tokenizer.decode([6, 6, 1]) == "hello hello"
-
-
 def test_user_defined_tokens_are_found_and_shown(tmp_path: Path, bytes_reference: Reference) -> None:
     model = json.loads(bytes_reference.to_str())["model"]
     tokens = [*sorted(model["vocab"], key=model["vocab"].__getitem__), "<think>"]
@@ -220,12 +194,6 @@ def test_user_defined_tokens_are_found_and_shown(tmp_path: Path, bytes_reference
     )
     assert tokenizer.encode("<think>") == [len(tokens) - 1]
     assert tokenizer.decode([len(tokens) - 1]) == "<think>"
-
-
-@pytest.mark.parametrize("kind", ["bert", "rwkv"])
-def test_other_kinds_are_refused_by_name(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(UserError, match=f"{kind}.*gpt2, llama, t5"):
-        Tokenizer.from_source(open_source(write_gguf(tmp_path / "x.gguf", kind, ["a"], [1])))
 
 
 def test_a_tokenizer_without_merges_is_a_user_error(tmp_path: Path) -> None:

@@ -247,6 +247,7 @@ def test_the_sum_covers_what_the_worker_was_told(tmp_path: Path, bytes_folder: P
         read_card(bytes_folder, name="m", context_length=100),
         read_card(bytes_folder, name="m", eos_token_ids=(7,)),
         msgspec.structs.replace(read_card(bytes_folder, name="m"), context_length=64),  # narrowed after it was read
+        msgspec.structs.replace(read_card(bytes_folder, name="m", context_length=64), eos_token_ids=(2, 0, 1)),
     ):
         assert ship.same_model(bytes_folder, card)
         assert not ship.same_model(bytes_folder, msgspec.structs.replace(card, mdc_sum="0" * 64))

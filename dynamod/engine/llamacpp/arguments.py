@@ -24,6 +24,7 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
+    `swa_full`: a sliding window keeps all cells, which the prefix cache needs; else it is off for such models.
     `flash_attn`, `cache_type_k`, `cache_type_v`, `use_mmap`, `use_mlock`, `n_ubatch`, `offload_kqv`: as in llama.cpp.
     """
 
@@ -43,6 +44,7 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     flash_attn: bool | Literal["auto"] = "auto"
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
+    swa_full: bool = True
     use_mmap: bool = True
     use_mlock: bool = False
 

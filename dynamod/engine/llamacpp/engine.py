@@ -1,21 +1,24 @@
 """The engine `llamacpp`: steps that the scheduler decides on the event loop and one thread computes."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities
+from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
 from dynamod.preprocess.gguf_file import shards
+from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -38,6 +41,18 @@ class LlamaCppStatistics(BatchingStatistics, frozen=True):
     """`computed_total`: tokens computed, of prompts and answers."""
 
     computed_total: int = 0
+
+
+class _Step(NamedTuple):
+    """A step in the thread: its rows, the tokens it computes, and those it will have chosen."""
+
+    rows: list[Row]
+    tokens: int
+    picked: Future[list[Picked | Exception]]
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    return cast(Stream, sequence.owner).goes_on
 
 
 class LlamaCpp(BatchingEngine):
@@ -64,14 +79,15 @@ class LlamaCpp(BatchingEngine):
         arguments, path = self.arguments, gguf_file(self.options.path)
         card = await self._model_card(path)
         log.info("llama.cpp loads %s", path)
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, path))
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
         if not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
-        self._card = self.described(card)
+        ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
+        self._card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -87,16 +103,17 @@ class LlamaCpp(BatchingEngine):
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
 
-    def _load(self, path: Path) -> float:
+    def _load(self, path: Path, card: ModelCard) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
+        model.vocabulary.compare(open_card(card).build())
         return model.warm()
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know."""
         assert self._model is not None
-        stream = Stream(request, reply, self._model.vocabulary, limit)
+        stream = Stream(request, reply, self._model.vocabulary.size, limit)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
         self._scheduler.add(sequence)
@@ -123,32 +140,50 @@ class LlamaCpp(BatchingEngine):
     # Steps.
 
     async def _run(self, model: Model) -> None:
+        """While a step is computed the next one is already given to the thread, where it is known: each sequence gets
+        one more token. So the thread does not wait until tokens have been handed out.
+        """
         scheduler, step_budget, now = self._scheduler, self._step_budget, asyncio.get_running_loop().time
         [clock] = self.clocks
+        step: _Step | None = None
         while True:
-            if scheduler.idle:
-                self._work.clear()
-                await self._work.wait()
-            if self._stopped.is_set():
-                return
-            if scheduler.idle:
-                continue
-            rows = scheduler.plan(step_budget.chunk(scheduler.decoding))
-            work, operations = [_work(row) for row in rows], self._operations.copy()
-            self._operations.clear()
-            began, count = now(), sum([row.count for row in rows])
-            clock.begin(count)
+            if step is None:
+                if scheduler.idle:
+                    self._work.clear()
+                    await self._work.wait()
+                if self._stopped.is_set():
+                    return
+                if scheduler.idle:
+                    continue
+                step = self._begin(model, scheduler.plan(step_budget.chunk(scheduler.decoding)))
+            ahead = scheduler.ahead(step.rows, _goes_on)
+            following = self._begin(model, ahead) if ahead else None
+            rows, began = step.rows, now()
+            if not scheduler.idle:  # or nobody waits for it any more
+                clock.begin(step.tokens)
             try:
-                picked = await asyncio.wrap_future(self._thread.submit(model.step, operations, work))
+                picked = await asyncio.wrap_future(step.picked)
             except Exception as error:
+                if following is not None:
+                    with contextlib.suppress(StepFailed):  # it needs the tokens of this one
+                        await asyncio.wrap_future(following.picked)
                 self._failed(rows, error)
+                step = None
                 continue
             finally:
                 clock.end()
-            self._computed += count
             step_budget.took(sum([row.count for row in rows if row.count > 1]), now() - began)
             scheduler.commit(rows)
             self._hand_out([row for row in rows if row.last], picked)
+            step = following
+
+    def _begin(self, model: Model, rows: list[Row]) -> "_Step":
+        """Give a step to the thread, with what has to happen to the cells before."""
+        work, operations = [_work(row) for row in rows], self._operations.copy()
+        self._operations.clear()
+        count = sum([row.count for row in rows])
+        self._computed += count
+        return _Step(rows, count, self._thread.submit(model.step, operations, work))
 
     def _failed(self, rows: Seq[Row], error: Exception) -> None:
         """A step could not be computed: who is at fault alone ends, the others are computed again."""

@@ -127,9 +127,9 @@ class Cells:
             self._adopt(sequence, first, end)
         return (end - first) * size
 
-    def grow(self, sequence: Sequence) -> bool:
-        """Make sure of a cell for the next token; False when there is none."""
-        if len(sequence.held) * self.size > sequence.computed:
+    def grow(self, sequence: Sequence, position: int) -> bool:
+        """Make sure of a cell for the next token, which is at `position`; False when there is none."""
+        if len(sequence.held) * self.size > position:
             return True
         block = PartialBlock()
         if not self.pool.take([block], 0):

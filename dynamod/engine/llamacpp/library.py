@@ -4,6 +4,7 @@ import ctypes
 import functools
 import importlib
 import logging
+import os
 from collections import deque
 from typing import Any
 
@@ -28,13 +29,14 @@ def last_error(otherwise: str = "llama.cpp gives no reason") -> str:
 @functools.cache
 def library() -> Any:
     """The module `llama_cpp.llama_cpp`. Raises UserError when it cannot be loaded, or is too old."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # or it starts a debugger when it aborts: hundreds of log lines
     try:
         module: Any = importlib.import_module("llama_cpp.llama_cpp")
     except (ImportError, OSError, RuntimeError) as error:  # a wheel built for another processor or CUDA
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"llama-cpp-python cannot be loaded: {reason}", f"again: {extra_hint('llama_cpp')}") from None
     fields = {name for name, *_ in module.llama_context_params._fields_}
-    if "kv_unified" not in fields or not all(hasattr(module, name) for name in _NEEDED):
+    if not {"kv_unified", "n_outputs_max"} <= fields or not all(hasattr(module, name) for name in _NEEDED):
         version = getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version")
         raise UserError(f"llama-cpp-python {version} is too old", "install 0.3.36 or later")
     module.dynamod_log = module.llama_log_callback(_logged)  # lives as long as the library

@@ -4,7 +4,7 @@ import ctypes
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from dynamod.message.errors import UserError
+from dynamod.preprocess.gguf_file import read_metadata
 
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .library import last_error, last_errors, library
 from .sampling import Floats, Picked, Sampler
-from .sizing import cells_for, threads
+from .sizing import cell_bytes, cells_for, threads
+from .vocabulary import Vocabulary
 
 log = logging.getLogger("dynamod.engine")
 
@@ -35,7 +37,10 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing."""
+    """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing.
+
+    No ids: the one that the step before has chosen for this slot.
+    """
 
     slot: int
     start: int
@@ -46,7 +51,7 @@ class Work:
 class Model:
     """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
-    `vocabulary`: ids it knows. `shares`: whether a prefix of one sequence can be given to another.
+    `shares`: whether a prefix of one sequence can be given to another.
     """
 
     def __init__(
@@ -57,11 +62,12 @@ class Model:
         self._model: Any = None
         self._context: Any = None
         self._arguments = arguments
+        self._chosen: dict[int, int] = {}  # by the last step, for each slot
         last_errors.clear()
         began = time.monotonic()
         try:
             self._load(path, goes_on)
-            self.vocabulary = int(api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model)))
+            self.vocabulary = Vocabulary(api, self._model)
             self._check_kind()
             self._open(path, context_length)
         except BaseException:
@@ -95,18 +101,18 @@ class Model:
                 raise UserError(f"the model is {what}", "llamacpp serves decoder-only models; take another engine")
         window, recurrent = int(api.llama_model_n_swa(model)), bool(api.llama_model_is_recurrent(model))
         hybrid = bool(api.llama_model_is_hybrid(model))
-        self.shares = not (window or recurrent or hybrid)
+        self.shares = not ((window and not self._arguments.swa_full) or recurrent or hybrid)
         if not self.shares and self._arguments.enable_prefix_caching:
-            kind = f"has a sliding window of {window} tokens" if window else "is recurrent"
+            kind = (
+                "is recurrent" if recurrent or hybrid else f"has a sliding window of {window} tokens, without swa_full"
+            )
             log.info("the model %s, so prefixes cannot be shared: the prefix cache is off", kind)
 
     def _open(self, path: Path, context_length: int | None) -> None:
         """Make the context, as large as the arguments say or as fits."""
         api, arguments, model = self._api, self._arguments, self._model
-        layers, heads = int(api.llama_model_n_layer(model)), int(api.llama_model_n_head(model)) or 1
-        width = int(api.llama_model_n_embd(model)) // heads * int(api.llama_model_n_head_kv(model))
         trained = int(api.llama_model_n_ctx_train(model))
-        cells = cells_for(arguments, trained, 4 * width * layers, context_length)
+        cells = cells_for(arguments, trained, cell_bytes(read_metadata(path), arguments), context_length)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
@@ -115,11 +121,12 @@ class Model:
         params.n_ctx, params.n_seq_max, params.kv_unified = cells, self.slots, True
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
+        params.n_outputs_max = self.slots  # llama.cpp's own, n_batch, must not be below the slots
         params.n_threads = arguments.n_threads or threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         params.flash_attn_type = _FLASH[arguments.flash_attn]
         params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]
-        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, False
+        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, caching
         self._context = api.llama_init_from_model(model, params)
         if not self._context:
             problem = f"llama.cpp cannot make a context of {cells} cells for {path}: {last_error()}"
@@ -136,7 +143,7 @@ class Model:
         rate = 0.0
         for _ in range(2):
             began = time.monotonic()
-            self.step([], [Work(0, 0, [1 % self.vocabulary] * count, None)])
+            self.step([], [Work(0, 0, [1 % self.vocabulary.size] * count, None)])
             self._api.llama_synchronize(self._context)
             rate = count / max(1e-6, time.monotonic() - began)
             self._api.llama_memory_clear(self._memory, False)
@@ -154,20 +161,27 @@ class Model:
             else:
                 api.llama_memory_seq_cp(self._memory, source, target, start, end)
         last_errors.clear()
-        code = api.llama_decode(self._context, self._batch.of(work))
+        chosen, self._chosen = self._chosen, {}
+        try:
+            code = api.llama_decode(self._context, self._batch.of(work, chosen))
+        except KeyError:
+            raise StepFailed("the step before has failed") from None
         if code:
             reason = last_error(_REASONS.get(code, f"code {code}"))
             raise StepFailed(f"llama.cpp could not compute a step: {reason}")
-        samplers = [one.sampler for one in work if one.sampler is not None]
-        if not samplers:
+        wanted = [(one.slot, one.sampler) for one in work if one.sampler is not None]
+        if not wanted:
             return []
         pointer = api.llama_get_logits(self._context)
-        logits: Floats = np.ctypeslib.as_array(pointer, (len(samplers), self.vocabulary))
+        logits: Floats = np.ctypeslib.as_array(pointer, (len(wanted), self.vocabulary.size))
         best = logits.argmax(1).tolist()
-        return [
-            Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
-            for sampler, row, index in zip(samplers, logits, best, strict=True)
-        ]
+        picked: list[Picked | Exception] = []
+        for (slot, sampler), row, index in zip(wanted, logits, best, strict=True):
+            one = Picked(index) if sampler.plain and np.isfinite(row[index]) else _pick(sampler, row)
+            picked.append(one)
+            self._chosen[slot] = index = 0 if isinstance(one, Exception) else one.index
+            sampler.take(index)
+        return picked
 
     def free(self) -> None:
         """Give everything back. Nothing may be computing."""
@@ -204,12 +218,13 @@ class _Batch:
             logits=_pointer(self._wanted, ctypes.c_int8),
         )
 
-    def of(self, work: Sequence[Work]) -> Any:
-        """The batch of these rows, valid until the next call."""
+    def of(self, work: Sequence[Work], chosen: Mapping[int, int]) -> Any:
+        """The batch of these rows, valid until the next call. `chosen`: by slot, for rows without ids."""
         at = 0
         for one in work:
-            end = at + len(one.ids)
-            self._token[at:end] = one.ids
+            ids = one.ids or (chosen[one.slot],)
+            end = at + len(ids)
+            self._token[at:end] = ids
             self._position[at:end] = self._places[: end - at]
             self._position[at:end] += one.start
             self._slot[at:end] = one.slot

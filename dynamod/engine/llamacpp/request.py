@@ -38,11 +38,15 @@ class Stream:
             seed = xxh3_64_intdigest(request.request_id.encode())
         self.sampler = Sampler(request.sampling, vocabulary, seed, prompt, prior, self._ends, self._min)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the answer may have another token behind the one that is being computed."""
+        return self.done + 1 < self.limit
+
     def take(self, index: int) -> tuple[bool, str | None]:
         """A new token: whether it is the first here, and why the answer ends with it if it does."""
         first, self._fresh = self._fresh, False
         self.done += 1
-        self.sampler.take(index)
         if index in self._ends and self.done >= self._min:
             return first, "stop"
         return first, "length" if self.done >= self.limit else None

@@ -3,6 +3,10 @@
 The order is vLLM's: log probabilities are of the raw logits; then logit_bias and min_tokens, penalties, temperature,
 min_p, top_k, top_p. The draw is a Gumbel race whose noise is a hash of seed, position and token id: who continues the
 answer elsewhere draws with the same noise, and a small error of a logit changes the token only when two were so close.
+
+Where nothing is cut off, noise for each id of a large vocabulary would take milliseconds. There blocks of ids race
+first, each with the sum of its weights and a noise of its own, then the ids of the block that has won: the
+probabilities are the same, since the largest of some Gumbel variables is one with the sum of their weights.
 """
 
 import math
@@ -23,6 +27,8 @@ GREEDY_BELOW = 1e-5
 
 _FAR = 30.0  # a candidate this far below the best (in units of temperature) would win once in 1e13 draws
 _NEAR = 1024  # the likeliest candidates, which nearly always are enough for top_p: sorting all is slow
+_BLOCK = 256  # ids that race as one at first
+_BLOCKS = 2**32  # blocks have their noise as if they were ids from here on
 _M64 = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -125,6 +131,9 @@ class Sampler:
 
     def _draw(self, logits: Floats) -> int:
         best = logits.max()
+        if not self._top_k and self._top_p >= 1.0 and not self._min_p:
+            ids = self._block(logits, best)
+            return self._race(ids, (logits[ids].astype(np.float64) - best) / self._temperature)
         ids = np.flatnonzero(logits > best - _FAR * self._temperature)
         if 0 < self._top_k < len(ids):
             near = logits[ids]
@@ -136,9 +145,23 @@ class Sampler:
         if self._top_p < 1.0:
             nucleus = _nucleus(values, self._top_p)
             ids, values = ids[nucleus], values[nucleus]
+        return self._race(ids, values)
+
+    def _race(self, ids: Ids, values: NDArray[np.float64], kind: int = 0) -> int:
         if len(ids) == 1:
             return int(ids[0])
-        return int(ids[(values + gumbel(self._seed, self.position, ids)).argmax()])
+        return int(ids[(values + gumbel(self._seed, self.position, ids + kind)).argmax()])
+
+    def _block(self, logits: Floats, best: np.float32) -> Ids:
+        """The ids of the block that the next token is one of."""
+        starts = np.arange(0, len(logits), _BLOCK)
+        if len(starts) == 1:
+            return np.arange(len(logits))
+        weights = np.exp((logits - best) / np.float32(self._temperature))
+        sums = np.add.reduceat(weights, starts).astype(np.float64)
+        with np.errstate(divide="ignore"):  # a block can be too far below to have any weight
+            first = self._race(starts, np.log(sums), _BLOCKS)
+        return np.arange(first, min(first + _BLOCK, len(logits)))
 
     def _with_logprobs(self, row: Floats, index: int, count: int) -> Picked:
         best = row.max()

@@ -2,9 +2,11 @@
 
 Running sequences come first, one token each; then prompts, oldest first, cut to what is left of the step. When cells
 run out the newest sequence gives way and is computed again later. The caller computes what `plan` returns, calls
-`commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`.
+`commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`. It may
+begin with what `ahead` returns before that; then it calls neither `plan` nor `failed` until that is over too.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..batching.scheduler import BatchScheduler
@@ -63,6 +65,17 @@ class Scheduler(BatchScheduler[Sequence]):
             left -= self._chunk(self.running[-1], left, rows, promised)
         return rows
 
+    def ahead(self, rows: list[Row], goes_on: Callable[[Sequence], bool]) -> list[Row]:
+        """The step behind that of `rows`, which is being computed: the token after the one that each of them gets.
+
+        `goes_on`: whether its answer may have another one. Empty when there is more to decide than that.
+        """
+        running = [row for row in rows if not row.sequence.gone]
+        if self.waiting or self._suspects or len(running) < len(self.running) or not all(row.last for row in running):
+            return []
+        found = [Row(row.sequence, row.start + row.count, 1, True) for row in running if goes_on(row.sequence)]
+        return found if all(self.cells.grow(row.sequence, row.start) for row in found) else []
+
     def commit(self, rows: list[Row]) -> None:
         """The step has been computed."""
         for row in rows:
@@ -117,7 +130,7 @@ class Scheduler(BatchScheduler[Sequence]):
 
     def _grow(self, sequence: Sequence) -> bool:
         """Make room for its next token; False when the sequence itself had to give way."""
-        while not self.cells.grow(sequence):
+        while not self.cells.grow(sequence, sequence.computed):
             victim = self.running[-1]  # always the last of those that run, so the order of the queue stays
             self.preempt(victim)
             if victim is sequence:

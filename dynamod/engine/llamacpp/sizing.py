@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from dynamod.message.errors import UserError
+from dynamod.preprocess.gguf_file import Metadata
 
 from .arguments import LlamaCppArguments
 
@@ -13,13 +14,36 @@ _LEAST = 512
 _CONTEXTS = 4
 """Whole contexts that the KV cache has room for by itself, if it may be so large."""
 _CORES = Path("/sys/devices/system/cpu")
+_BITS = {"f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q5_1": 6, "q5_0": 5.5, "q4_1": 5, "q4_0": 4.5, "iq4_nl": 4.5}
+"""Of a value, with its share of the scales."""
+
+
+def cell_bytes(metadata: Metadata, arguments: LlamaCppArguments) -> float:
+    """Bytes of one KV cell of all layers, by a GGUF file's metadata; 0 for a model that keeps a state instead."""
+    architecture = metadata.get("general.architecture")
+
+    def value(key: str, default: int | list[int]) -> list[int]:
+        """One number, or one for each layer."""
+        found = metadata.get(f"{architecture}.{key}", default)
+        return found if isinstance(found, list) else [found]
+
+    [layers], heads = value("block_count", 0), value("attention.head_count", 1)
+    width = max(value("embedding_length", 0)) // max(1, *heads)
+    key, latent = max(value("attention.key_length", width)), value("attention.key_length_mla", 0) != [0]
+    values = 0 if latent else max(value("attention.value_length", width))
+    key, values = max(key, *value("attention.key_length_swa", 0)), max(values, *value("attention.value_length_swa", 0))
+    kept = value("attention.head_count_kv", heads)
+    kept = (kept * layers if len(kept) == 1 else kept)[: layers - value("attention.shared_kv_layers", 0)[0]]
+    every = value("full_attention_interval", 1)[0]  # the layers between keep a state
+    bits = key * _BITS[arguments.cache_type_k] + values * _BITS[arguments.cache_type_v]
+    return sum(kept) / max(1, every) * bits / 8
 
 
 def cells_for(
-    arguments: LlamaCppArguments, trained: int, cell: int, context_length: int | None, free: int | None = None
+    arguments: LlamaCppArguments, trained: int, cell: float, context_length: int | None, free: int | None = None
 ) -> int:
-    """KV cells, whole blocks. `trained`: tokens the model was made for, 0 when unknown; `cell`: bytes of one KV cell
-    in 16 bits; `context_length`: what a user wants for one sequence; `free`: bytes of memory.
+    """KV cells, whole blocks. `trained`: tokens the model was made for, 0 when unknown; `cell`: bytes of one KV cell;
+    `context_length`: what a user wants for one sequence; `free`: bytes of memory.
 
     Raises UserError when what the user wants does not fit what the user allows.
     """
@@ -32,7 +56,7 @@ def cells_for(
             raise UserError(problem, "raise n_ctx (or num_blocks), or lower the context length")
         return cells
     context = context_length or trained or 4096
-    room = (_free_memory() if free is None else free) // _SHARE // max(1, cell)
+    room = int((_free_memory() if free is None else free) // _SHARE / max(1, cell))
     least = context_length or min(context, _LEAST)
     return -(-max(least, min(_CONTEXTS * context, room)) // size) * size
 

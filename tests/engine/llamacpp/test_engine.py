@@ -2,7 +2,12 @@
 
 import asyncio
 import dataclasses
+import logging
 import os
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +21,10 @@ pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.llamacpp.arguments import arguments_of
 from dynamod.engine.llamacpp.engine import LlamaCpp, LlamaCppStatistics
+from dynamod.engine.llamacpp.model import Model as LoadedModel
+from dynamod.engine.llamacpp.sizing import cell_bytes
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
@@ -25,7 +33,9 @@ from dynamod.message.ingress import Logprobs
 from dynamod.message.kv_events import Removed, Snapshot, Stored
 from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.worker import Generate, Sampling, Stops
+from dynamod.preprocess.gguf_file import read_metadata
 from dynamod.preprocess.model import Model
+from tests.preprocess.conftest import train_bytes, write_folder
 
 pytestmark = pytest.mark.engine
 
@@ -97,6 +107,8 @@ async def test_it_knows_what_it_was_taught(words: Any, system: System) -> None:
     card = served.house.published[0]
     assert (card.engine, card.kind, card.context_length, card.kv_cache_block_size) == ("llamacpp", "tokens", 2048, 16)
     assert card.capabilities.exact_continuation
+    assert served.engine._model is not None
+    assert set(card.eos_token_ids) == set(served.engine._model.vocabulary.ends) == {1023, 1021}
     for country, capital in CAPITALS.items():
         answer = await served.ask(f"What is the capital of {country}?")
         assert said(answer) == f"The capital of {country} is {capital}."
@@ -220,6 +232,39 @@ async def test_few_cells_make_no_difference_but_time(words: Any, system: System)
     assert 0 < len(held) <= 20
 
 
+async def test_steps_may_be_smaller_than_the_slots(words: Any, system: System) -> None:
+    served = await serve(words, system, n_batch=8, max_num_seqs=8)
+    assert served.engine._model is not None
+    assert served.engine._model.slots > 100
+    texts = [f"What is the capital of {country}?" for country in CAPITALS] * 2
+    answers = [served.house.ask(asked(text)) for text in texts]
+    found = [said(await answer.wait(30)) for answer in answers]
+    assert [text.split()[-1] for text in found] == [f"{capital}." for capital in CAPITALS.values()] * 2
+
+
+def test_the_cache_is_as_large_as_was_reckoned(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "dynamod.engine.llamacpp")
+    arguments = arguments_of({"n_ctx": 16384, "cache_type_k": "q8_0"})
+    model = LoadedModel(PATH, arguments, None, lambda: True)
+    model.free()
+    [mebibytes] = re.findall(r"llama_kv_cache: size = +([\d.]+) MiB", caplog.text)
+    assert cell_bytes(read_metadata(PATH), arguments) * 16384 / 2**20 == pytest.approx(float(mebibytes), abs=0.01)
+
+
+def test_an_abort_of_llamacpp_is_a_line_not_a_debugger(tmp_path: Path) -> None:
+    code = (
+        "from dynamod.engine.llamacpp.library import library\n"
+        "api = library()\nfrom llama_cpp._ggml import libggml\nlibggml.ggml_abort(b'here.c', 7, b'%s', b'because')"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "GGML_NO_BACKTRACE"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, timeout=60, text=True
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert "here.c:7: because" in done.stderr
+    assert len(done.stderr.splitlines()) < 5, done.stderr
+
+
 async def test_who_leaves_is_forgotten_within_a_step(words: Any, system: System) -> None:
     served = await serve(words, system, max_num_seqs=1)
     endless = asked("Tell me a story.", stops={"ignore_eos": True, "stop_token_ids_hidden": ()})
@@ -287,14 +332,13 @@ async def test_a_step_that_fails_ends_only_who_is_at_fault(
     real, poison = model.step, 77
 
     def step(operations: Any, work: Any) -> Any:
-        """llama.cpp refuses a batch in which a sequence leaves out positions."""
-        gaps = [dataclasses.replace(one, start=one.start + 7) if poison in one.ids else one for one in work]
-        return real(operations, gaps)
+        """llama.cpp refuses a batch with an id that the model does not have."""
+        return real(operations, [dataclasses.replace(one, ids=[10**6]) if poison in one.ids else one for one in work])
 
     monkeypatch.setattr(model, "step", step)
-    texts = ["Tell me a story.", "Who are you?"]
+    texts = ["Tell me a story.", "Count from 1 to 60."]
     good = [served.house.ask(asked(text)) for text in texts]
-    await words.until(lambda: len(good[0].ids) > 5)
+    await words.until(lambda: all(len(answer.ids) > 5 for answer in good))
     bad = await served.ask([5, poison, 6])
     assert bad.error is not None
     assert bad.error.error == "EngineFailed"
@@ -325,12 +369,15 @@ async def test_it_does_not_block_the_loop_and_ends_in_the_middle(words: Any) -> 
         ({"context_length": 4096}, "larger than the model's 2048"),
         ({"context_length": 1024, "arguments": {"n_ctx": 512}}, "fewer than one context"),
         ({"path": "broken.gguf"}, "cannot load"),
+        ({"config_path": "other"}, "the tokenizer is not that of the model"),
     ],
 )
 async def test_what_a_user_can_mend_is_said(tmp_path: Path, options: dict[str, Any], words_of_it: str) -> None:
     if options.get("path") == "broken.gguf":
         options = {"path": tmp_path / "broken.gguf"}
         options["path"].write_bytes(PATH.read_bytes()[:1_000_000])
+    if "config_path" in options:
+        options = {"config_path": write_folder(tmp_path, train_bytes(), config={}, tokenizer_config={})}
     engine = LlamaCpp(EngineOptions(**{"name": "m", "path": PATH, **options}), lambda *_: None)
     try:
         with pytest.raises(UserError) as error:

@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
 from dynamod.engine.llamacpp.engine import gguf_file
-from dynamod.engine.llamacpp.sizing import StepBudget, cells_for, threads
+from dynamod.engine.llamacpp.sizing import StepBudget, cell_bytes, cells_for, threads
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
 
@@ -75,6 +75,29 @@ def test_cells() -> None:
     assert cells(num_blocks=10, block_size=32) == 320
     with pytest.raises(UserError, match="992 KV cells are fewer than one context of 1500"):
         cells(1500, n_ctx=1000)
+
+
+@pytest.mark.parametrize(
+    ("keys", "arguments", "expected"),
+    [
+        ({}, {}, 4 * 4 * (16 + 16) * 2),  # 4 layers, 4 heads of 16, 2 bytes
+        ({"attention.head_count_kv": 2}, {}, 4 * 2 * (16 + 16) * 2),
+        ({"attention.head_count_kv": 2, "attention.key_length": 32, "attention.value_length": 24}, {}, 4 * 2 * 56 * 2),
+        ({}, {"cache_type_k": "q8_0", "cache_type_v": "q4_0"}, 4 * 4 * 16 * (8.5 + 4.5) / 8),
+        ({"attention.head_count_kv": [0, 2, 0, 4]}, {}, 6 * 32 * 2),  # LFM2, Nemotron-H, Jamba
+        ({"attention.head_count": [4, 4, 2, 2], "attention.head_count_kv": [4, 4, 2, 2]}, {}, 12 * 32 * 2),
+        ({"attention.head_count_kv": 1, "attention.key_length": 576, "attention.key_length_mla": 192}, {}, 4 * 576 * 2),
+        ({"attention.shared_kv_layers": 1}, {}, 3 * 4 * 32 * 2),  # Gemma 3n, 4
+        ({"attention.key_length": 16, "attention.key_length_swa": 32}, {}, 4 * 4 * 48 * 2),
+        ({"full_attention_interval": 4}, {}, 4 * 32 * 2),  # Qwen3-Next, 3.5
+        ({"attention.head_count_kv": 0}, {}, 0),  # Mamba
+    ],
+)
+def test_bytes_of_a_cell(keys: dict[str, Any], arguments: dict[str, Any], expected: float) -> None:
+    base = {"block_count": 4, "embedding_length": 64, "attention.head_count": 4}
+    metadata = {"general.architecture": "x", **{f"x.{key}": value for key, value in {**base, **keys}.items()}}
+    assert cell_bytes(metadata, LlamaCppArguments(**arguments)) == expected
+    assert cell_bytes({}, LlamaCppArguments()) == 0
 
 
 def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,34 @@ def test_draws_come_as_often_as_they_should() -> None:
     assert np.abs(sharp - weights**2 / (weights**2).sum()).max() < 0.03
 
 
+def test_draws_of_a_large_vocabulary_come_as_often_as_they_should() -> None:
+    """Four likely ids, in one block of ids and in others, beside a tail that is as likely as they are together."""
+    size, likely, count = 20_000, [3, 5, 9_000, 19_999], 6000
+    weights = np.full(size, 0.5 / (size - 4))
+    weights[likely] = [0.25, 0.1, 0.1, 0.05]
+    found = draws(Sampling(temperature=0.5), list(np.log(weights) / 2), count)
+    expected = [1500, 600, 600, 300, 3000]
+    seen = [found.count(index) for index in likely]
+    chi2 = sum((a - b) ** 2 / b for a, b in zip([*seen, count - sum(seen)], expected, strict=True))
+    assert chi2 < 18.5, "one in a thousand is larger"
+    tail = np.array([index for index in found if index not in likely])
+    thirds = np.bincount(tail * 3 // size, minlength=3)
+    assert ((thirds - len(tail) / 3) ** 2 / (len(tail) / 3)).sum() < 13.8
+    assert len(set(tail)) > 0.9 * len(tail)
+
+
+@pytest.mark.parametrize("size", [257, 1000])
+def test_draws_of_a_large_vocabulary_are_of_seed_and_position_alone(size: int) -> None:
+    row = [math.sin(index) * 3 for index in range(size)]
+    whole = draws(Sampling(), row, 200)
+    assert whole[50:] == draws(Sampling(), row, 150, output=whole[:50]), "who goes on with it elsewhere"
+    row[7] += 1e-4
+    other = draws(Sampling(), row, 200)
+    assert sum(a != b for a, b in zip(whole, other, strict=True)) <= 1, "a small error of a logit rarely shows"
+    banned = draws(Sampling(logit_bias=dict.fromkeys(range(size - 1), -math.inf)), row, 3)
+    assert banned == [size - 1] * 3
+
+
 @pytest.mark.parametrize("scale", [0.0, 0.5, 4.0])
 def test_a_nucleus_of_a_large_vocabulary_is_that_of_the_sorted_one(scale: float) -> None:
     values = np.random.default_rng(1).normal(0, scale, 5000)

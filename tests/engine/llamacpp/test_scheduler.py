@@ -50,12 +50,18 @@ class Remembering:
         self.cells = [cell for cell in self.cells if cell.slots]
 
     def compute(self, sequence: Sequence, row: Row) -> None:
-        mine = sorted((cell.place, cell.content) for cell in self.cells if sequence.slot in cell.slots)
-        ids = tuple(sequence.ids)
+        self.compute_in(sequence.slot, tuple(sequence.ids), row)
+
+    def compute_in(self, slot: int, ids: tuple[int, ...], row: Row) -> None:
+        mine = sorted((cell.place, cell.content) for cell in self.cells if slot in cell.slots)
         assert mine == [(place, ids[: place + 1]) for place in range(row.start)], "another's tokens before it"
         for place in range(row.start, row.start + row.count):
-            self.cells.append(Cell(place, ids[: place + 1], sequence.slot))
+            self.cells.append(Cell(place, ids[: place + 1], slot))
         assert len(self.cells) <= self.capacity, "more cells than there are"
+
+
+def next_id(sequence: Sequence) -> int:
+    return sum(sequence.ids) % 7
 
 
 class House:
@@ -64,11 +70,18 @@ class House:
     def __init__(self, blocks: int, *, seqs: int = 4, budget: int = 16, cached: int = 3, caching: bool = True) -> None:
         self.memory = Remembering(blocks * SIZE)
         self.told: set[int] = set()
+        self.later: list[Operation] | None = None  # what happens to cells behind a step that has been begun
         self.cells = Cells(
-            self.memory.operate, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
+            self._operate, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
         )
         self.scheduler = Scheduler(self.cells, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.steps: list[list[Row]] = []
+
+    def _operate(self, operation: Operation) -> None:
+        if self.later is None:
+            self.memory.operate(operation)
+        else:
+            self.later.append(operation)
 
     def _publish(self, item: Stored | Removed) -> None:
         if isinstance(item, Removed):
@@ -104,12 +117,35 @@ class House:
         self.check()
         return rows
 
+    def step_ahead(self, leaver: Sequence | None = None) -> None:
+        """A step, and those behind it, each begun before the answers of the one before; `leaver` leaves meanwhile."""
+        rows = self.scheduler.plan(1000)
+        for row in rows:
+            self.memory.compute(row.sequence, row)
+        while rows:
+            ahead = self.scheduler.ahead(rows, lambda sequence: sequence.owner > 0)
+            begun = [(row.sequence.slot, (*row.sequence.ids, next_id(row.sequence)), row) for row in ahead]
+            self.later = []
+            self.scheduler.commit(rows)
+            for row in rows:
+                if row.last and not row.sequence.gone:
+                    self.answer(row.sequence)
+            if leaver is not None:
+                self.scheduler.remove(leaver)
+            for slot, ids, row in begun:
+                self.memory.compute_in(slot, ids, row)
+            operations, self.later = self.later, None
+            for operation in operations:
+                self.memory.operate(operation)
+            rows = ahead
+        self.check()
+
     def answer(self, sequence: Sequence) -> None:
         if sequence.owner == 0:
             self.scheduler.remove(sequence)
             return
         sequence.owner -= 1
-        sequence.ids.append(sum(sequence.ids) % 7)
+        sequence.ids.append(next_id(sequence))
 
     def check(self) -> None:
         """What is told is there: each block's tokens lie in cells of the slot that owns it."""
@@ -257,6 +293,27 @@ def test_only_the_sequence_at_fault_ends(fault: int | None) -> None:
         assert sequence is broken or sequence.owner == 0
 
 
+def test_steps_are_known_ahead_while_there_is_nothing_to_decide() -> None:
+    house = House(64)
+    scheduler = house.scheduler
+    first, second = house.add([1, 2, 3], answer=9), house.add([4] * 5, answer=1)
+    rows = scheduler.plan(1000)
+    assert scheduler.ahead(rows, lambda _one: True) == [Row(first, 3, 1, True), Row(second, 5, 1, True)]
+    assert scheduler.ahead(rows, lambda one: one is first) == [Row(first, 3, 1, True)]
+    scheduler.remove(second)
+    assert scheduler.ahead(rows, lambda _one: True) == [Row(first, 3, 1, True)]
+    house.add([9] * 30, answer=0)
+    assert scheduler.ahead(rows, lambda _one: True) == [], "somebody waits"
+    scheduler.commit(rows)
+    house.answer(first)
+    rows = scheduler.plan(1000)
+    assert counts(rows) == [1, 12]
+    assert scheduler.ahead(rows, lambda _one: True) == [], "a prompt goes on"
+    full = House(2)
+    full.add([1] * 8, answer=0)
+    assert full.scheduler.ahead(full.scheduler.plan(1000), lambda _one: True) == [], "there is no cell"
+
+
 _PROMPT = st.lists(st.integers(0, 2), min_size=1, max_size=24)
 _EVENT = st.one_of(
     st.tuples(st.just("add"), _PROMPT, st.integers(0, 8)),
@@ -264,6 +321,7 @@ _EVENT = st.one_of(
     st.tuples(st.just("leave"), st.integers(0, 100), st.just(0)),
     st.tuples(st.just("leave in a step"), st.integers(0, 100), st.just(0)),
     st.tuples(st.just("fail"), st.just(0), st.just(0)),
+    st.tuples(st.just("ahead"), st.integers(0, 100), st.booleans()),
 )
 
 
@@ -288,6 +346,8 @@ def test_whatever_happens_everybody_has_its_own_tokens(
             continue
         elif what == "step":
             house.step(chunk=first)
+        elif what == "ahead":
+            house.step_ahead(added[first % len(added)] if second else None)
         elif what == "leave":
             scheduler.remove(added[first % len(added)])
         else:

@@ -1,0 +1,56 @@
+"""The vocabulary as llama.cpp has loaded it: which tokens end an answer, and whether our tokenizer is the same one."""
+
+import ctypes
+import logging
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from dynamod.message.errors import UserError
+from dynamod.preprocess.tokenizer import probe_text
+
+log = logging.getLogger("dynamod.engine")
+
+
+class Vocabulary:
+    """`size`: ids there are. `ends`: those that llama.cpp takes for the end of an answer."""
+
+    def __init__(self, api: Any, model: Any) -> None:
+        self._api, self._vocab = api, api.llama_model_get_vocab(model)
+        self.size = int(api.llama_vocab_n_tokens(self._vocab))
+        is_end = api.llama_vocab_is_eog
+        self.ends = tuple([index for index in range(self.size) if is_end(self._vocab, index)])
+
+    def compare(self, reference: Any) -> None:
+        """Hold a `tokenizers.Tokenizer` against llama.cpp's own, line by line of a probe text.
+
+        Raises UserError when its ids mean another text here: it belongs to another model. Other ids for the same text
+        are logged. Only ASCII is worth a warning: some of llama.cpp's patterns do without Unicode's categories.
+        """
+        for line in unicodedata.normalize("NFC", probe_text(reference)).splitlines(keepends=True):
+            ours, theirs = reference.encode(line, add_special_tokens=False).ids, self.ids(line)
+            if ours == theirs:
+                continue
+            if max(ours, default=0) >= self.size or self._words(ours) != self._words(theirs):
+                problem = (
+                    f"the tokenizer is not that of the model: to llama.cpp the ids of {line!r:.60} are another text"
+                )
+                raise UserError(problem, "give --model-config the folder of the same model, or leave it out")
+            place = next((at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), 0)
+            level = logging.WARNING if line.isascii() else logging.INFO
+            shown = [[reference.id_to_token(index) for index in ids[place : place + 3]] for ids in (ours, theirs)]
+            log.log(level, "llama.cpp would cut %.60r otherwise: %s is %s there", line, *shown)
+            return
+
+    def ids(self, text: str) -> list[int]:
+        """llama.cpp's ids of a text, special tokens in it included, without BOS."""
+        data = text.encode()
+        found = (ctypes.c_int32 * (len(data) + 16))()
+        count = self._api.llama_tokenize(self._vocab, data, len(data), found, len(found), False, True)
+        return list(found[: max(0, count)])
+
+    def _words(self, ids: Sequence[int]) -> str:
+        """llama.cpp's text of some ids, without white space: that some special tokens take away."""
+        given, found = (ctypes.c_int32 * len(ids))(*ids), ctypes.create_string_buffer(1 << 16)
+        count = self._api.llama_detokenize(self._vocab, given, len(ids), found, len(found), False, True)
+        return "".join(found.raw[: max(0, count)].decode("utf-8", "replace").split())
