@@ -21,7 +21,7 @@ class Hub:
         self.speed = speed
         self.sent: dict[str, int] = {}
         self.begun: list[str] = []
-        self.gated = False
+        self.gated, self.token = False, ""  # whose token opens them
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -64,7 +64,7 @@ class Hub:
 
     def _api(self, name: str, rest: list[str], request: Any) -> None:
         files = self.repositories[name]
-        if self.gated:
+        if self.gated and (not self.token or request.headers["Authorization"] != f"Bearer {self.token}"):
             self._send(request, 403, b"", {"X-Error-Code": "GatedRepo"})
         elif rest[:1] == ["tree"]:
             entries = [

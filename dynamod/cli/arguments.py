@@ -26,9 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 def configure_logs(verbose: int) -> None:
     """Set up logs for a command; `-v` and `-vv` also reach the component processes, through DYN_LOG."""
-    if verbose > 2:
-        raise UserError("-v can be given twice at most", "-v is debug, -vv is trace")
-    level = LEVELS[verbose]
+    level = LEVELS[min(verbose, 2)]  # `--verbosity -vv` is three
     if level and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = level
     from dynamod.observe.logs import configure
