@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
+from dynamod.engine.placement import Placement
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.message.errors import UserError
 
@@ -22,7 +23,7 @@ from .flags import RunArguments, frontend_parser, joined, parse, parser
 if TYPE_CHECKING:
     from .interrupt import Talk
 
-INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
+INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT", "none")
 FRONTEND_KEYS = {
     "host": "http_host",
     "port": "http_port",
@@ -32,15 +33,16 @@ FRONTEND_KEYS = {
 """Settings of the frontend, by the flags that give them."""
 ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
 MIGRATION = ("migration_limit", "migration_max_seq_len")
+PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (
     "migration_limit",
     "model_config",
     "context_length",
     "kv_cache_block_size",
-    "tensor_parallel_size",
-    "base_gpu_id",
+    *PLACEMENT,
 )
 """Flags that are called as their settings."""
+HERE = "the leader, with rank 0, takes the requests: in=http or in=dyn://..."
 ARGV = (
     *("model_name", "http_port", "tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank"),
     *("model_config", "leader_addr", "extra_engine_args"),
@@ -108,6 +110,10 @@ def build(arguments: RunArguments) -> Graph:
         frontend = ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len")
         _refuse(flags, frontend, f"the frontend, not to in={arguments.input}", "give it with in=http")
         return worker_graph(arguments, Address.parse(arguments.input))
+    if (arguments.input == "none") != (flags.node_rank > 0):
+        raise UserError("in=none is for the nodes with --node-rank 1 and above of an engine", HERE)
+    if arguments.input == "none":
+        return worker_graph(arguments, Address())
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
     if flags.request_template:
@@ -118,7 +124,7 @@ def build(arguments: RunArguments) -> Graph:
         worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
-    alone = worker_graph(arguments, Address("dynamo", "backend", "generate"))
+    alone = worker_graph(arguments, Address())
     services = {**alone.services, **ingress_graph(flags).services}
     services["Processor"] = _depending(services["Processor"], worker=services["Worker"])
     return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"), ("Processor", "Worker")), alone.target)
@@ -162,9 +168,8 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     flags = arguments.flags
     engine, place = canonical(arguments.output or default(arguments.model)), behind(arguments.output)
     file = place if ENGINES[engine].file else ""
-    if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
-        what = "--num-nodes, --node-rank and --leader-addr"
-        raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
+    placement = Placement(**{name: getattr(flags, name) for name in PLACEMENT})
+    placement.check(engine, lambda name: f"--{name.replace('_', '-')}")
     if arguments.rest and not file and not ENGINES[engine].flags:
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     if ENGINES[engine].model and not arguments.model:

@@ -70,8 +70,9 @@ class StepClock:
 class EngineOptions:
     """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
 
-    `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`: tokens; None:
-    the engine's own.
+    GPUs and nodes: `placement.Placement`; an engine with a `node_rank` above 0 gets no requests, and its card is not
+    published. `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`:
+    tokens; None: the engine's own.
     """
 
     name: str = ""
@@ -80,6 +81,11 @@ class EngineOptions:
     context_length: int | None = None
     kv_cache_block_size: int | None = None
     migration_limit: int = 3
+    tensor_parallel_size: int = 1
+    base_gpu_id: int = 0
+    num_nodes: int = 1
+    node_rank: int = 0
+    leader_addr: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     model: str = ""
 

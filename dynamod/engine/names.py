@@ -22,7 +22,8 @@ class EngineEntry(NamedTuple):
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
-    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser.
+    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser. `devices`:
+    it takes the number of GPUs and the first of them; `nodes`: one engine may run on several nodes.
     """
 
     target: str
@@ -32,6 +33,8 @@ class EngineEntry(NamedTuple):
     model: bool = True
     weights: bool = True
     flags: str = ""
+    devices: bool = False
+    nodes: bool = False
     behind: Literal["", "file", "url"] = ""
 
     @property

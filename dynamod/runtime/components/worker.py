@@ -37,6 +37,8 @@ class WorkerComponent(Worker):
         self._ctx.process_context.in_step = self.in_step
         await self._find_model()
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
+        if self._settings.node_rank:
+            return  # the leader takes the requests
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
