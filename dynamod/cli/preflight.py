@@ -52,7 +52,11 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     name, model = settings.name, settings.model
     require_installed(name, spec.python, environ)
     check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
-    if not ENGINES[name].file and (settings.tensor_parallel_size, settings.base_gpu_id) != (1, 0):
+    if (
+        not ENGINES[name].file
+        and not ENGINES[name].devices
+        and (settings.tensor_parallel_size, settings.base_gpu_id) != (1, 0)
+    ):
         said = "tensor_parallel_size and base_gpu_id have no effect"
         print(f"warning: {spec.name}: {said}, {name} chooses its devices itself", file=sys.stderr)
     if not ENGINES[name].model:

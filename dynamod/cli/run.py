@@ -163,8 +163,9 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
-    if arguments.rest and not file:
-        raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
+    if arguments.rest and not file and not ENGINES[engine].words:
+        hint = "pystr:FILE and pytok:FILE find them in sys.argv, vllm reads them as its own flags"
+        raise UserError(f"{engine} takes no words behind --", hint)
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
         raise UserError(f"engine '{engine}' needs a model", f"for example: dynamo-run {where} sample")
@@ -174,6 +175,8 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         engine_args = read_object(extra, f"--extra-engine-args {extra}", 'for example {"max_seqs": 8}')
     else:
         engine_args = {}
+    if arguments.rest and not file:
+        engine_args["argv"] = list(arguments.rest)
     config = {
         "engine": f"{engine}:{Path(file).expanduser().absolute()}" if file else engine,
         "model": arguments.model or None,

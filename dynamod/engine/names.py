@@ -26,7 +26,8 @@ class EngineEntry(NamedTuple):
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `file`: the engine is a file of the user's,
-    named behind a colon.
+    named behind a colon. `words`: what stands behind `--` is for the engine. `devices`: it takes the number of GPUs and
+    the first of them. Without an `extra` the package is installed by itself, in an environment of its own.
     """
 
     target: str
@@ -36,12 +37,17 @@ class EngineEntry(NamedTuple):
     model: bool = True
     weights: bool = True
     file: bool = False
+    words: bool = False
+    devices: bool = False
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
-        if python:
+        if self.extra and not python:
+            return extra_hint(self.extra)
+        if self.extra:
             return f"{python} -m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
-        return extra_hint(self.extra)
+        own = "" if python else f" {DISTRIBUTION}=={__version__}, and name that PYTHON with --python"
+        return f"{python or 'in an environment of its own: PYTHON'} -m pip install {self.needs}{own}"
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -61,9 +67,10 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
+    "vllm": EngineEntry("dynamod.engine.vllm.engine:Vllm", needs="vllm", words=True, devices=True),
 }
 
-TO_COME = ("vllm", "sglang", "trtllm")
+TO_COME = ("sglang", "trtllm")
 """Engines of the original that have no code here."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}

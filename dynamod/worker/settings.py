@@ -15,7 +15,7 @@ def _about(description: str) -> Meta:
     return Meta(description=description)
 
 
-_SAME = ("context_length", "kv_cache_block_size", "migration_limit")
+_SAME = ("context_length", "kv_cache_block_size", "migration_limit", "tensor_parallel_size", "base_gpu_id")
 """Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
