@@ -112,6 +112,8 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--node-rank", type=int, default=0, metavar="N", help="which of them this is; 0 is the leader")
     where = "where the leader is, the same on all of them"
     add("--leader-addr", "--dist-init-addr", default="", action=_Same, metavar="HOST:PORT", help=where)
+    python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
+    add("--python", metavar="PATH", help=python)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
 

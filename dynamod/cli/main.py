@@ -64,7 +64,9 @@ def _dynamo_run(argv: Sequence[str]) -> int:
     if argv:
         worker_only = any(word.startswith(("in=dyn", "in=none")) for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
-        kinds = ("worker",) if worker_only else ("ingress",) if ingress_only else ("ingress", "worker")
+        other = any(word.partition("=")[0] == "--python" for word in argv)  # a spare worker of ours would serve nobody
+        needed = {"ingress": not worker_only, "worker": not ingress_only and not other}
+        kinds = tuple(kind for kind, wanted in needed.items() if wanted)
         _attach(argv, kinds, ("--dry-run", "--show-completion"))
     from .run import run
 

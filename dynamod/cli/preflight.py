@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 
+from dynamod.engine.interpreter import missing
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
@@ -24,8 +25,9 @@ def lacks_model(graph: Graph) -> bool:
 def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     """The graph itself, when nothing is wrong with it. `environ`: of its processes, empty when that is not known here.
 
-    Raises UserError for a missing extra, an unknown engine, wrong engine arguments, a model that is not there or
-    cannot be read, and for keys, certificates and variables of the environment that a frontend cannot use.
+    Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, a
+    model that is not there or cannot be read, and for keys, certificates and variables of the environment that a
+    frontend cannot use.
     """
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
@@ -38,14 +40,16 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             settings.keys()
             settings.tls()
         elif spec.component_kind == WORKER:
-            _check_worker(spec)
+            _check_worker(spec, env or os.environ)
+        if spec.python and spec.component_kind != WORKER:
+            missing(spec.python, (), env or os.environ)
     return graph
 
 
-def _check_worker(spec: ServiceSpec) -> None:
+def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     name, model = settings.name, settings.model
-    require_installed(name)
+    require_installed(name, spec.python, environ)
     check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:

@@ -14,6 +14,7 @@ from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
 from dynamod.engine.placement import Placement
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
+from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
 
 from .arguments import read_object
@@ -121,7 +122,7 @@ def build(arguments: RunArguments) -> Graph:
     if flags.static_worker:
         raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
     if discover or output.startswith("dyn://"):
-        worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args")
+        worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
     alone = worker_graph(arguments, Address())
@@ -170,7 +171,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     file = place if ENGINES[engine].file else ""
     placement = Placement(**{name: getattr(flags, name) for name in PLACEMENT})
     placement.check(engine, lambda name: f"--{name.replace('_', '-')}")
-    if arguments.rest and not file and not ENGINES[engine].flags:
+    if arguments.rest and not (file or ENGINES[engine].words or ENGINES[engine].flags):
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
@@ -193,6 +194,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         namespace=address.namespace,
         component=address.component,
         placement="own",
+        python=check_python(flags.python) if flags.python is not None else "",
         endpoints={address.endpoint: EndpointInfo(address.endpoint, "generate")},
     )
     return Graph("Worker", {"Worker": spec}, address.namespace, (), f"run-{engine}")
@@ -201,7 +203,9 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
 def _engine_args(engine: str, arguments: RunArguments) -> dict[str, Any]:
     """The engine's own arguments, from a file and from flags. Raises UserError."""
     own = arguments.engine_args
-    if arguments.rest:
+    if arguments.rest and ENGINES[engine].words:
+        own = {"argv": [*arguments.rest]}
+    elif arguments.rest:
         from .worker import own_arguments
 
         own = own_arguments(engine, arguments.rest)

@@ -35,6 +35,11 @@ class Group:
                 return spec, str(spec.config.get("host", "0.0.0.0")), _port(spec)
         return None
 
+    @property
+    def python(self) -> str:
+        """The interpreter of its processes; empty: that of the command. Only services placed `own` name one."""
+        return self.services[0].python
+
     def place(self) -> tuple[str, int] | None:
         """Host and port where it listens for clients."""
         listener = self.listener()

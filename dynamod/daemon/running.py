@@ -1,9 +1,10 @@
 """A process group that runs: its socket, its replicas, what their processes are called and started with."""
 
 import asyncio
+import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,6 +83,7 @@ class Running:
     def spec(self, index: int, child: str) -> Spec:
         """How to start replica `index`, under the supervisor's name `child`."""
         runner, environ, clocks = self.runner, self._environment(index), self.clocks()
+        origin = replace(runner.origin, python=self.group.python or runner.origin.python)
         fds = [self.sock.fileno()] if self.sock is not None else []
         warm = "worker" if self.sock is None else "ingress"
 
@@ -89,7 +91,7 @@ class Running:
             plan = self._plan(index, child, environ)  # with the settings that the other components have by now
             record = runner.records[child] = ProcessRecord(plan.name)
             record.grace = plan.grace
-            return Process(runner.node, plan, record, runner.origin, environ, fds=fds, warm=warm, clocks=clocks)
+            return Process(runner.node, plan, record, origin, environ, fds=fds, warm=warm, clocks=clocks)
 
         return Spec(child, factory, backoff=BACKOFF, shutdown=STOP_GRACE + 1.5)
 
@@ -118,6 +120,8 @@ class Running:
         environ = self.runner.origin.environment()
         for spec in self.group.services:
             environ.update(spec.envs)
+        if folder := os.path.dirname(self.group.python):  # engines start compilers and other programs from there
+            environ["PATH"] = os.pathsep.join([folder, *filter(None, [environ.get("PATH")])])
         if self.group.gpus:
             environ[VARIABLE] = ",".join(self.replicas[index])
         return environ

@@ -2,12 +2,16 @@
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from dynamod import __version__
 from dynamod.message.errors import UserError
-from dynamod.message.hints import extra_hint, names, near
+from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
 from dynamod.preprocess.reference import reference
+
+from .interpreter import FLAG, missing
 
 if TYPE_CHECKING:
     from .base import Engine
@@ -22,8 +26,10 @@ class EngineEntry(NamedTuple):
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
-    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser. `devices`:
-    it takes the number of GPUs and the first of them; `nodes`: one engine may run on several nodes.
+    colon; a file of the user's must. `words`: what stands behind `--` is for the engine as it is. `flags`: a function
+    that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
+    one engine may run on several nodes. Without an `extra` the package is installed by itself, in an environment of its
+    own.
     """
 
     target: str
@@ -32,6 +38,7 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
+    words: bool = False
     flags: str = ""
     devices: bool = False
     nodes: bool = False
@@ -41,6 +48,15 @@ class EngineEntry(NamedTuple):
     def file(self) -> bool:
         """Whether the engine is a file of the user's."""
         return self.behind == "file"
+
+    def hint(self, python: str = "") -> str:
+        """How what it needs is installed: here, or for another interpreter."""
+        if self.extra and not python:
+            return extra_hint(self.extra)
+        if self.extra:
+            return f"{python} -m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
+        own = "" if python else f" {DISTRIBUTION}=={__version__}, and name that PYTHON with --python"
+        return f"{python or 'in an environment of its own: PYTHON'} -m pip install {self.needs}{own}"
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -73,9 +89,16 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
+    "vllm": EngineEntry(
+        "dynamod.engine.vllm.engine:Vllm",
+        needs="vllm",
+        words=True,
+        flags="dynamod.engine.vllm.arguments:flags",
+        devices=True,
+    ),
 }
 
-TO_COME = ("vllm", "sglang", "trtllm")
+TO_COME = ("sglang", "trtllm")
 """Engines of the original that have no code here."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
@@ -119,12 +142,21 @@ def arguments_with(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {**arguments, ENGINES[canonical(name)].behind: behind(name)} if behind(name) else dict(arguments)
 
 
-def require_installed(name: str) -> None:
-    """Raise UserError for an unknown name or a missing extra, without importing the engine."""
+def require_installed(name: str, python: str = "", environ: Mapping[str, str] = os.environ) -> None:
+    """Raise UserError for an unknown name or what is not installed, without importing the engine.
+
+    `python`: the interpreter that is asked, with the environment of the engine's process; empty: this one.
+    """
     entry = ENGINES[_own_name(name)]
-    if entry.needs and importlib.util.find_spec(entry.needs) is None:
+    if python:
+        lacking = bool(missing(python, [entry.needs] if entry.needs else [], environ))
+    else:
+        lacking = bool(entry.needs) and importlib.util.find_spec(entry.needs) is None
+    if lacking:
         problem = f"engine '{name}' needs the package '{entry.needs}'"
-        raise UserError(problem, extra_hint(entry.extra), exit_code=3)
+        if python:
+            problem += f", which {python} ({FLAG}) lacks"
+        raise UserError(problem, entry.hint(python), exit_code=3)
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":

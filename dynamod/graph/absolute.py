@@ -1,5 +1,6 @@
 """Settings that name files, whoever reads them: relative to the folder where they were given."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,20 @@ SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is ca
 
 def absolute(graph: Graph, folder: Path) -> Graph:
     """The graph with settings that name files relative to `folder` made absolute: the daemon works elsewhere."""
-    services = {name: replace(spec, config=_absolute(spec.config, folder)) for name, spec in graph.services.items()}
+    services = {
+        name: replace(spec, config=_absolute(spec.config, folder), python=_program(spec.python, folder))
+        for name, spec in graph.services.items()
+    }
     config = {
         name: _absolute(section, folder) if isinstance(section, dict) else section
         for name, section in graph.config.items()
     }
     return replace(graph, services=services, config=config)
+
+
+def _program(python: str, folder: Path) -> str:
+    """A name without a slash is looked up in PATH. Links stay: that of an environment is what makes it one."""
+    return os.path.abspath(folder / python) if "/" in python else python
 
 
 def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

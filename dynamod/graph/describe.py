@@ -42,6 +42,10 @@ def _spec(
     resources = {**service.resources, **node.settings.get("resources", {}), **args.get("resources", {})}
     placement = chosen.get("placement") or (service.placement if resources == service.resources else None)
     path, file, code = _origin(service)
+    python = chosen.get("python", "")
+    if python and chosen.get("placement") == "ingress":
+        problem = f"{node.name}: python: a service in the ingress process has the interpreter of the others there"
+        raise UserError(problem, "leave placement out, or set placement: own")
     return ServiceSpec(
         name=node.name,
         path=path,
@@ -59,8 +63,9 @@ def _spec(
         workers=chosen.get("workers", service.workers),
         resources=resources,
         envs={**service.envs, **node.settings.get("envs", {}), **args.get("envs", {})},
-        placement=placement or default_placement(resources, service.dynamo.component_type),
+        placement=placement or ("own" if python else default_placement(resources, service.dynamo.component_type)),
         nodes=chosen.get("nodes", ()),
+        python=python,
         component_kind=service.actor,
         config=component_config(document, node.name, service.config_model),
     )

@@ -50,6 +50,7 @@ class ServiceSpec:
     keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service in place of its class
     (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty for a class of the user.
     `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
+    `python`: the interpreter of its process; empty: that of the command.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ServiceSpec:
     envs: dict[str, str] = field(default_factory=dict[str, str])
     placement: str = "ingress"
     nodes: tuple[str, ...] = ()
+    python: str = ""
     component_kind: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
 

@@ -4,6 +4,7 @@ Each function takes a value as a user wrote it and returns it in one normal form
 puts file and path in front.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
@@ -143,12 +144,20 @@ def check_placement(value: object) -> Placement | None:
     return value
 
 
+def check_python(value: object) -> str:
+    """The Python interpreter of a process: a path, or a name that is looked up in PATH."""
+    if not isinstance(value, str) or not value.strip():
+        raise UserError(f"python: expected the path of an interpreter, got {kind(value)} ({value!r})")
+    return os.path.expanduser(value)
+
+
 PROCESS_CHECKS: dict[str, Callable[[object], Any]] = {
     "workers": check_workers,
     "resources": check_resources,
     "envs": check_envs,
     "placement": check_placement,
     "nodes": check_nodes,
+    "python": check_python,
 }
 """Settings of a service's processes in a config, and the check of each."""
 

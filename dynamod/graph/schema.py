@@ -41,6 +41,7 @@ _PROCESS = {
         "oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}],
         "description": "names of the nodes on which it runs; default: each that serves the graph",
     },
+    "python": {"type": "string", "description": "interpreter of its process, in an environment that has dynamod too"},
 }
 
 

@@ -20,7 +20,7 @@ from dynamod import __version__
 from dynamod.actor import Actor, Crashed, Reason, System, Terminated
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.errors import UserError
-from dynamod.message.node import Heartbeat, Hello, State
+from dynamod.message.node import FromNode, Heartbeat, Hello, Refused, State
 
 from .components import component_class
 from .context import ComponentContext, ProcessContext
@@ -51,6 +51,7 @@ class Host(Actor):
             Hello(self._plan.name, os.getpid(), version=__version__),
             lambda make: asyncio.get_running_loop().create_unix_connection(make, sock=self._sock),
             handler=self._answer,
+            take=self._take,
             lost=lambda _why: self.over.set(),
         )
         self._context = context = await ProcessContext.open(self._plan, system, self.context.task, registry, self._fds)
@@ -70,6 +71,13 @@ class Host(Actor):
     def to_stop(self) -> float:
         """Seconds that the end of all components may take."""
         return 20.0 + (self._context.grace if self._context is not None else 0.0)
+
+    def _take(self, message: FromNode) -> None:
+        """The daemon refuses a process of another version, and says why in `ps`: another start would not help."""
+        if isinstance(message, Refused):
+            self.code = EXIT_USER_ERROR
+            log.error("%s", message.error)
+            self.over.set()
 
     async def _start_all(self, context: ProcessContext) -> None:
         system = context.system
