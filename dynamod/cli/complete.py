@@ -45,7 +45,10 @@ def run_words(line: str) -> list[str]:
         known = list(NAMES)
     else:
         engines = [f"{name}:" if entry.behind else name for name, entry in ENGINES.items()]
-        ways = {"in=": ["text", "stdin", "http", "batch:", "dyn://"], "out=": [*engines, "auto", "dyn", "dyn://"]}
+        ways = {
+            "in=": ["text", "stdin", "http", "batch:", "dyn://", "none"],
+            "out=": [*engines, "auto", "dyn", "dyn://"],
+        }
         given = [key for key in ways if any(one.startswith(key) for one in before)]
         known = [key + value for key, values in ways.items() if key not in given for value in values]
         known += ["sample", *(flag for flag in parser().flags() if flag.startswith("--"))]

@@ -8,7 +8,6 @@ from typing import Any
 
 from dynamod import __version__
 from dynamod.engine.names import ENGINES
-from dynamod.message.hints import extra_hint
 from dynamod.runtime.paths import socket_candidates
 
 
@@ -31,7 +30,7 @@ def facts() -> dict[str, Any]:
 def text(found: dict[str, Any]) -> str:
     """The facts, a line each."""
     engines = [
-        f"engine {name}: {version or f'not installed ({extra_hint(ENGINES[name].extra)})'}"
+        f"engine {name}: {version or f'not installed ({ENGINES[name].hint()})'}"
         for name, version in found["engines"].items()
     ]
     return "\n".join(

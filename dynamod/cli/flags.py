@@ -29,6 +29,7 @@ Runs one engine. Words and flags may come in any order.
                                 FILE's name with .output.jsonl beside it, in the same order
   in=http                       an OpenAI server
   in=dyn://ns.component.endpoint  a worker that frontends find, here and on other nodes
+  in=none                       a node of an engine that runs on several, with --node-rank 1 and above
   out=ENGINE                    {", ".join(_PLAIN[:-1])} or {_PLAIN[-1]} (default {DEFAULT},
                                 for GGUF files llamacpp where it is installed)
   out=pystr:FILE                your Python file: `async def generate(request)` gets the chat request, yields chunks
@@ -107,9 +108,10 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
-    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine; those that are here run on 1")
-    add("--node-rank", type=int, default=0, metavar="N", help="which of them this is")
-    add("--leader-addr", default="", metavar="HOST:PORT", help="where the first of them is")
+    add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several")
+    add("--node-rank", type=int, default=0, metavar="N", help="which of them this is; 0 is the leader")
+    where = "where the leader is, the same on all of them"
+    add("--leader-addr", "--dist-init-addr", default="", action=_Same, metavar="HOST:PORT", help=where)
     python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
     add("--python", metavar="PATH", help=python)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
@@ -184,6 +186,16 @@ def parse(argv: Sequence[str]) -> RunArguments:
         raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
     model = models[0] if models else (flags.model_path or "")
     return RunArguments(ways["in"] or ("text" if sys.stdin.isatty() else "stdin"), ways["out"], model, flags, rest)
+
+
+class _Same(argparse.Action):
+    """Two spellings of a flag may both be given, with one value."""
+
+    def __call__(self, parser: argparse.ArgumentParser, flags: Any, value: Any, option: str | None = None) -> None:
+        earlier = getattr(flags, self.dest)
+        if earlier not in (self.default, value):
+            parser.error(f"{' and '.join(self.option_strings)} must match, not {earlier} and {value}")
+        setattr(flags, self.dest, value)
 
 
 def joined(words: Sequence[str]) -> list[str]:

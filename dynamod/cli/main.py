@@ -62,7 +62,7 @@ def _dynamo_run(argv: Sequence[str]) -> int:
         print(*run_words(line), sep="\n")
         return 0
     if argv:
-        worker_only = any(word.startswith("in=dyn") for word in argv)
+        worker_only = any(word.startswith(("in=dyn", "in=none")) for word in argv)
         ingress_only = any(word in ("out=auto", "out=dyn") for word in argv)
         other = any(word.partition("=")[0] == "--python" for word in argv)  # a spare worker of ours would serve nobody
         needed = {"ingress": not worker_only, "worker": not ingress_only and not other}

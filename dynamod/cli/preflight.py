@@ -1,7 +1,6 @@
 """What can be known to fail before a single process starts: said at once, as one line."""
 
 import os
-import sys
 from collections.abc import Mapping
 
 from dynamod.engine.interpreter import missing
@@ -52,9 +51,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     name, model = settings.name, settings.model
     require_installed(name, spec.python, environ)
     check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
-    if not ENGINES[name].file and (settings.tensor_parallel_size, settings.base_gpu_id) != (1, 0):
-        said = "tensor_parallel_size and base_gpu_id have no effect"
-        print(f"warning: {spec.name}: {said}, {name} chooses its devices itself", file=sys.stderr)
+    settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
         return
     if not model:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamod.discovery.keys import Address
 from dynamod.engine.names import ENGINES, behind, canonical, default
+from dynamod.engine.placement import Placement
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, DependsInfo, EndpointInfo, Graph, ServiceSpec
 from dynamod.graph.options import check_python
 from dynamod.message.errors import UserError
@@ -23,7 +24,7 @@ from .flags import RunArguments, frontend_parser, joined, parse, parser
 if TYPE_CHECKING:
     from .interrupt import Talk
 
-INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT")
+INPUTS = ("http", "text", "stdin", "batch:FILE", "dyn://NAMESPACE.COMPONENT.ENDPOINT", "none")
 FRONTEND_KEYS = {
     "host": "http_host",
     "port": "http_port",
@@ -33,15 +34,16 @@ FRONTEND_KEYS = {
 """Settings of the frontend, by the flags that give them."""
 ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
 MIGRATION = ("migration_limit", "migration_max_seq_len")
+PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (
     "migration_limit",
     "model_config",
     "context_length",
     "kv_cache_block_size",
-    "tensor_parallel_size",
-    "base_gpu_id",
+    *PLACEMENT,
 )
 """Flags that are called as their settings."""
+HERE = "the leader, with rank 0, takes the requests: in=http or in=dyn://..."
 ARGV = (
     *("model_name", "http_port", "tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank"),
     *("model_config", "leader_addr", "extra_engine_args"),
@@ -109,6 +111,10 @@ def build(arguments: RunArguments) -> Graph:
         frontend = ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len")
         _refuse(flags, frontend, f"the frontend, not to in={arguments.input}", "give it with in=http")
         return worker_graph(arguments, Address.parse(arguments.input))
+    if (arguments.input == "none") != (flags.node_rank > 0):
+        raise UserError("in=none is for the nodes with --node-rank 1 and above of an engine", HERE)
+    if arguments.input == "none":
+        return worker_graph(arguments, Address())
     if arguments.input != "http":
         raise UserError(f"unknown input in={arguments.input}", f"known inputs: {', '.join(INPUTS)}")
     if flags.request_template:
@@ -119,7 +125,7 @@ def build(arguments: RunArguments) -> Graph:
         worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
-    alone = worker_graph(arguments, Address("dynamo", "backend", "generate"))
+    alone = worker_graph(arguments, Address())
     services = {**alone.services, **ingress_graph(flags).services}
     services["Processor"] = _depending(services["Processor"], worker=services["Worker"])
     return Graph("Frontend", services, "dynamo", (("Frontend", "Processor"), ("Processor", "Worker")), alone.target)
@@ -163,10 +169,9 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     flags = arguments.flags
     engine, place = canonical(arguments.output or default(arguments.model)), behind(arguments.output)
     file = place if ENGINES[engine].file else ""
-    if flags.num_nodes != 1 or flags.node_rank != 0:  # --leader-addr means nothing to one node
-        what = "--num-nodes, --node-rank and --leader-addr"
-        raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
-    if arguments.rest and not file and not ENGINES[engine].flags:
+    placement = Placement(**{name: getattr(flags, name) for name in PLACEMENT})
+    placement.check(engine, lambda name: f"--{name.replace('_', '-')}")
+    if arguments.rest and not (file or ENGINES[engine].words or ENGINES[engine].flags):
         raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
@@ -198,7 +203,9 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
 def _engine_args(engine: str, arguments: RunArguments) -> dict[str, Any]:
     """The engine's own arguments, from a file and from flags. Raises UserError."""
     own = arguments.engine_args
-    if arguments.rest:
+    if arguments.rest and ENGINES[engine].words:
+        own = {"argv": [*arguments.rest]}
+    elif arguments.rest:
         from .worker import own_arguments
 
         own = own_arguments(engine, arguments.rest)

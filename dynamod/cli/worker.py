@@ -32,23 +32,28 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     worker_flags(p.add_argument, path=("--model",), name=("--served-model-name",))
     common_flags(p.add_argument)
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
-    own = OwnFlags(engine, p)
+    entry, rest = ENGINES[engine], list[str]()
+    if entry.words:  # the engine's own parser reads what is not ours
+        argv, rest = _sorted(argv, p.flags())
+    own = OwnFlags(engine, p, shown=not entry.words or bool({"-h", "--help"} & {*argv}))
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
-    if ENGINES[engine].model and not model:
-        raise UserError(f"engine '{engine}' needs a model", f"for example: python -m {module} sample")
+    if entry.model and not model:
+        hint = f"for example: python -m {module} sample; behind other flags by --model-path"
+        raise UserError(f"engine '{engine}' needs a model", hint)
     address = Address.parse(flags.endpoint)
-    arguments = RunArguments(f"dyn://{address}", engine, model, flags, engine_args=own.given(flags))
+    arguments = RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags))
     return serve(worker_graph(arguments, address), module, flags)
 
 
 class OwnFlags:
-    """The arguments of an engine as flags of a parser, but for those that the parser has already."""
+    """The arguments of an engine as flags of a parser, but for those that the parser has already. `shown`: add them."""
 
-    def __init__(self, engine: str, p: Parser) -> None:
+    def __init__(self, engine: str, p: Parser, *, shown: bool = True) -> None:
         self._parser, self._known = p, p.flags()
         self._group = p.add_argument_group(f"arguments of {engine}")
-        add_flags(engine, self._add)
+        if shown:
+            add_flags(engine, self._add)
 
     def parse(self, words: Sequence[str], hint: str = "") -> argparse.Namespace:
         """Read the words, in which `_` is as good as `-`. Raises UserError for anything unknown, with this hint or all
@@ -72,6 +77,17 @@ class OwnFlags:
         if left := [name for name in names if name not in self._known]:
             self._group.add_argument(*left, **{**options, "default": argparse.SUPPRESS})
             self._known += left
+
+
+def _sorted(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Words that begin with a known flag, or stand first; and all others, each flag with what follows it."""
+    ours, others = list[str](), list[str]()
+    to = ours
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            to = ours if _spelled(word).partition("=")[0] in known else others
+        to.append(word)
+    return ours, others
 
 
 def _spelled(word: str) -> str:

@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
@@ -70,8 +72,10 @@ class StepClock:
 class EngineOptions:
     """What an engine is started with. `arguments` are the engine's own (`--extra-engine-args`, YAML keys).
 
-    `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`: tokens; None:
-    the engine's own.
+    GPUs and nodes: `placement.Placement`; an engine with a `node_rank` above 0 gets no requests, and its card is not
+    published. `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`:
+    tokens; None: the engine's own. `sockets`: folder for sockets that the engine opens, private and removed with the
+    daemon; None: it makes one.
     """
 
     name: str = ""
@@ -80,6 +84,12 @@ class EngineOptions:
     context_length: int | None = None
     kv_cache_block_size: int | None = None
     migration_limit: int = 3
+    tensor_parallel_size: int = 1
+    base_gpu_id: int = 0
+    num_nodes: int = 1
+    node_rank: int = 0
+    leader_addr: str = ""
+    sockets: Path | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     model: str = ""
 
@@ -88,11 +98,26 @@ def _ignore(_what: object) -> None:
     """Nobody has subscribed."""
 
 
+def answer_limit(request: Generate, room: int) -> int:
+    """Tokens that the answer may have, those of other instances too; `room`: for prompt and answer together.
+
+    Raises BadRequest for a prompt that can never fit.
+    """
+    prompt, limit = tokens.count(request.token_ids), request.stops.max_tokens
+    if not prompt:
+        raise BadRequest("the prompt is empty")
+    if prompt >= room:
+        why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
+        raise BadRequest(why, code="context_length_exceeded")
+    return room - prompt if limit is None else min(limit, room - prompt)
+
+
 class Engine(ABC, Generic[RequestT]):
     """One loaded model. Made in its own process; `start` may take long and must not block the event loop.
 
-    The worker sets, before `start`: `publish(event)`, for changes of the KV cache (with `capabilities.kv_events`), and
-    `prefill_completed(reply)`, to be called once when a request has its first token. Both are cheap and never raise.
+    The worker sets, before `start`: `publish(event)`, for changes of the KV cache (with `capabilities.kv_events`),
+    `prefill_completed(reply)`, to be called once when a request has its first token, and `progress(text)`: what `start`
+    does now, shown to users. All are cheap and never raise.
     """
 
     name: ClassVar[str]
@@ -105,6 +130,7 @@ class Engine(ABC, Generic[RequestT]):
         self.spawn = spawn
         self.publish: Callable[[WorkerEvent], None] = _ignore
         self.prefill_completed: Callable[[Reply], None] = _ignore
+        self.progress: Callable[[str], None] = _ignore
 
     @abstractmethod
     async def start(self) -> None:

@@ -26,7 +26,10 @@ class EngineEntry(NamedTuple):
     `extra`: of pyproject.toml; `needs`: the module it brings. `check`: a function that takes the engine's arguments and
     `kv_cache_block_size` and raises UserError; it imports nothing heavy, so that mistakes are reported before anything
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
-    colon; a file of the user's must. `flags`: a function that adds the engine's arguments to a parser.
+    colon; a file of the user's must. `words`: what stands behind `--` is for the engine as it is. `flags`: a function
+    that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
+    one engine may run on several nodes. Without an `extra` the package is installed by itself, in an environment of its
+    own.
     """
 
     target: str
@@ -35,7 +38,10 @@ class EngineEntry(NamedTuple):
     check: str = ""
     model: bool = True
     weights: bool = True
+    words: bool = False
     flags: str = ""
+    devices: bool = False
+    nodes: bool = False
     behind: Literal["", "file", "url"] = ""
 
     @property
@@ -45,9 +51,12 @@ class EngineEntry(NamedTuple):
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
-        if python:
+        if self.extra and not python:
+            return extra_hint(self.extra)
+        if self.extra:
             return f"{python} -m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
-        return extra_hint(self.extra)
+        own = "" if python else f" {DISTRIBUTION}=={__version__}, and name that PYTHON with --python"
+        return f"{python or 'in an environment of its own: PYTHON'} -m pip install {self.needs}{own}"
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -80,9 +89,16 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
+    "vllm": EngineEntry(
+        "dynamod.engine.vllm.engine:Vllm",
+        needs="vllm",
+        words=True,
+        flags="dynamod.engine.vllm.arguments:flags",
+        devices=True,
+    ),
 }
 
-TO_COME = ("vllm", "sglang", "trtllm")
+TO_COME = ("sglang", "trtllm")
 """Engines of the original that have no code here."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}

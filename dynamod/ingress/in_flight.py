@@ -108,7 +108,7 @@ class RequestsInFlight:
             transport=self._transport,
             acquire=partial(self._acquire, card, prompt, _priority(job)),
             available=partial(self._dispatcher.available, card, prompt),
-            exact=isinstance(request, Generate) and card.capabilities.exact_continuation,
+            exact=isinstance(request, Generate) and card.capabilities.continues,
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             now=self._now,
             completed=self._completed,

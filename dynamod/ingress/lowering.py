@@ -83,14 +83,14 @@ async def lower_tokens(
     requests: list[Generate] = []
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
-    draw = None if card.capabilities.deterministic else served.random
+    draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     large = len(job.body) > LARGE
     for prepared in prompts:
         thread = large or model.needs_thread(prepared.prompt)
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
-        requests += [_seeded(generate, sample, draw) for sample in range(samples)]
+        requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
     outputs = [
@@ -153,14 +153,17 @@ def _named(requests: list[_Request]) -> list[_Request]:
     ]
 
 
-def _seeded(generate: Generate, sample: int, random: random_module.Random | None) -> Generate:
+def _seeded(generate: Generate, sample: int, random: random_module.Random | None, own_noise: bool) -> Generate:
     """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
 
     `random` None: the engine has no chance in it unless a seed asks for another answer, as further choices do.
+    `own_noise`: another instance could not, so the engine draws.
     """
     seed = generate.sampling.seed
     if seed is not None:
         seed = (seed + sample + _INT64) % (2 * _INT64) - _INT64
+    elif own_noise:
+        pass
     elif random is not None:
         seed = random.getrandbits(31)
     elif sample:

@@ -40,6 +40,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine can do exactly; the ingress refuses or repairs the rest.
 
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
+    `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
+    noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     """
 
     exact_continuation: bool = False
@@ -50,6 +52,12 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: bool = False
     logit_bias: bool = False
     grammars: bool = False
+    greedy_continuation: bool = False
+
+    @property
+    def continues(self) -> bool:
+        """Whether an answer of another instance can be continued."""
+        return self.exact_continuation or self.greedy_continuation
 
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):

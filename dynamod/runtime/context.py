@@ -186,12 +186,13 @@ class ComponentContext:
         """The path of a model; `ps` shows the download meanwhile, if there is one. Raises UserError."""
         from dynamod.preprocess.fetch import fetch
 
-        def tell(text: str) -> None:
-            self.process_context.registry.send(State(self.name, "Starting", text))
-
-        path = await fetch(model, tell, weights=weights)
-        tell("")
+        path = await fetch(model, self.tell, weights=weights)
+        self.tell("")
         return path
+
+    def tell(self, text: str) -> None:
+        """Have `ps` show what the component does while it starts."""
+        self.process_context.registry.send(State(self.name, "Starting", text))
 
     def listener(self) -> socket.socket:
         """The listening socket that the daemon bound for this component."""

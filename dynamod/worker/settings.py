@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
+from dynamod.engine.placement import Placement
 from dynamod.message.errors import UserError
 
 
@@ -15,7 +16,8 @@ def _about(description: str) -> Meta:
     return Meta(description=description)
 
 
-_SAME = ("context_length", "kv_cache_block_size", "migration_limit")
+_PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
+_SAME = ("context_length", "kv_cache_block_size", "migration_limit", *_PLACEMENT)
 """Settings that are options of the engine."""
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
@@ -42,6 +44,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     migration_limit: Annotated[int, Meta(ge=0, le=1023)] = 3
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=255)] = 1
     base_gpu_id: Annotated[int, Meta(ge=0)] = 0
+    num_nodes: Annotated[int, Meta(ge=1, le=1024, description="nodes of this one engine")] = 1
+    node_rank: Annotated[int, Meta(ge=0, description="which of them this is; only 0, the leader, gets requests")] = 0
+    leader_addr: Annotated[str, _about("HOST:PORT of the node with rank 0")] = ""
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
         Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")
@@ -65,6 +70,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if entry.model and not self.model:
             raise UserError(f"engine '{self.name}' needs a model", "give a model path, for example: sample")
         return entry
+
+    @property
+    def placement(self) -> Placement:
+        """Its GPUs and nodes."""
+        return Placement(**{key: getattr(self, key) for key in _PLACEMENT})
 
     def options(self, path: Path | None = None, config_path: Path | None = None) -> EngineOptions:
         """The engine's options; `path` and `config_path`: where `model` and `model_config` are."""

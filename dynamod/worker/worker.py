@@ -83,10 +83,15 @@ class Worker(Actor):
         """Load the engine, then publish its card."""
         self._engine = engine = self._make(self._options, self.context.task)
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
+        engine.progress = self.progress
         await engine.start()
         card = engine.card()
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
+
+    def progress(self, text: str) -> None:
+        """What the engine does while it starts."""
+        log.info("%s", text)
 
     async def drained(self) -> None:
         """Nobody finds this worker any more; wait for the streams that are open."""

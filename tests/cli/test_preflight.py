@@ -1,5 +1,7 @@
 """What is known of a graph before a process of it starts."""
 
+from dataclasses import replace
+
 import pytest
 
 from dynamod.cli.flags import parse
@@ -13,14 +15,16 @@ def graph(*words: str) -> Graph:
     return build(parse(["in=http", *words]))
 
 
-def test_devices_that_have_no_effect_are_said(capsys: pytest.CaptureFixture[str]) -> None:
-    check(graph("out=mocker", "sample", "--tensor-parallel-size", "4"), {})
-    said = capsys.readouterr().err
-    assert said == (
-        "warning: Worker: tensor_parallel_size and base_gpu_id have no effect, mocker chooses its devices itself\n"
-    )
-    check(graph("out=mocker", "sample"), {})
-    assert capsys.readouterr().err == ""
+def test_devices_that_an_engine_cannot_use_are_refused() -> None:
+    whole = graph("out=mocker", "sample")
+    spec = whole.services["Worker"]
+    check(whole, {})
+    for setting, value in (("tensor-parallel-size", 4), ("base_gpu_id", 1)):
+        config = {key: one for key, one in spec.config.items() if key != setting.replace("-", "_")} | {setting: value}
+        with pytest.raises(
+            UserError, match=rf"Worker\.{setting.replace('-', '_')} {value}: mocker chooses its devices"
+        ):
+            check(replace(whole, services={"Worker": replace(spec, config=config)}), {})
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,23 @@ def test_a_program_never_outlives_its_worker(machine: Any) -> None:
 
 
 @together
+def test_each_worker_of_a_graph_starts_a_server(machine: Any) -> None:
+    words = [sys.executable, str(MISBEHAVING), "{port}"]
+    section = {"engine": "openai", "served_model_name": "ours", "engine_args": {**QUICK, "cmd": words}}
+    config = {"Frontend": {"port": 0}, "Worker": {**section, "ServiceArgs": {"workers": 2}}}
+    (machine.folder / "c.yaml").write_text(json.dumps(config))
+    command = machine.start("dynamo", "serve", "graphs.agg:Frontend", "-f", "c.yaml")
+    url = command.ready()
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    assert {machine.chat(url, "hi", model="ours") for _ in range(4)} == {"0 1 2 "}
+    before = {row["pid"] for row in machine.ps("Worker")}
+    assert machine.run("dynamo", "restart", "Worker").code == 0
+    assert machine.chat(url, "hi", model="ours") == "0 1 2 "
+    assert before.isdisjoint(row["pid"] for row in machine.ps("Worker"))
+    command.end()
+
+
+@together
 def test_a_server_that_comes_and_goes(machine: Any) -> None:
     port = machine.port()
 

@@ -58,6 +58,23 @@ def test_a_file_that_does_its_own_preprocessing(machine: Any) -> None:
 
 
 @together
+def test_a_further_node_is_told_of_the_leader_and_gets_no_requests(machine: Any) -> None:
+    write(machine, "my_engine.py", PYSTR)
+    nodes = ("--num-nodes=2", "--dist-init-addr=127.0.0.1:5000")
+    words = ("out=pystr:my_engine.py", "--model-name", "two_nodes", *nodes)
+    follower = machine.start("dynamo-run", "in=none", *words, "--node-rank=1", cwd=machine.folder)
+    follower.ready()
+    (main,) = [line for line in follower.out.splitlines() + follower.err.splitlines() if "MAIN: " in line]
+    assert "'--num-nodes', '2', '--node-rank', '1', '--leader-addr', '127.0.0.1:5000'" in main
+    follower_pid = machine.row("Worker")["pid"]
+    url = machine.start("dynamo-run", "in=http", *words, "--http-port=0", cwd=machine.folder).ready()
+    machine.until(lambda: "two_nodes" in machine.ask(url, "/v1/models")[1])
+    instances = json.loads(machine.ask(url, "/health")[1])["instances"]
+    assert len(instances) == 1
+    assert instances[0]["pid"] != follower_pid
+
+
+@together
 def test_a_file_that_takes_tokens(machine: Any) -> None:
     write(machine, "my_engine.py", PYTOK)
     write(machine, "beside.py", "")

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.completions import Completions, prompts_of
 from dynamod.ingress.base import Job
-from dynamod.ingress.lowering import Lowered, Served, check_served
+from dynamod.ingress.lowering import Lowered, Served, _seeded, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt, ResponseFormat
-from dynamod.message.worker import Chat
+from dynamod.message.worker import Chat, Generate, Sampling
 
 CARD = ModelCard("m", "text", context_length=100)
 
@@ -36,6 +36,22 @@ def job(request: ChatRequest | CompletionRequest, body: bytes = b"{}") -> Job:
 
 async def lower_text(job: Job) -> Lowered:
     return await job.endpoint.lower(job, Served(CARD, None, random.Random(1)))
+
+
+def test_an_engine_with_noise_of_its_own_gets_only_the_seeds_of_clients() -> None:
+    generate = Generate("r", "m", b"")
+    for sample in range(3):
+        drawn = _seeded(generate, sample, random.Random(1), own_noise=False).sampling
+        assert drawn.seed is not None
+        assert _seeded(generate, sample, random.Random(1), own_noise=True).sampling.seed is None
+        given = msgspec.structs.replace(generate, sampling=Sampling(seed=5, n=3))
+        assert _seeded(given, sample, None, own_noise=True).sampling == Sampling(seed=5 + sample, n=1)
+
+
+def test_who_continues() -> None:
+    assert not Capabilities().continues
+    assert Capabilities(greedy_continuation=True).continues
+    assert Capabilities(exact_continuation=True).continues
 
 
 @pytest.mark.parametrize(

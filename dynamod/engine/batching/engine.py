@@ -10,12 +10,11 @@ from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock
+from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock, answer_limit
 from .scheduler import BatchScheduler
 
 
@@ -59,13 +58,7 @@ class BatchingEngine(Engine[Generate]):
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where cache or context do."""
-        prompt, room, limit = tokens.count(request.token_ids), self.room, request.stops.max_tokens
-        if not prompt:
-            raise BadRequest("the prompt is empty")
-        if prompt >= room:
-            why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
-            raise BadRequest(why, code="context_length_exceeded")
-        limit = room - prompt if limit is None else min(limit, room - prompt)
+        limit = answer_limit(request, self.room)
         if tokens.count(request.prior_output) >= limit:
             reply.tokens(b"", 0, "length")
         else:

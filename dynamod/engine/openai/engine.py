@@ -31,6 +31,9 @@ FAILURES = 3
 """Looks at the server's health in a row that must fail, while no stream moves, until the worker ends."""
 
 
+_URL = "the URL is that to which /models is appended, for example http://127.0.0.1:8080/v1"
+
+
 @dataclass(slots=True, eq=False)
 class _Stream:
     """One request. `moved`: when its last chunk came, or when it was sent."""
@@ -76,9 +79,7 @@ class OpenAI(Engine[Chat]):
         wanted = arguments.model or options.model
         self._model = wanted or (options.name if options.name in listed else next(iter(listed), options.name))
         if not self._model:
-            raise UserError(
-                f"{upstream.url} lists no model", "name it: dynamo-run out=openai:URL NAME, or model in YAML"
-            )
+            raise UserError(f"{upstream.url}/models lists no model", f"{_URL}; or name the model")
         if listed and self._model not in listed:
             log.warning("%s does not list the model %s, only %s", upstream.url, self._model, ", ".join(listed))
         name = options.name or options.model or self._model
@@ -244,7 +245,7 @@ async def _asked(upstream: Upstream) -> list[str]:
 def _hint(error: RequestError) -> str:
     if error.code == "upstream_unauthorized":
         return "give the name of the variable that holds its key with the argument api_key_env"
-    return "the URL is that to which /models is appended, for example http://127.0.0.1:8080/v1"
+    return _URL
 
 
 async def _crash_with(command: Command) -> NoReturn:

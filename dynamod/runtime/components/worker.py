@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dynamod.actor import handle
@@ -37,6 +39,8 @@ class WorkerComponent(Worker):
         self._ctx.process_context.in_step = self.in_step
         await self._find_model()
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
+        if self._settings.node_rank:
+            return  # the leader takes the requests
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
@@ -47,7 +51,13 @@ class WorkerComponent(Worker):
         entry = settings.entry
         path = await fetch(settings.model, weights=entry.weights) if entry.model else None
         config_path = await fetch(settings.model_config, weights=False) if settings.model_config else None
-        self._options = settings.options(path, config_path)
+        sockets = Path(self._ctx.process_context.plan.server).parent
+        self._options = replace(settings.options(path, config_path), sockets=sockets)
+
+    def progress(self, text: str) -> None:
+        """Logged, and shown by `ps` while the component starts."""
+        super().progress(text)
+        self._ctx.tell(text)
 
     @handle
     async def load_metrics(self, message: Metrics) -> None:

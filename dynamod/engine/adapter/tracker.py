@@ -1,0 +1,37 @@
+"""Shared memory of an engine's processes is removed even when all of them are killed at once."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import resource_tracker
+from typing import Any
+
+
+def keep_tracker_apart() -> None:
+    """Start Python's resource tracker outside our process group, which the daemon kills as a whole.
+
+    The tracker ends when nobody holds its pipe any more, and removes what was left: segments and semaphores in
+    /dev/shm. Processes that are spawned from here share it. To be called before anything uses one.
+    """
+    tracker: Any = resource_tracker._resource_tracker  # it has no public way to be started by somebody else
+    if tracker._fd is not None:
+        return
+    reader, writer = os.pipe()
+    program = f"from multiprocessing.resource_tracker import main; main({reader})"
+    try:
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+        try:
+            started = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[reader],
+                start_new_session=True,
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    finally:
+        os.close(reader)
+    tracker._fd, tracker._pid = writer, started.pid

@@ -1,0 +1,238 @@
+"""The engine: `AsyncLLM` in this process, token ids in and out, its KV events, its statistics, its end."""
+
+import asyncio
+import contextlib
+import dataclasses
+import getpass
+import hashlib
+import importlib
+import logging
+import os
+import tempfile
+from typing import Any
+
+from dynamod.message import tokens
+from dynamod.message.discovery import Capabilities
+from dynamod.message.errors import BadRequest, Overloaded, UserError
+from dynamod.message.worker import Generate
+from dynamod.preprocess import checks
+from dynamod.transport.base import Reply
+
+from ..adapter.apart import apart
+from ..adapter.engine import AdapterEngine, EngineEnded
+from ..adapter.output import StartOutput, one_line, reason
+from ..adapter.tracker import keep_tracker_apart
+from .arguments import defaults, devices, listened, merged, parsed
+from .request import logprobs, sampling
+
+log = logging.getLogger("dynamod.engine")
+
+CLOSE = 1.0
+"""Seconds that vLLM's processes get to end; the daemon kills what is left of the process group."""
+POLL_INTERVAL = 0.25
+"""Seconds between looks whether vLLM's engine process lives."""
+KV_BYTES = 4 << 30
+"""For the KV cache on a CPU, at most, and at most a quarter of the memory that is free."""
+REASON = 500
+"""Characters of vLLM's reason: it may list all models that it knows."""
+
+
+class Vllm(AdapterEngine):
+    """Serves token ids. Noise is vLLM's: it is not keyed by position, so only greedy answers are continued exactly."""
+
+    name = "vllm"
+    capabilities = Capabilities(
+        greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
+    )
+    _llm: Any = None
+    _output: StartOutput | None = None
+
+    async def start(self) -> None:
+        """Import vLLM, load, listen to its events. Raises UserError with vLLM's own reason for what it refuses."""
+        card = await self._model_card()
+        self._set_environment()
+        keep_tracker_apart()
+        self._output = output = StartOutput()
+        try:
+            await self.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
+            config = await self.stage("reads the configuration", self._config)
+            self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
+        except UserError:
+            raise
+        except Exception as error:
+            log.debug("vLLM does not start", exc_info=error)
+            await asyncio.sleep(0.1)  # the last lines of its processes
+            why = (reason(output.lines) if "initialization failed" in str(error) else "") or one_line(error)
+            why = f"{why[:REASON]} ..." if len(why) > REASON else why
+            raise UserError(f"vLLM cannot serve {self.options.path}: {why}", "the worker's log has more") from None
+        finally:
+            output.close()
+        ranks = config.parallel_config.data_parallel_size
+        self.room = config.model_config.max_model_len
+        self.total_blocks = (config.cache_config.num_gpu_blocks or 0) * ranks
+        self._statistics.blocks = config.cache_config.num_gpu_blocks or 0
+        self._vocabulary = config.model_config.get_vocab_size()
+        self._import_names()
+        if endpoints := self._endpoints(config, ranks):
+            self.serve_blocks(config.cache_config.block_size, endpoints)
+        self._card = self.described(card, config.cache_config.block_size)
+        self.spawn(self._watch(llm), "watch")
+
+    # Starting, in threads.
+
+    def _set_environment(self) -> None:
+        """What vLLM and its processes read; what the user has set stays."""
+        verbose = log.isEnabledFor(logging.DEBUG)
+        wanted = {
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take our threads' locks and our sockets along
+            "VLLM_LOGGING_LEVEL": "INFO" if verbose else "WARNING",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other processes compute on these cores too
+        }
+        if self.options.sockets is not None and len(os.fsencode(self.options.sockets)) < 60:  # it adds 37 bytes
+            wanted["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"  # stays
+            wanted["TMPDIR"] = wanted["VLLM_RPC_BASE_PATH"] = str(self.options.sockets)
+        for name, value in wanted.items():
+            os.environ.setdefault(name, value)
+
+    def _config(self) -> Any:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+        known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+        argv = self.options.arguments.get("argv") or ()
+        words = parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
+        values = merged(self.options, known, words)
+        if (chosen := devices(os.environ, self.options.base_gpu_id, values)) is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+        cpu = bool(current_platform.is_cpu())
+        kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
+        values = defaults(values, sockets=self._sockets(), kv_bytes=kv_bytes, cpu=cpu)
+        if cpu and values["enforce_eager"]:
+            os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+        return AsyncEngineArgs(**values).create_engine_config()
+
+    def _sockets(self) -> str:
+        """Beginning of the paths of our sockets: short, as such paths are limited."""
+        folder = self.options.sockets or tempfile.mkdtemp(prefix="dynamod-vllm-")
+        own = hashlib.blake2b(f"{os.getpid()}".encode(), digest_size=4).hexdigest()
+        return f"{folder}/{own}"
+
+    def _load(self, config: Any) -> Any:
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._statistics = _Statistics(self)
+        llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._statistics.of_rank], disable_log_stats=True)
+        manager = llm.logger_manager
+        if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
+            manager.stat_loggers[:] = manager.stat_loggers[:1]
+        return llm
+
+    def _endpoints(self, config: Any, ranks: int) -> list[tuple[str, str | None]]:
+        events = config.kv_events_config
+        if events is None or not events.enable_kv_cache_events or not config.cache_config.enable_prefix_caching:
+            return []
+        found = [(listened(events.endpoint, rank), listened(events.replay_endpoint, rank)) for rank in range(ranks)]
+        if any(endpoint is None for endpoint, _ in found):
+            log.warning("vLLM publishes its KV events elsewhere (%s): routers get none", events.endpoint)
+            return []
+        return [(endpoint, replay) for endpoint, replay in found if endpoint is not None]
+
+    def _import_names(self) -> None:
+        """Names that each request needs; vLLM can be imported now."""
+        from vllm import SamplingParams
+        from vllm.exceptions import GracefulHTTPError, VLLMClientError
+        from vllm.inputs.engine import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        self._params, self._delta, self._prompt = SamplingParams, RequestOutputKind.DELTA, tokens_input
+        self._refused, self._full, self._dead = (VLLMClientError, ValueError), GracefulHTTPError, EngineDeadError
+
+    # Serving.
+
+    async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
+        """Answer a request; when the task is cancelled vLLM aborts it."""
+        try:
+            ids = list(tokens.unpack(request.token_ids + request.prior_output))
+        except ValueError:
+            raise BadRequest("the token ids cannot be read") from None
+        checks.token_ids(ids, "token_ids", self._vocabulary)
+        top, first = request.sampling.logprobs, True
+        try:
+            params = self._params(**sampling(request, limit), output_kind=self._delta)
+            async for output in self._llm.generate(self._prompt(ids), params, request.request_id):
+                [one] = output.outputs
+                if one.finish_reason in ("abort", "error"):
+                    reply.failed("EngineFailed", f"vLLM ended the request ({one.finish_reason})", retry=first)
+                    return
+                if top is not None and one.logprobs:
+                    reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
+                self.send(reply, one.token_ids, one.finish_reason, first=first)
+                first = False
+        except self._dead:
+            raise self._ended() from None
+        except self._full as error:
+            raise Overloaded(str(error)) from None
+        except self._refused as error:
+            raise BadRequest(f"vLLM refuses the request: {one_line(error)}") from None
+
+    async def _watch(self, llm: Any) -> None:
+        """An idle engine that ends is not seen by any request."""
+        while not llm.errored:  # noqa: ASYNC110 - vLLM has no event for it
+            await asyncio.sleep(POLL_INTERVAL)
+        raise self._ended()
+
+    def _ended(self) -> EngineEnded:
+        why = reason(self._output.lines) if self._output is not None else ""
+        return EngineEnded(f"vLLM's engine process has ended{f' ({why})' if why else ''}")
+
+    async def close(self) -> None:
+        """End vLLM's processes."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            done = apart(lambda: llm.shutdown(timeout=CLOSE), "vllm close")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2 * CLOSE):
+                    await done
+
+
+class _Statistics:
+    """A logger of vLLM's statistics, by duck type: its base class is not there before vLLM is imported."""
+
+    def __init__(self, engine: AdapterEngine) -> None:
+        self._engine = engine
+        self._ranks: dict[int, tuple[int, float]] = {}  # requests that wait, share of the blocks in use
+        self.blocks = 0  # per rank
+
+    def of_rank(self, _config: Any, _rank: int = 0) -> "_Statistics":
+        """The same for all ranks."""
+        return self
+
+    def record(self, scheduler: Any, iteration: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
+        """Once per step of a rank."""
+        engine = self._engine
+        if iteration is not None:
+            engine.preemptions += iteration.num_preempted_reqs
+        if scheduler is None:
+            return
+        engine.steps += 1
+        engine.queried += scheduler.prefix_cache_stats.queries
+        engine.hits += scheduler.prefix_cache_stats.hits
+        self._ranks[engine_idx] = scheduler.num_waiting_reqs, scheduler.kv_cache_usage
+        engine.queued = sum([waiting for waiting, _ in self._ranks.values()])
+        engine.used_blocks = round(sum([usage for _, usage in self._ranks.values()]) * self.blocks)
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+    def log(self) -> None:
+        """Nothing to say."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Engines of workers do not sleep."""
+
+
+def _kv_bytes() -> int:
+    return min(KV_BYTES, os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)

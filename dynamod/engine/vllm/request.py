@@ -1,0 +1,57 @@
+"""A request as vLLM's `SamplingParams`, and its logprobs as ours. Pure; imports nothing of vLLM."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from xxhash import xxh3_64_intdigest
+
+from dynamod.message import tokens
+from dynamod.message.worker import Generate
+
+Tops = tuple[tuple[tuple[int, float], ...], ...]
+
+
+def sampling(request: Generate, limit: int) -> dict[str, Any]:
+    """Keywords of `SamplingParams`. `limit`: tokens of the whole answer, those of other instances too.
+
+    End tokens are named as stop tokens, which `min_tokens` holds back too: which they are the card has said, not
+    vLLM's tokenizer. A seed goes on as another seed: the noise of the answer's first tokens must not come again.
+    """
+    given, stops, prior = request.sampling, request.stops, tokens.count(request.prior_output)
+    ends = {*stops.stop_token_ids_hidden, *(() if stops.ignore_eos else request.eos_token_ids)}
+    seed = given.seed
+    if seed is not None and prior:
+        seed = xxh3_64_intdigest(f"{seed} {prior}".encode()) >> 1
+    kept = {
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+        "top_k": given.top_k if given.top_k and given.top_k > 0 else None,
+        "min_p": given.min_p,
+        "presence_penalty": given.presence_penalty,
+        "frequency_penalty": given.frequency_penalty,
+        "repetition_penalty": given.repetition_penalty,
+        "seed": seed,
+        "logit_bias": given.logit_bias,
+        "logprobs": given.logprobs,
+    }
+    return {
+        **{name: value for name, value in kept.items() if value is not None},
+        "max_tokens": limit - prior,
+        "min_tokens": min(max(0, (stops.min_tokens or 0) - prior), limit - prior),
+        "stop_token_ids": sorted(ends),
+        "ignore_eos": True,
+        "detokenize": False,
+    }
+
+
+def logprobs(ids: Sequence[int], found: Sequence[Mapping[int, Any]], top: int) -> tuple[tuple[float, ...], Tops]:
+    """Of each token its own, and the `top` best. vLLM's entries are by token id, and the chosen one has any rank."""
+    chosen = tuple([entry[index].logprob for index, entry in zip(ids, found, strict=True)])
+    if not top:
+        return chosen, ()
+    return chosen, tuple([_best(entry, top) for entry in found])
+
+
+def _best(entry: Mapping[int, Any], top: int) -> tuple[tuple[int, float], ...]:
+    ranked = sorted((one.rank, index) for index, one in entry.items() if one.rank <= top)
+    return tuple([(index, entry[index].logprob) for _rank, index in ranked[:top]])

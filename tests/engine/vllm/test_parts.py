@@ -1,0 +1,150 @@
+"""What is decided without vLLM: arguments, requests, logprobs, addresses."""
+
+import argparse
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dynamod.engine.base import EngineOptions
+from dynamod.engine.names import ENGINES, require_installed
+from dynamod.engine.vllm.arguments import defaults, devices, listened, merged, parsed
+from dynamod.engine.vllm.request import logprobs, sampling
+from dynamod.message import tokens
+from dynamod.message.errors import UserError
+from dynamod.message.worker import Generate, Sampling, Stops
+
+KNOWN = ("model", "max_model_len", "block_size", "tensor_parallel_size", "dtype", "tokenizer", "hf_config_path")
+
+
+def options(**fields: Any) -> EngineOptions:
+    return EngineOptions(path=Path("/m"), **fields)
+
+
+def refused(given: EngineOptions, words: dict[str, Any] | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        merged(given, KNOWN, words or {})
+    return caught.value.line()
+
+
+def test_flags_arguments_and_words_become_one_mapping() -> None:
+    given = options(
+        arguments={"dtype": "float32", "max-model-len": 64, "argv": ["--block-size", "32"]},
+        tensor_parallel_size=2,
+        config_path=Path("/c"),
+        context_length=64,
+    )
+    assert merged(given, KNOWN, {"block_size": 32}) == {
+        "dtype": "float32",
+        "max_model_len": 64,
+        "block_size": 32,
+        "tensor_parallel_size": 2,
+        "model": "/m",
+        "hf_config_path": "/c",
+        "tokenizer": "/c",
+    }
+    assert merged(options(), KNOWN, {}) == {"model": "/m"}
+
+
+def test_arguments_that_cannot_be() -> None:
+    assert "vllm argument dtpye: vLLM has no such argument; did you mean 'dtype'?" in refused(
+        options(arguments={"dtpye": 1})
+    )
+    assert "leave it out" in refused(options(arguments={"model": "/other"}))
+    line = refused(options(context_length=64), {"max_model_len": 65})
+    assert line == "vllm argument max_model_len: 65, but --context-length is 64; give one of them"
+    assert "tensor_parallel_size: 1, but" in refused(options(tensor_parallel_size=2), {"tensor_parallel_size": 1})
+    assert "given as 16 too" in refused(options(arguments={"block_size": 16}), {"block_size": 32})
+
+
+def test_defaults_give_way() -> None:
+    made = defaults({"dtype": "auto"}, sockets="/run/x")
+    assert made["skip_tokenizer_init"] is True
+    assert not {"enforce_eager", "kv_cache_memory_bytes"} & made.keys()
+    assert made["kv_events_config"]["endpoint"] == "ipc:///run/x-tcp-events:1"
+    assert made["kv_events_config"]["enable_kv_cache_events"] is True
+    made = defaults({"enforce_eager": False, "enable_prefix_caching": False}, cpu=True, kv_bytes=7, sockets="/run/x")
+    assert (made["enforce_eager"], made["kv_cache_memory_bytes"]) == (False, 7)
+    assert made["kv_events_config"]["enable_kv_cache_events"] is False
+    assert defaults({}, cpu=True, sockets="")["enforce_eager"] is True
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "rank", "where"),
+    [
+        ("ipc:///run/x-tcp-events:1", 0, "ipc:///run/x-tcp-events:1"),
+        ("ipc:///run/x-tcp-events:1", 3, "ipc:///run/x-tcp-events:4"),
+        ("ipc:///run/x", 0, "ipc:///run/x"),
+        ("ipc:///run/x", 1, None),
+        ("tcp://*:5557", 1, "tcp://127.0.0.1:5558"),
+        ("tcp://*:0", 0, None),
+        ("tcp://there:5557", 0, None),
+        (None, 0, None),
+    ],
+)
+def test_where_a_rank_is_heard(endpoint: str | None, rank: int, where: str | None) -> None:
+    assert listened(endpoint, rank) == where
+
+
+def test_words_are_read_by_the_engines_parser_without_its_defaults() -> None:
+    parser = argparse.ArgumentParser(prog="x")
+    parser.add_argument("--max-num-seqs", type=int, default=5)
+    parser.add_argument("--dtype", default="auto")
+    assert parsed(parser, ["--max-num-seqs", "3"]) == {"max_num_seqs": 3}
+    with pytest.raises(UserError, match="vllm: argument --max-num-seqs: invalid int value: 'many'"):
+        parsed(parser, ["--max-num-seqs", "many"])
+    with pytest.raises(UserError, match="vllm: unrecognized arguments: --nothing"):
+        parsed(parser, ["--nothing"])
+
+
+def test_devices() -> None:
+    assert devices({}, 0, {"tensor_parallel_size": 2}) is None
+    assert devices({}, 2, {"tensor_parallel_size": 2}) == "2,3"
+    assert devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 1, {"pipeline_parallel_size": 2}) == "5,7"
+    with pytest.raises(UserError, match="--base-gpu-id 2: 2 GPUs from there on, and there are 3"):
+        devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 2, {"data_parallel_size": 2})
+
+
+def request(prior: tuple[int, ...] = (), stops: Stops = Stops(), **fields: Any) -> Generate:
+    ids = tokens.pack((1, 2))
+    return Generate("r", "m", ids, stops, Sampling(**fields), eos_token_ids=(9,), prior_output=tokens.pack(prior))
+
+
+def test_a_request_as_sampling_parameters() -> None:
+    stops = Stops(max_tokens=20, stop_token_ids_hidden=(7,), min_tokens=5)
+    made = sampling(request((), stops, temperature=0.0, top_k=-1, seed=3, logprobs=2), 20)
+    assert made == {
+        "temperature": 0.0,
+        "seed": 3,
+        "logprobs": 2,
+        "max_tokens": 20,
+        "min_tokens": 5,
+        "stop_token_ids": [7, 9],
+        "ignore_eos": True,
+        "detokenize": False,
+    }
+    made = sampling(request((5, 5, 5), stops, seed=3), 20)
+    assert (made["max_tokens"], made["min_tokens"]) == (17, 2)
+    assert made["seed"] not in (3, sampling(request((5, 5), stops, seed=3), 20)["seed"])
+    assert 0 <= made["seed"] < 1 << 63
+    made = sampling(request((), Stops(ignore_eos=True)), 20)
+    assert (made["stop_token_ids"], made["min_tokens"]) == ([], 0)
+
+
+def test_logprobs_are_the_chosen_ones_and_the_best() -> None:
+    def entry(*ranked: tuple[int, float, int]) -> dict[int, Any]:
+        return {index: SimpleNamespace(logprob=logprob, rank=rank) for index, logprob, rank in ranked}
+
+    found = [entry((8, -3.0, 40), (5, -0.1, 1), (6, -2.0, 2)), entry((5, -0.2, 1), (8, -1.0, 2))]
+    assert logprobs([8, 5], found, 2) == ((-3.0, -0.2), (((5, -0.1), (6, -2.0)), ((5, -0.2), (8, -1.0))))
+    assert logprobs([8, 5], found, 0) == ((-3.0, -0.2), ())
+
+
+def test_vllm_is_installed_where_the_worker_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "vllm", ENGINES["vllm"]._replace(needs="vllm_not_here"))
+    with pytest.raises(UserError) as caught:
+        require_installed("vllm")
+    line = caught.value.line()
+    assert "engine 'vllm' needs the package 'vllm_not_here'; in an environment of its own: PYTHON -m pip inst" in line
+    assert "name that PYTHON with --python" in line
