@@ -47,7 +47,8 @@ def _check_worker(spec: ServiceSpec) -> None:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     name, model = settings.name, settings.model
     require_installed(name)
-    check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
+    arguments = arguments_with(settings.engine, settings.engine_args)
+    read = check_arguments(name, arguments, settings.kv_cache_block_size)
     if not ENGINES[name].file and (settings.tensor_parallel_size, settings.base_gpu_id) != (1, 0):
         said = "tensor_parallel_size and base_gpu_id have no effect"
         print(f"warning: {spec.name}: {said}, {name} chooses its devices itself", file=sys.stderr)
@@ -61,6 +62,7 @@ def _check_worker(spec: ServiceSpec) -> None:
     try:
         path, config = local(model), local(settings.model_config) if settings.model_config else None
         if path is not None and (config is not None or not settings.model_config):
-            check_files(path, config, settings.context_length)
+            longer = getattr(read, "stretch", 1) > 1  # than the model was made for: the worker says how much
+            check_files(path, config, None if longer else settings.context_length)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None

@@ -77,13 +77,15 @@ class LlamaCpp(BatchingEngine):
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
         arguments, path = self.arguments, gguf_file(self.options.path)
-        card = await self._model_card(path)
+        card = await self._file_card(path)
         log.info("llama.cpp loads %s", path)
         rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
-        if not card.context_length or model.context_length < card.context_length:
+        if arguments.stretch > 1:
+            card = msgspec.structs.replace(card, context_length=model.context_length)
+        elif not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
@@ -102,6 +104,17 @@ class LlamaCpp(BatchingEngine):
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
+
+    async def _file_card(self, path: Path) -> ModelCard:
+        """The card of the file. Raises UserError, also for a context that is too long."""
+        wanted, stretch = self.options.context_length, self.arguments.stretch
+        if stretch == 1:
+            return await self._model_card(path)
+        card = await self._model_card(path, context_length=None)
+        if wanted is not None and card.context_length and wanted > card.context_length * stretch:
+            known = f"{card.context_length}, {stretch:g} times as long by rope_scale"
+            raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
+        return card
 
     def _load(self, path: Path, card: ModelCard) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
