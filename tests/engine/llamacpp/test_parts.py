@@ -68,12 +68,17 @@ def test_words_of_llamacpp_are_taken() -> None:
 
 
 def test_the_file_of_a_folder(tmp_path: Path) -> None:
+    tmp_path /= "model"
+    tmp_path.mkdir()
+
     def refused(words: str) -> None:
         with pytest.raises(UserError) as error:
             gguf_file(tmp_path)
         assert words in error.value.line()
 
     refused("has none; give a .gguf file")
+    (tmp_path.parent / "near.gguf").touch()
+    refused(f"has none; did you mean `{tmp_path.parent}/near.gguf`? give a .gguf file")
     (tmp_path / "model.safetensors").touch()
     refused("only safetensors")
     for name in ("mmproj-f16.gguf", "m-00001-of-00002.gguf"):
