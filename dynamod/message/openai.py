@@ -114,6 +114,7 @@ class Message(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None
