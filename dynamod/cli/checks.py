@@ -287,20 +287,18 @@ async def workers(known: Known) -> AsyncIterator[Finding]:
 
 def tokenizer(card: ModelCard) -> Finding | None:
     """Whether what turns text into tokens here is what the worker has; None for text engines and files elsewhere."""
-    from dynamod.preprocess.card import read_card
+    from dynamod.preprocess.model_files import same_model
     from dynamod.preprocess.source import open_source
     from dynamod.preprocess.tokenizer import Tokenizer
 
     if card.kind != "tokens" or not Path(card.path).exists():
         return None
-    config = Path(card.config_path) if card.config_path else None
-    length = card.context_length or None
+    described = Path(card.config_path or card.path)
     try:
-        here = read_card(Path(card.path), name=card.name, config=config, context_length=length)
-        if here.mdc_sum != card.mdc_sum:
+        if not same_model(described, card):
             text = f"{card.path} has changed since the worker of {card.name} read it"
             return Finding("tokenizer", "fail", text, "restart the worker, or give both the same files")
-        found = Tokenizer.from_source(open_source(config or Path(card.path)))
+        found = Tokenizer.from_source(open_source(described))
     except UserError as error:
         return Finding("tokenizer", "fail", f"{card.name}: {error}", error.hint)
     if found.backend == "tokenizers":

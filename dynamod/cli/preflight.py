@@ -50,7 +50,8 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     settings: WorkerSettings = validate(WorkerSettings, spec.config, spec.name)
     name, model = settings.name, settings.model
     require_installed(name, spec.python, environ)
-    check_arguments(name, arguments_with(settings.engine, settings.engine_args), settings.kv_cache_block_size)
+    arguments = arguments_with(settings.engine, settings.engine_args)
+    read = check_arguments(name, arguments, settings.kv_cache_block_size)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
         return
@@ -62,6 +63,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     try:
         path, config = local(model), local(settings.model_config) if settings.model_config else None
         if path is not None and (config is not None or not settings.model_config):
-            check_files(path, config, settings.context_length)
+            longer = getattr(read, "stretch", 1) > 1  # than the model was made for: the worker says how much
+            check_files(path, config, None if longer else settings.context_length)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None

@@ -166,11 +166,10 @@ def engine_class(name: str) -> "type[Engine[Any]]":
     return found
 
 
-def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | None) -> None:
-    """Raise UserError when the engine's own arguments are wrong, as far as that is known without loading it."""
+def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | None) -> Any:
+    """The engine's own arguments as it reads them, None when that is not known without loading it. Raises UserError."""
     check = ENGINES[_own_name(name)].check
-    if check:
-        _load(check)(arguments, block_size)
+    return _load(check)(arguments, block_size) if check else None
 
 
 def add_flags(name: str, add: Callable[..., object]) -> None:

@@ -132,8 +132,8 @@ def check_served(request: Common, card: ModelCard) -> None:
     can = card.capabilities
     if request.alternatives is not None and not can.logprobs:
         raise unsupported("logprobs", f"The model {card.name!r} offers no logprobs.")
-    if request.constrained and not can.grammars:
-        raise unsupported("response_format", f"`response_format`: the engine of model {card.name!r} has no grammars.")
+    if not can.grammars and (field := request.constraint):
+        raise unsupported(field, f"`{field}`: the engine of model {card.name!r} has no grammars.")
 
 
 def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Generate, Sequence[int]]:

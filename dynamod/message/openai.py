@@ -41,6 +41,11 @@ class RouterOverride(msgspec.Struct, frozen=True):
     router_temperature: Weight | None = None
 
 
+GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
+CONSTRAINTS = ("structured_outputs", *GUIDED, "grammar", "json_schema")
+"""Fields of vLLM and llama.cpp that ask for a form of the answer."""
+
+
 class NvExt(msgspec.Struct, frozen=True):
     """Dynamo's extension object.
 
@@ -58,6 +63,10 @@ class NvExt(msgspec.Struct, frozen=True):
     backend_instance_id: Annotated[int, Meta(ge=0, le=_INT64)] | None = None
     token_data: Annotated[list[TokenId], Meta(min_length=1)] | None = None
     max_thinking_tokens: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
     extra_fields: list[str] | None = None
     agent_hints: Any = None
     router_config_override: RouterOverride | None = None
@@ -105,6 +114,7 @@ class Message(msgspec.Struct, frozen=True):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+    thinking: str | None = None
     refusal: str | None = None
     audio: Any = None
     function_call: Any = None
@@ -177,6 +187,13 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    grammar: Any = None
+    json_schema: Any = None
 
     @property
     def token_limit(self) -> tuple[int | None, str]:
@@ -189,9 +206,18 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
         return None
 
     @property
-    def constrained(self) -> bool:
-        """Whether the answer has to keep to a form other than text."""
-        return self.response_format is not None and self.response_format.type != "text"
+    def constraint(self) -> str:
+        """The field by which the answer has to keep to a form other than text; empty when there is none."""
+        if self.response_format is not None and self.response_format.type != "text":
+            return "response_format"
+        for name in CONSTRAINTS:
+            if getattr(self, name) is not None:
+                return name
+        if self.nvext is not None:
+            for name in GUIDED:
+                if getattr(self.nvext, name) is not None:
+                    return f"nvext.{name}"
+        return ""
 
 
 class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):

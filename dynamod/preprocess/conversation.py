@@ -9,6 +9,10 @@ from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, Message, Part, ToolCall
 
 from . import checks
+from .contents import Form
+from .template import read_float
+
+_arguments = msgspec.json.Decoder(dict[str, Any], float_hook=read_float)
 
 _RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 
@@ -40,16 +44,20 @@ def _check_part(part: Part, where: str) -> None:
         raise BadRequest(f"`{where}.text` is required", param=f"{where}.text")
 
 
-def as_dict(message: Message) -> dict[str, Any]:
-    """A message with its content as text. Without content it is empty, as in vLLM: many templates take no none."""
-    found: dict[str, Any] = {"role": message.role, "content": text_of(message.content) or ""}
+def as_dict(message: Message, form: Form = "text") -> dict[str, Any]:
+    """A message for a template that takes its content in this `form`.
+
+    Without content it is empty, as in vLLM: many templates take no none.
+    """
+    found: dict[str, Any] = {"role": message.role, "content": _content(message.content, form)}
     if message.tool_calls:
         found["tool_calls"] = [_call(call) for call in message.tool_calls]
     for key in ("name", "tool_call_id"):
         value = getattr(message, key)
         if value is not None:
             found[key] = value
-    reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
+    given = (message.reasoning_content, message.reasoning, message.thinking)
+    reasoning = next((one for one in given if one is not None), None)
     if reasoning is not None:
         found["reasoning_content"] = found["reasoning"] = reasoning
         if not (found["content"] and message.tool_calls):  # gpt-oss refuses a call with both
@@ -57,19 +65,33 @@ def as_dict(message: Message) -> dict[str, Any]:
     return found
 
 
+def _content(content: str | list[Part] | None, form: Form) -> str | list[dict[str, str]]:
+    if isinstance(content, list) and form != "text":
+        return [{"type": "text", "text": part.text or ""} for part in content]
+    text = text_of(content) or ""
+    return [{"type": "text", "text": text}] if form == "parts" else text
+
+
 def text_of(content: str | list[Part] | None) -> str | None:
-    """Text parts joined by newlines (as vLLM and Dynamo do); `check_messages` refuses other parts."""
+    """Text parts joined by newlines (as vLLM and Dynamo do where a template takes text alone)."""
     if content is None or isinstance(content, str):
         return content
     return "\n".join([part.text or "" for part in content])
 
 
+def last_text(message: Message) -> str:
+    """What a message says at its end."""
+    content = message.content
+    return (content[-1].text if isinstance(content, list) and content else text_of(content)) or ""
+
+
 def _call(call: ToolCall) -> dict[str, Any]:
     """Templates write arguments with `tojson`, so JSON text becomes the object it is; other text is no argument."""
     arguments = call.function.arguments
-    if isinstance(arguments, str):
+    if isinstance(arguments, str | dict):
         try:
-            arguments = msgspec.json.decode(arguments, type=dict[str, Any])
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments)
+            arguments = _arguments.decode(text)
         except (msgspec.MsgspecError, UnicodeEncodeError):
             arguments = {}
     found: dict[str, Any] = {"type": call.type, "function": {"name": call.function.name, "arguments": arguments}}

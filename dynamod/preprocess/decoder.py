@@ -4,6 +4,7 @@
 answer. Ids that the vocabulary lacks decode to nothing.
 """
 
+import functools
 from codecs import utf_8_decode
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -108,14 +109,15 @@ class LeadDecoder(TableDecoder):
 class StreamDecoder:
     """Over the stream of `tokenizers`, for decoders that no table can express (WordPiece, CTC, none at all)."""
 
-    __slots__ = ("_pending", "_reference", "_skip", "_stream")
+    __slots__ = ("_new", "_pending", "_reference", "_skip", "_stream")
 
     def __init__(self, reference: Any, skip_special: bool) -> None:
         from tokenizers.decoders import DecodeStream
 
         self._reference = reference
         self._skip = skip_special
-        self._stream = DecodeStream(skip_special_tokens=skip_special)
+        self._new = functools.partial(DecodeStream, skip_special_tokens=skip_special)
+        self._stream = self._new()
         self._pending: list[int] = []
 
     def push(self, ids: Iterable[int]) -> str:
@@ -123,7 +125,10 @@ class StreamDecoder:
         texts: list[str] = []
         for index in ids:
             self._pending.append(index)
-            text = self._stream.step(self._reference, index)
+            try:
+                text = self._stream.step(self._reference, index)
+            except Exception:  # it has no class of its own: what is shown already would now be decoded otherwise
+                text = self._begin_again()
             if text is not None:
                 self._pending.clear()
                 texts.append(text)
@@ -132,6 +137,13 @@ class StreamDecoder:
     def token(self, index: int) -> str:
         """`push` of one id."""
         return self.push((index,))
+
+    def _begin_again(self) -> str:
+        """What the pending tokens show by themselves. The last one stays, for the spaces behind it."""
+        self._stream = self._new()
+        if self._stream.step(self._reference, self._pending[-1]) is None:
+            self._stream = self._new()
+        return str(self._reference.decode(self._pending, skip_special_tokens=self._skip))
 
     def flush(self) -> str:
         """Return what the last tokens show when nothing follows them."""

@@ -40,6 +40,11 @@ def local(name: str) -> Path | None:
     return None
 
 
+def typed(path: Path) -> str:
+    """What a user types for a path: the name of a shipped model, else the path."""
+    return next((name for name in SHIPPED if local(name) == path), str(path))
+
+
 def near(name: str) -> str:
     """What the user may have meant: a shipped model or a neighbour of the path."""
     path = Path(name).expanduser()

@@ -16,7 +16,7 @@ from dynamod.message.worker import Generate, Sampling, Stops
 
 from . import checks
 from .conditions import fit, sampling_of, stops_of
-from .conversation import as_dict, kwargs_of, last_user_text, tools_of
+from .conversation import as_dict, kwargs_of, last_text, last_user_text, tools_of
 from .source import open_card
 from .template import ChatTemplate
 from .tokenizer import Tokenizer
@@ -109,7 +109,7 @@ class Model:
 
     def render(self, request: ChatRequest) -> str:
         """Return the formatted prompt of a chat request. Raises BadRequest."""
-        messages, tools, kwargs = [*map(as_dict, request.messages)], tools_of(request), kwargs_of(request)
+        tools, kwargs = tools_of(request), kwargs_of(request)
         template = self.templates.get("tool_use") if tools else None
         template = template or self.templates.get("default") or self.templates.get("tool_use")
         if template is None:
@@ -120,8 +120,9 @@ class Model:
         if proceed and generate:
             why = "`continue_final_message` and `add_generation_prompt` exclude each other"
             raise BadRequest(why, param="continue_final_message")
+        messages = [as_dict(message, template.form(message.role)) for message in request.messages]
         text = template.render(messages, tools, generate, **kwargs)
-        return _without_end(text, messages[-1].get("content") or "") if proceed else text
+        return _without_end(text, last_text(request.messages[-1])) if proceed else text
 
     def needs_thread(self, prompt: str) -> bool:
         """Whether tokenising `prompt` takes so long that it must not happen on the event loop."""

@@ -10,9 +10,13 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
+from numbers import Number
+from operator import attrgetter
 from typing import Any
 
 from dynamod.message.errors import BadRequest, UserError
+
+from .contents import Form, form_of
 
 Render = Callable[..., str]
 
@@ -24,6 +28,24 @@ WIDEST = 1000
 # transformers marks the assistant's text for training with {% generation %}; for a prompt the tags mean nothing. They
 # become an `if`, not nothing, so that trim_blocks and `-` work on the white space around them as before.
 _GENERATION = re.compile(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}")
+
+
+class Float:
+    """A number that minijinja writes otherwise than Python: 1.0 is 1 to filters, 1e-07 is shown as 0.0000001."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+def read_float(text: str) -> "float | Float":
+    """A number of JSON text, so that a template shows it as transformers does."""
+    value = float(text)
+    return Float(value) if value.is_integer() or "e" in repr(value) else value
 
 
 class Refused(Exception):
@@ -47,6 +69,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._source = _GENERATION.sub(_as_if, source)
+        self._forms: dict[str, Form] = {}
         self._context = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}
         self._helpers: dict[str, Any] = {
             "raise_exception": _raise_exception,
@@ -56,6 +79,13 @@ class ChatTemplate:
             self._render = _minijinja(self._source, self._helpers)
         except Exception as error:
             raise UserError(f"the model's chat template is not valid: {_reason(error)}") from None
+
+    def form(self, role: str) -> Form:
+        """The form in which it reads what messages of `role` say; found out at the first one."""
+        found = self._forms.get(role)
+        if found is None:
+            found = self._forms[role] = form_of(self.render, role)
+        return found
 
     def render(
         self,
@@ -102,7 +132,14 @@ def to_json(
     sort_keys: bool = False,
 ) -> str:
     """The `tojson` of transformers: no HTML escaping, non-ASCII as it is, keys in order."""
-    return json.dumps(value, indent=indent, ensure_ascii=ensure_ascii, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value,
+        indent=indent,
+        ensure_ascii=ensure_ascii,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=attrgetter("value"),  # of a Float
+    )
 
 
 def indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
@@ -122,7 +159,10 @@ def _minijinja(source: str, helpers: dict[str, Any]) -> Render:
         trim_blocks=True,
         lstrip_blocks=True,
         filters={"tojson": to_json, "indent": indent},
-        tests={"iterable": lambda value: isinstance(value, Iterable)},  # none is iterable for minijinja
+        tests={
+            "iterable": lambda value: isinstance(value, Iterable),  # none is iterable for minijinja
+            "number": lambda value: isinstance(value, Number | Float),
+        },
         globals=helpers,
     )
     environment.auto_escape_callback = lambda _name: False

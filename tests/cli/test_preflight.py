@@ -27,6 +27,15 @@ def test_devices_that_an_engine_cannot_use_are_refused() -> None:
             check(replace(whole, services={"Worker": replace(spec, config=config)}), {})
 
 
+def test_a_context_may_be_longer_than_trained_where_the_engine_stretches_it() -> None:
+    pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+    loaded = graph("out=llamacpp", "sample.gguf", "--context-length", "3000")
+    with pytest.raises(UserError, match="3000 is larger than the model's 2048"):
+        check(loaded, {})
+    loaded.services["Worker"].config["engine_args"] = {"rope_scale": 2}
+    check(loaded, {})
+
+
 @pytest.mark.parametrize(
     ("environ", "says"),
     [

@@ -69,10 +69,16 @@ def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
     line = machine.run("dynamo-run", "out=llama.cpp", "sample.gguf", "--extra-engine-args", "wrong.json").mistake()
     assert "n_ctxx: unknown key; did you mean 'n_ctx'?" in line
     assert "max_num_seqs" in line
+    (machine.folder / "long.json").write_text('{"rope_scale": 2}')
+    words = ("dynamo-run", "in=http", "out=llama.cpp", "sample.gguf", "--http-port", 0, "--context-length")
+    ended = machine.start(*words, 5000, "--extra-engine-args", "long.json").wait(30)
+    assert "5000 is larger than the model's 2048, 2 times as long by rope_scale" in ended.err
+    assert "5000 is larger than the model's 2048;" in machine.start(*words, 5000).wait(30).err
     ended = machine.start("dynamo-run", "in=http", "out=llamacpp", "sample", "--http-port", 0).wait(30)
     assert ended.code != 0
     [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]
     assert "needs a GGUF file" in line
+    assert "did you mean `sample.gguf`?" in line
     assert ended.err.count("needs a GGUF file") == 1, ended.err
 
 

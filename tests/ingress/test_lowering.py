@@ -15,7 +15,14 @@ from dynamod.ingress.base import Job
 from dynamod.ingress.lowering import Lowered, Served, _seeded, check_served
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, TooLarge
-from dynamod.message.openai import ChatRequest, CompletionRequest, Message, NvExt, ResponseFormat
+from dynamod.message.openai import (
+    CONSTRAINTS,
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    NvExt,
+    ResponseFormat,
+)
 from dynamod.message.worker import Chat, Generate, Sampling
 
 CARD = ModelCard("m", "text", context_length=100)
@@ -115,6 +122,26 @@ def test_a_form_of_the_answer_needs_an_engine_with_grammars(can: bool, format_: 
     with pytest.raises(BadRequest, match="grammars") as caught:
         check_served(request, card)
     assert (caught.value.param, caught.value.code) == ("response_format", "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({name: {"x": 1}} for name in CONSTRAINTS),
+        {"grammar": "root ::= x"},
+        {"nvext": {"guided_regex": "x+"}},
+        {"nvext": {"guided_choice": ["a", "b"]}},
+    ],
+)
+def test_nobody_is_left_to_believe_in_a_grammar(fields: dict[str, Any]) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x"}], **fields}).encode()
+    request, unknown = ChatCompletions().read(body)
+    assert unknown == 0
+    check_served(request, ModelCard("m", capabilities=Capabilities(grammars=True)))
+    with pytest.raises(BadRequest, match="has no grammars") as caught:
+        check_served(request, CARD)
+    [(name, value)] = fields.items()
+    assert caught.value.param == (name if name != "nvext" else f"nvext.{next(iter(value))}")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,15 @@ def added() -> Reference:
     return reference
 
 
+def fallback() -> Reference:
+    """Byte tokens under Metaspace: the reference turns a run of bytes that goes wrong into U+FFFD as a whole."""
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    vocabulary |= {piece: 256 + place for place, piece in enumerate(["▁a", "b", "▁the"])}
+    reference = Reference(models.BPE(vocabulary, [], byte_fallback=True))
+    reference.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return reference
+
+
 KINDS = {
     "bytes": train_bytes(),
     "added": added(),
@@ -191,3 +200,23 @@ def test_stream_decoder_flushes_an_unfinished_character() -> None:
     assert decoder.push(ids[:-1]) == "x"
     assert decoder.flush() == "\ufffd"
     assert decoder.flush() == ""
+
+
+FALLBACK = fallback()
+
+
+def test_a_stream_that_cannot_go_on_begins_again() -> None:
+    decoder = StreamDecoder(FALLBACK, skip_special=True)
+    shown = [decoder.token(index) for index in (256, 0x71, 0xC5, 257, 256, 0xC3, 0xA9, 258)]
+    assert shown == ["a", "q", "", "\ufffdb", " a", "", "é", " the"]
+    assert decoder.flush() == ""
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 258), max_size=20))
+def test_no_bytes_make_a_stream_fail(ids: list[int]) -> None:
+    assert build_table(FALLBACK, FALLBACK.get_vocab()) is None
+    decoder = StreamDecoder(FALLBACK, skip_special=True)
+    text = decoder.push(ids) + decoder.flush()
+    whole = FALLBACK.decode(ids)
+    assert text == whole or "\ufffd" in whole

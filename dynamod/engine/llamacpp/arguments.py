@@ -1,6 +1,6 @@
 """The engine's own arguments (`--extra-engine-args`, `engine_args` in YAML), checked. Imports nothing heavy."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -8,11 +8,15 @@ from msgspec import Meta
 
 from ..arguments import Arguments
 
+_Positive = Annotated[float, Meta(gt=0)]
+_Share = Annotated[float, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MOST_SEQS = 256
 """Sequences that llama.cpp can distinguish (its LLAMA_MAX_SEQ)."""
+MOST_TEXT = 127
+"""Bytes of a key, or of a value, of the metadata."""
 
 
 class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,7 +29,10 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
     `swa_full`: a sliding window keeps all cells, which the prefix cache needs; else it is off for such models.
-    `flash_attn`, `cache_type_k`, `cache_type_v`, `use_mmap`, `use_mlock`, `n_ubatch`, `offload_kqv`: as in llama.cpp.
+    `rope_scale` (or `rope_freq_scale`, one by it): the context may be so many times as long as the model was made for.
+    `tensor_split`, `override_tensor`, `kv_overrides`: lists, or llama.cpp's text ("3,1"; "PATTERN=BUFFER,...";
+    "KEY=TYPE:VALUE,..."). Overrides of the metadata reach llama.cpp alone: the tokenizer and the card are the file's.
+    All others: as in llama.cpp; None is what it takes by itself, or what the model says.
     """
 
     block_size: Annotated[int, Meta(ge=1, le=4096)] = 16
@@ -40,13 +47,40 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     n_threads: _Count | None = None
     n_threads_batch: _Count | None = None
     n_gpu_layers: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
+    split_mode: Literal["none", "layer", "row", "tensor"] | None = None
+    main_gpu: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    tensor_split: list[_Share] | str | None = None
+    override_tensor: list[str] | str = ""
+    cpu_moe: bool = False
+    n_cpu_moe: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    kv_overrides: list[str] | str = ""
     offload_kqv: bool = True
-    flash_attn: bool | Literal["auto"] = "auto"
+    flash_attn: bool | Literal["auto", "on", "off"] = "auto"
     cache_type_k: CacheType = "f16"
     cache_type_v: CacheType = "f16"
     swa_full: bool = True
+    rope_scaling: Literal["none", "linear", "yarn"] | None = None
+    rope_scale: _Positive | None = None
+    rope_freq_base: _Positive | None = None
+    rope_freq_scale: _Positive | None = None
+    yarn_orig_ctx: _Count | None = None
+    yarn_ext_factor: float | None = None
+    yarn_attn_factor: float | None = None
+    yarn_beta_slow: float | None = None
+    yarn_beta_fast: float | None = None
     use_mmap: bool = True
     use_mlock: bool = False
+
+    @property
+    def stretch(self) -> float:
+        """How many times as long as trained a context may be."""
+        scale = self.rope_scale or 1 / (self.rope_freq_scale or 1.0)
+        return 1.0 if self.rope_scaling == "none" else max(1.0, scale)
+
+    @property
+    def flash(self) -> bool | None:
+        """Whether flash attention is on; None: where it can be."""
+        return {"auto": None, "on": True, "off": False}.get(str(self.flash_attn), bool(self.flash_attn))
 
 
 ALIASES = {
@@ -59,6 +93,15 @@ ALIASES = {
     "type_k": "cache_type_k",
     "type_v": "cache_type_v",
     "mlock": "use_mlock",
+    "ctx_size": "n_ctx",
+    "threads": "n_threads",
+    "threads_batch": "n_threads_batch",
+    "batch_size": "max_num_batched_tokens",
+    "ubatch_size": "n_ubatch",
+    "parallel": "max_num_seqs",
+    "ngl": "n_gpu_layers",
+    "gpu_layers": "n_gpu_layers",
+    "override_kv": "kv_overrides",
 }
 """Other names that people know."""
 
@@ -79,6 +122,46 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
     if made.max_num_batched_tokens < made.max_num_seqs:
         why = f"{made.max_num_batched_tokens}: each of max_num_seqs {made.max_num_seqs} sequences needs one per step"
         raise _ARGUMENTS.wrong("max_num_batched_tokens", why)
-    if made.flash_attn is False and made.cache_type_v not in ("f32", "f16", "bf16"):
+    if made.rope_scale is not None and made.rope_freq_scale is not None:
+        raise _ARGUMENTS.wrong("rope_freq_scale", "given beside rope_scale, which is one by it: give one of them")
+    for one in items(made.override_tensor):
+        if not all(one.partition("=")):
+            raise _ARGUMENTS.wrong("override_tensor", f"{one!r} is not of the form PATTERN=BUFFER")
+    for one in items(made.kv_overrides):
+        key_value(one)
+    if made.tensor_split is not None:
+        shares(made.tensor_split)
+    if made.flash is False and made.cache_type_v not in ("f32", "f16", "bf16"):
         raise _ARGUMENTS.wrong("cache_type_v", f"{made.cache_type_v} needs flash_attn")
     return made
+
+
+def items(given: list[str] | str) -> list[str]:
+    """A list that may be written as one text, with commas between."""
+    return given if isinstance(given, list) else [one for one in given.split(",") if one]
+
+
+def shares(given: list[float] | str) -> list[float]:
+    """`tensor_split`. Raises UserError."""
+    try:
+        found = given if isinstance(given, list) else [float(one) for one in given.replace("/", ",").split(",")]
+    except ValueError:
+        raise _ARGUMENTS.wrong("tensor_split", f"{given!r} is no list of numbers, for example 3,1") from None
+    if any(one < 0 for one in found) or not sum(found):
+        raise _ARGUMENTS.wrong("tensor_split", f"{given!r} are no shares of a model")
+    return found
+
+
+def key_value(text: str) -> tuple[str, int | float | bool | str]:
+    """A key of the metadata and its value, from one of `kv_overrides`. Raises UserError."""
+    key, _, typed = text.partition("=")
+    kind, _, value = typed.partition(":")
+    readers: dict[str, Callable[[str], int | float | bool | str]]
+    readers = {"int": int, "float": float, "bool": {"true": True, "false": False}.__getitem__, "str": str}
+    try:
+        found = readers[kind](value)
+    except (KeyError, ValueError):
+        raise _ARGUMENTS.wrong("kv_overrides", f"{text!r} is not of the form KEY=int|float|bool|str:VALUE") from None
+    if not key or max(len(key.encode()), len(value.encode())) > MOST_TEXT:
+        raise _ARGUMENTS.wrong("kv_overrides", f"{text[:40]!r}: key and value have 1 to {MOST_TEXT} bytes")
+    return key, found

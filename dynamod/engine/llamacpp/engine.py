@@ -18,6 +18,7 @@ from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
 from dynamod.preprocess.gguf_file import shards
+from dynamod.preprocess.locate import typed
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
@@ -77,13 +78,15 @@ class LlamaCpp(BatchingEngine):
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
         assert self.options.path is not None
         arguments, path = self.arguments, gguf_file(self.options.path)
-        card = await self._model_card(path)
+        card = await self._file_card(path)
         log.info("llama.cpp loads %s", path)
         rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
-        if not card.context_length or model.context_length < card.context_length:
+        if arguments.stretch > 1:
+            card = msgspec.structs.replace(card, context_length=model.context_length)
+        elif not card.context_length or model.context_length < card.context_length:
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
@@ -102,6 +105,17 @@ class LlamaCpp(BatchingEngine):
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         self.spawn(self._run(model), "steps")
+
+    async def _file_card(self, path: Path) -> ModelCard:
+        """The card of the file. Raises UserError, also for a context that is too long."""
+        wanted, stretch = self.options.context_length, self.arguments.stretch
+        if stretch == 1:
+            return await self._model_card(path)
+        card = await self._model_card(path, context_length=None)
+        if wanted is not None and card.context_length and wanted > card.context_length * stretch:
+            known = f"{card.context_length}, {stretch:g} times as long by rope_scale"
+            raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
+        return card
 
     def _load(self, path: Path, card: ModelCard) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
@@ -192,8 +206,15 @@ class LlamaCpp(BatchingEngine):
         else:
             log.error("llama.cpp: a step failed", exc_info=error)
         for sequence in self._scheduler.failed(list(rows)):
-            stream: Stream = sequence.owner
-            stream.reply.failed("EngineFailed", str(error) or type(error).__name__)
+            self._end(sequence, error)
+
+    def _end(self, sequence: Sequence, error: Exception) -> None:
+        """One answer cannot go on. What llama.cpp says of it is for the log, not for clients."""
+        stream: Stream = sequence.owner
+        request = stream.request.request_id
+        log.warning("llama.cpp: request %s failed: %s", request, error)
+        why = f"{self.name} could not compute request {request}; the worker's log says why under this id"
+        stream.reply.failed("EngineFailed", why)
 
     def _hand_out(self, rows: list[Row], picked: list[Picked | Exception]) -> None:
         """The hot loop: once per token."""
@@ -203,9 +224,8 @@ class LlamaCpp(BatchingEngine):
                 continue
             stream: Stream = sequence.owner
             if isinstance(one, Exception):
-                log.warning("llama.cpp: request %s failed: %s", stream.request.request_id, one)
                 self._scheduler.remove(sequence)
-                stream.reply.failed("EngineFailed", f"llamacpp: {one}")
+                self._end(sequence, one)
                 continue
             self.tokens += 1
             sequence.ids.append(one.index)
@@ -244,13 +264,20 @@ def gguf_file(path: Path) -> Path:
 
 
 def _only_model(folder: Path) -> Path:
-    models = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
-    models = [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]
+    models = _models(folder)
     if not models:
         only = " (only safetensors)" if any(folder.glob("*.safetensors")) else ""
-        hint = "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs"
+        above = ", ".join(f"`{typed(file)}`" for file in _models(folder.parent)[:3])
+        hint = f"did you mean {above}? " if above else ""
+        hint += "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs"
         raise UserError(f"llamacpp needs a GGUF file, and the folder {folder} has none{only}", hint)
     if len(models) > 1:
         named = ", ".join(file.name for file in models)
         raise UserError(f"the folder {folder} has {len(models)} GGUF files", f"name one: {named}")
     return models[0]
+
+
+def _models(folder: Path) -> list[Path]:
+    """The GGUF files in a folder, of models in several files the first."""
+    models = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
+    return [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]

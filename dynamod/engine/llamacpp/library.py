@@ -52,3 +52,17 @@ def _logged(level: int, text: bytes, _data: object) -> None:
     if level == _ERROR:
         last_errors.append(line)
     log.log(_LEVELS.get(level, logging.DEBUG), "llama.cpp: %s", line)
+
+
+def buffers() -> dict[str, int]:
+    """llama.cpp's kinds of memory by their names, one for each device that it sees, as addresses."""
+    library()
+    ggml: Any = importlib.import_module("llama_cpp._ggml").libggml
+    count, device, buffer, name = (
+        getattr(ggml, f"ggml_backend_{name}") for name in ("dev_count", "dev_get", "dev_buffer_type", "buft_name")
+    )
+    count.restype, device.argtypes, device.restype = ctypes.c_size_t, [ctypes.c_size_t], ctypes.c_void_p
+    buffer.argtypes, buffer.restype = [ctypes.c_void_p], ctypes.c_void_p
+    name.argtypes, name.restype = [ctypes.c_void_p], ctypes.c_char_p
+    found = [buffer(device(index)) for index in range(count())]
+    return {name(one).decode(): one for one in found if one}

@@ -17,6 +17,7 @@ from dynamod.preprocess.gguf_file import read_metadata
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .library import last_error, last_errors, library
+from .parameters import context_parameters, model_parameters
 from .sampling import Floats, Picked, Sampler
 from .sizing import cell_bytes, cells_for, threads
 from .vocabulary import Vocabulary
@@ -26,8 +27,6 @@ log = logging.getLogger("dynamod.engine")
 REPORT_INTERVAL = 3.0
 """Seconds between two lines about the progress of loading."""
 
-_FLASH = {"auto": -1, False: 0, True: 1}
-_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
 
 
@@ -77,15 +76,10 @@ class Model:
 
     def _load(self, path: Path, goes_on: Callable[[], bool]) -> None:
         api, arguments = self._api, self._arguments
-        params = api.llama_model_default_params()
-        params.n_gpu_layers = arguments.n_gpu_layers
-        if hasattr(params, "load_mode"):
-            params.load_mode = (1 if arguments.use_mmap else 0) | (2 if arguments.use_mlock else 0)
-        else:
-            params.use_mmap, params.use_mlock = arguments.use_mmap, arguments.use_mlock
+        params, kept = model_parameters(api, arguments)
         params.progress_callback = callback = api.llama_progress_callback(_progress(path, goes_on))
         self._model = api.llama_model_load_from_file(os.fsencode(path), params)
-        del callback
+        del callback, kept
         if not self._model:
             reason = last_error() if goes_on() else "it was stopped"
             raise UserError(f"llama.cpp cannot load {path}: {reason}", "check the file, or download it again")
@@ -111,22 +105,19 @@ class Model:
     def _open(self, path: Path, context_length: int | None) -> None:
         """Make the context, as large as the arguments say or as fits."""
         api, arguments, model = self._api, self._arguments, self._model
-        trained = int(api.llama_model_n_ctx_train(model))
+        trained = int(api.llama_model_n_ctx_train(model) * arguments.stretch)
         cells = cells_for(arguments, trained, cell_bytes(read_metadata(path), arguments), context_length)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
         self.slots = min(most, wanted)
-        params = api.llama_context_default_params()
-        params.n_ctx, params.n_seq_max, params.kv_unified = cells, self.slots, True
+        params = context_parameters(api, arguments)
+        params.n_ctx, params.n_seq_max, params.swa_full = cells, self.slots, caching
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
         params.n_outputs_max = self.slots  # llama.cpp's own, n_batch, must not be below the slots
         params.n_threads = arguments.n_threads or threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
-        params.flash_attn_type = _FLASH[arguments.flash_attn]
-        params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]
-        params.offload_kqv, params.no_perf, params.swa_full = arguments.offload_kqv, True, caching
         self._context = api.llama_init_from_model(model, params)
         if not self._context:
             problem = f"llama.cpp cannot make a context of {cells} cells for {path}: {last_error()}"

@@ -324,7 +324,7 @@ async def test_logprobs_and_bias(words: Any, system: System) -> None:
 
 
 async def test_a_step_that_fails_ends_only_who_is_at_fault(
-    words: Any, system: System, monkeypatch: pytest.MonkeyPatch
+    words: Any, system: System, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = await serve(words, system)
     model = served.engine._model
@@ -342,7 +342,8 @@ async def test_a_step_that_fails_ends_only_who_is_at_fault(
     bad = await served.ask([5, poison, 6])
     assert bad.error is not None
     assert bad.error.error == "EngineFailed"
-    assert "could not compute a step" in bad.error.message
+    assert bad.error.message == "llamacpp could not compute request r; the worker's log says why under this id"
+    assert "request r failed: llama.cpp could not compute a step: llama_decode: failed to decode" in caplog.text
     assert served.now.preemptions >= 3, "the step of all was tried again, one by one"
     monkeypatch.undo()
     for answer, text in zip(good, texts, strict=True):
@@ -366,6 +367,7 @@ async def test_it_does_not_block_the_loop_and_ends_in_the_middle(words: Any) -> 
     ("options", "words_of_it"),
     [
         ({"path": Path(sample.path("sample"))}, "needs a GGUF file"),
+        ({"path": Path(sample.path("sample"))}, "did you mean `sample.gguf`? give a .gguf file"),
         ({"context_length": 4096}, "larger than the model's 2048"),
         ({"context_length": 1024, "arguments": {"n_ctx": 512}}, "fewer than one context"),
         ({"path": "broken.gguf"}, "cannot load"),

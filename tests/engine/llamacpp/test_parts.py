@@ -35,6 +35,18 @@ def test_names_of_others_are_known() -> None:
         ({"flash_attn": False, "cache_type_v": "q8_0"}, "needs flash_attn"),
         ({"flash_attn": "maybe"}, "flash_attn"),
         ({"max_num_seqs": 257}, "max_num_seqs"),
+        ({"flash_attn": "off", "cache_type_v": "q8_0"}, "needs flash_attn"),
+        ({"rope_scale": 2, "rope_freq_scale": 0.5}, "one by it: give one of them"),
+        ({"rope_scaling": "longrope"}, "rope_scaling"),
+        ({"rope_scale": 0}, "rope_scale: expected"),
+        ({"split_mode": "rows"}, "split_mode"),
+        ({"tensor_split": "3,one"}, "'3,one' is no list of numbers"),
+        ({"tensor_split": [0, 0]}, "no shares of a model"),
+        ({"override_tensor": "exps"}, "'exps' is not of the form PATTERN=BUFFER"),
+        ({"override_kv": "a=int:x"}, "'a=int:x' is not of the form KEY=int|float|bool|str:VALUE"),
+        ({"kv_overrides": ["a=bool:yes"]}, "not of the form"),
+        ({"kv_overrides": ["a=str:" + 128 * "x"]}, "1 to 127 bytes"),
+        ({"n_cpu_moe": -1}, "n_cpu_moe"),
     ],
 )
 def test_wrong_arguments_are_named(given: dict[str, Any], words: str) -> None:
@@ -43,13 +55,30 @@ def test_wrong_arguments_are_named(given: dict[str, Any], words: str) -> None:
     assert words in error.value.line()
 
 
+def test_words_of_llamacpp_are_taken() -> None:
+    given = {"ctx-size": 4096, "parallel": 4, "batch-size": 64, "ngl": 10, "threads": 2, "flash-attn": "on"}
+    assert arguments_of(given) == LlamaCppArguments(
+        n_ctx=4096, max_num_seqs=4, max_num_batched_tokens=64, n_gpu_layers=10, n_threads=2, flash_attn="on"
+    )
+    assert [LlamaCppArguments(flash_attn=value).flash for value in ("auto", "on", "off", True, False)] == [
+        *(None, True, False, True, False)
+    ]
+    assert LlamaCppArguments(rope_scale=4).stretch == LlamaCppArguments(rope_freq_scale=0.25).stretch == 4
+    assert LlamaCppArguments(rope_scale=4, rope_scaling="none").stretch == LlamaCppArguments().stretch == 1
+
+
 def test_the_file_of_a_folder(tmp_path: Path) -> None:
+    tmp_path /= "model"
+    tmp_path.mkdir()
+
     def refused(words: str) -> None:
         with pytest.raises(UserError) as error:
             gguf_file(tmp_path)
         assert words in error.value.line()
 
     refused("has none; give a .gguf file")
+    (tmp_path.parent / "near.gguf").touch()
+    refused(f"has none; did you mean `{tmp_path.parent}/near.gguf`? give a .gguf file")
     (tmp_path / "model.safetensors").touch()
     refused("only safetensors")
     for name in ("mmproj-f16.gguf", "m-00001-of-00002.gguf"):

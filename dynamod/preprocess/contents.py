@@ -1,0 +1,38 @@
+"""Which form of a message's content a chat template reads: text, or a list of parts that it goes through by itself.
+
+Only rendering tells. A template that goes through parts shows the text of one; one that does not fails, or shows the
+list as it is written.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+from dynamod.message.errors import BadRequest
+
+Form = Literal["text", "either", "parts"]
+"""What a template takes as content: only text, both, or only parts."""
+
+_MARK = "dynamod-part"
+_PART = {"type": "text", "text": _MARK}
+_WRITTEN = re.compile(r"""['"]type\\?['"]""")
+_USER = {"role": "user", "content": "x"}
+_CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {}}}
+_CALLING = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
+_BEFORE: dict[str, list[dict[str, Any]]] = {"assistant": [_USER], "tool": [_USER, _CALLING]}
+
+
+def form_of(render: Callable[[list[dict[str, Any]]], str], role: str) -> Form:
+    """The form of what messages of `role` say."""
+    plain, listed = _shown(render, role, _MARK), _shown(render, role, [_PART])
+    if _MARK not in listed or (listed != plain and _WRITTEN.search(listed)):
+        return "text"
+    return "either" if _MARK in plain else "parts"
+
+
+def _shown(render: Callable[[list[dict[str, Any]]], str], role: str, content: Any) -> str:
+    message = {"role": role, "content": content, "tool_call_id": "c1", "name": "f"}
+    try:
+        return render([*_BEFORE.get(role, []), message, *([] if role == "user" else [_USER])])
+    except BadRequest:
+        return ""
