@@ -71,6 +71,16 @@ ENGINES = {
     "llamacpp": Served(
         *("llamacpp", "sample.gguf", "llama_cpp"), knows=True, exact=True, logprobs=True, seed=True, min_tokens=True
     ),
+    "vllm": Served(
+        *("vllm", "sample"),
+        knows=True,
+        exact=True,
+        logprobs=True,
+        seed=True,
+        min_tokens=True,
+        python="DYNAMOD_TEST_VLLM_PYTHON",
+        arguments=("--Worker.engine_args.kv_cache_memory_bytes=200000000",),
+    ),
     "mocker": Served("mocker", exact=True, seed=True, min_tokens=True),
     "echo_core": Served("echo_core", echoes=True, exact=True, min_tokens=True),
     "openai": Served("openai:{url}/v1", echoes=True),
