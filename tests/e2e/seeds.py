@@ -125,14 +125,17 @@ ENGINES = (
 )
 """Engines that run everywhere, formats, and Python files."""
 
+INSIDE = "inside its environment, or with --python"
+
 HEAVY = (
-    Line("dynamo-run out=vllm Qwen/Qwen3-4B"),
-    Line("dynamo run out=vllm deepseek-ai/DeepSeek-R1-Distill-Llama-8B"),
-    Line("dynamo-run in=dyn://llama3B.backend.generate out=vllm ~/llms/Llama-3.2-3B-Instruct"),
-    Line("dynamo-run in=dyn://dynamo.endpoint.generate out=vllm /data/llms/Qwen/Qwen3-4B"),
-    Line("./dynamo-run in=http out=vllm --model-path ~/llm_models/Llama-3.2-3B-Instruct/"),
+    Line("dynamo-run out=vllm Qwen/Qwen3-4B", note=INSIDE),
+    Line("dynamo run out=vllm deepseek-ai/DeepSeek-R1-Distill-Llama-8B", note=INSIDE),
+    Line("dynamo-run in=dyn://llama3B.backend.generate out=vllm ~/llms/Llama-3.2-3B-Instruct", note=INSIDE),
+    Line("dynamo-run in=dyn://dynamo.endpoint.generate out=vllm /data/llms/Qwen/Qwen3-4B", note=INSIDE),
+    Line("./dynamo-run in=http out=vllm --model-path ~/llm_models/Llama-3.2-3B-Instruct/", note=INSIDE),
+    Line("python -m dynamo.vllm --help", note=INSIDE),
 )
-"""Engines with environments of their own."""
+"""vLLM, in an environment of its own: run by tests/engine/run_heavy.sh."""
 
 SERVE = (
     Line("cd examples/llm", "differs", "there is no such folder: graphs and configs are found from any folder"),

@@ -5,6 +5,7 @@ A line is adapted in model, port, path and context length, and in nothing else.
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import shutil
@@ -384,8 +385,7 @@ def test_two_instances_and_two_models(machine: Any) -> None:
     "dynamo-run in=dyn://... out=<engine> ... --migration-limit=3",
 )
 def test_mockers_behind_routers(machine: Any) -> None:
-    written = subprocess.run(["bash", "-c", line_of("echo '{")], cwd=machine.folder, check=True)
-    assert written.returncode == 0
+    subprocess.run(["bash", "-c", line_of("echo '{")], cwd=machine.folder, check=True)
     mocker = line_of("dynamo-run in=dyn://dynamo.mocker.generate")
     for more in ("", " --migration-limit=3"):
         serve(machine, mocker + more)
@@ -430,8 +430,7 @@ def test_serve(machine: Any) -> None:
     heads = [re.sub(" +", " ", line) for line in command.out.splitlines() if line.startswith("| MODEL TYPE")]
     assert heads[0] == re.sub(" +", " ", line_of("| MODEL TYPE"))
     answer = ask(machine, url, line_of("curl localhost:8000/v1/chat/completions"))
-    shown = {"id", "choices", "created", "model", "object", "usage"}
-    assert json.loads(answer).keys() >= shown
+    assert json.loads(answer).keys() >= {"id", "choices", "created", "model", "object", "usage"}
     assert json.loads(answer)["choices"][0]["message"]["role"] == "assistant"
 
 
@@ -459,11 +458,42 @@ def test_engines_that_are_not_here_say_so(machine: Any) -> None:
         assert "error: " in machine.run(*words).err
 
 
+PYTHON = os.environ.get("DYNAMOD_TEST_VLLM_PYTHON", "")
+
+
+@walks(*(line.text for line in seeds.HEAVY))
+@pytest.mark.heavy
+@pytest.mark.skipif(not PYTHON, reason="needs vLLM: DYNAMOD_TEST_VLLM_PYTHON names the python of its environment")
+@pytest.mark.parametrize("line", [line.text for line in seeds.HEAVY])
+def test_vllm(machine: Any, line: str) -> None:
+    machine.env["OMP_NUM_THREADS"] = "1"
+    words = adapted(line.replace("dynamo run", "dynamo-run"))
+    if "--help" in words:
+        shown = subprocess.run([PYTHON, *words[1:]], env=machine.environ(), capture_output=True, text=True, timeout=120)
+        assert {"--max-num-seqs", "--endpoint"} <= {*shown.stdout.split()}, shown.stderr
+        return
+    words += ["--python", PYTHON]
+    if not any(word.startswith("in=") for word in words):
+        chat = Terminal(machine, *words[1:])
+        chat.until("User: ", 300)
+        chat.type("What is the capital of South Africa?\r")
+        chat.until(PRETORIA)
+        chat.until("User: ")
+        assert chat.end("\x04") == 0
+        return
+    front = [] if "in=http" in words else ["in=http", "out=auto"]
+    worker = machine.start(*words, *(["--http-port", "0"] if not front else []))
+    url = machine.start("dynamo-run", *front, "--http-port", "0").ready() if front else ""
+    said = worker.prints(r"ready(?:: (\S+))?\n", 300)[1]
+    url = url or said
+    machine.until(lambda: machine.serves(url))
+    assert text(ask(machine, url, ASK_3B)) == PRETORIA
+
+
 def test_every_line_is_walked_and_the_table_is_true(capsys: pytest.CaptureFixture[str]) -> None:
     runs = {line.text for line in seeds.LINES if line.status in ("works", "differs")}
     walked = {text for lines in WALKED.values() for text in lines}
-    heavy = {line.text for line in seeds.HEAVY}  # tests/engine/run_heavy.sh
-    assert walked == runs - heavy
+    assert walked == runs
     assert len({line.text for line in seeds.LINES}) == len(seeds.LINES)
     assert (Path(__file__).parent / "SEEDS.md").read_text() == seeds.table()
     with capsys.disabled():
