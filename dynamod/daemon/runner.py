@@ -21,7 +21,7 @@ from .process import ProcessRecord
 from .running import Running
 from .sockets import listen, url_of
 from .spawn import Origin
-from .stand_in import stand_in
+from .stand_in import TlsFiles, stand_in
 
 if TYPE_CHECKING:
     from .node import Node
@@ -110,13 +110,14 @@ class GraphRunner:
         self._supervisor.context.task(stand_in(self._ports), "stand-in")
         self.node.changed()
 
-    def _ports(self) -> Iterator[tuple[socket.socket, bool]]:
-        """The sockets for clients, and whether a process serves each, or soon will; or need not: none is wanted."""
+    def _ports(self) -> Iterator[tuple[socket.socket, bool, TlsFiles]]:
+        """The sockets for clients, whether a process serves each, soon will or need not, and the TLS files."""
         for running in self._groups.values():
             if running.sock is not None:
                 names = running.names()
                 records = [record for name in names if (record := self._record(name)) is not None]
-                yield running.sock, not names or any(record.ready or record.age < STARTS for record in records)
+                served = not names or any(record.ready or record.age < STARTS for record in records)
+                yield running.sock, served, running.tls
 
     async def stop(self, grace: float | None = None) -> None:
         """End the processes that listen for clients, then all others, and give everything back.
@@ -194,7 +195,11 @@ class GraphRunner:
 
     def urls(self) -> list[str]:
         """Where clients reach the graph."""
-        return [url_of(running.sock) for running in self._groups.values() if running.sock is not None]
+        return [
+            url_of(running.sock, "https" if running.tls else "http")
+            for running in self._groups.values()
+            if running.sock is not None
+        ]
 
     def fatal(self) -> list[Row]:
         """Components that are given up."""

@@ -17,6 +17,7 @@ from dynamod.runtime.plan import HostPlan, ServicePlan
 from .gpus import VARIABLE
 from .groups import Group
 from .process import STOP_GRACE, Process, ProcessRecord
+from .sockets import tls_files
 
 if TYPE_CHECKING:
     from .runner import GraphRunner
@@ -61,6 +62,11 @@ class Running:
     def names(self) -> list[str]:
         """The supervisor's names of all its processes."""
         return [*(self.child(index) for index in self.replicas), *self.others]
+
+    @property
+    def tls(self) -> tuple[str, str] | None:
+        """Certificate and key with which it serves HTTPS; None: HTTP."""
+        return tls_files(service.config for service in self.group.services)
 
     @property
     def overlaps(self) -> bool:

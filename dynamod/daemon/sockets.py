@@ -6,6 +6,8 @@ several ingress processes serve one port and a restart refuses no connection.
 
 import errno
 import socket
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dynamod.message.errors import UserError
 
@@ -33,9 +35,18 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     return sock
 
 
-def url_of(sock: socket.socket) -> str:
+def tls_files(configs: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
+    """Certificate and key with which components of these configurations serve HTTPS; None: HTTP."""
+    for config in configs:
+        found = {key.replace("-", "_"): value for key, value in config.items()}
+        if found.get("tls_cert_path"):
+            return found["tls_cert_path"], found.get("tls_key_path", "")
+    return None
+
+
+def url_of(sock: socket.socket, scheme: str) -> str:
     """The URL a user can type."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "localhost"
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

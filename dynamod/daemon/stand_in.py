@@ -6,6 +6,7 @@ A short absence is none: connections wait in the listener's backlog until the ne
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -39,26 +40,39 @@ class _Refusal(asyncio.Protocol):
         self._timer.cancel()
 
 
-async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool]]]) -> None:
+TlsFiles = tuple[str, str] | None
+"""Certificate and key; None: plain HTTP."""
+
+
+def _context(files: TlsFiles) -> ssl.SSLContext | None:
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    return context
+
+
+async def stand_in(ports: Callable[[], Iterable[tuple[socket.socket, bool, TlsFiles]]]) -> None:
     """Answer on listening sockets which nobody has served for AWAY seconds; to be cancelled.
 
-    `ports()`: the sockets, and whether somebody serves each of them now.
+    `ports()`: the sockets, whether somebody serves each of them now, and what HTTPS is served with.
     """
     loop = asyncio.get_running_loop()
     answering: dict[socket.socket, asyncio.Server] = {}
     served: dict[socket.socket, float] = {}
     try:
         while True:
-            now, here = loop.time(), dict(ports())
+            now, here = loop.time(), {sock: (serves, files) for sock, serves, files in ports()}
             for sock in [*answering]:
-                if here.get(sock, True):
+                if here.get(sock, (True, None))[0]:
                     answering.pop(sock).close()
-            served = {sock: now if serves else served.get(sock, now) for sock, serves in here.items()}
+            served = {sock: now if serves else served.get(sock, now) for sock, (serves, _) in here.items()}
             for sock, since in served.items():
                 if sock not in answering and now - since > AWAY:
-                    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:  # it was closed just now
+                    # it was closed just now, or the TLS files cannot be used, which the ingress reports
+                    with contextlib.suppress(OSError), contextlib.ExitStack() as undo:
                         ours = undo.enter_context(sock.dup())
-                        answering[sock] = await loop.create_server(_Refusal, sock=ours)
+                        answering[sock] = await loop.create_server(_Refusal, sock=ours, ssl=_context(here[sock][1]))
                         undo.pop_all()
             await asyncio.sleep(LOOK)
     finally:
