@@ -50,7 +50,7 @@ class MockedAsyncLLM:
 
     async def run(self, streams: int) -> None:
         """All steps, one turn of the loop and more behind each other."""
-        while len(self._queues) < streams:
+        while len(self._queues) < streams:  # noqa: ASYNC110 - tasks that have not begun
             await asyncio.sleep(0)
         for step in range(1, self._steps + 1):
             finish = "length" if step == self._steps else None
