@@ -8,7 +8,7 @@ All servers of a model are up at once and measured in turn, `--repeat` times; th
 all streams together counts. Prompts are new in each turn and the same for all servers: streamed completions, greedy.
 
 A server is left out when `--llama-server`, or `llama_cpp.server` in `--server-python`, is missing. llama-server is
-built from the source distribution of llama-cpp-python, in `vendor/llama.cpp`: `cmake -B out -DCMAKE_BUILD_TYPE=Release`,
+built from the source distribution of llama-cpp-python, in vendor/llama.cpp: `cmake -B out -DCMAKE_BUILD_TYPE=Release`,
 `cmake --build out --target llama-server`. `make_gguf.py` makes models that are worth measuring.
 """
 
