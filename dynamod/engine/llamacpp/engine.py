@@ -179,7 +179,7 @@ class LlamaCpp(BatchingEngine):
                 picked = await asyncio.wrap_future(step.picked)
             except Exception as error:
                 if following is not None:
-                    with contextlib.suppress(StepFailed):  # it needs the tokens of this one
+                    with contextlib.suppress(Exception):  # it needs the tokens of this one
                         await asyncio.wrap_future(following.picked)
                 self._failed(rows, error)
                 step = None
