@@ -66,6 +66,11 @@ _DEEPSEEK_LLM = Split(
 _BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _YOUTU = r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|" + _ASIAN
 _BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+_EXAONE = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+_RUNS = "".join(rf"\s{{{count}}}(?!\S)|" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2"))
 
 _NAMES: list[tuple[str, Split]] = [
     ("default gpt-2 gpt2 phi-2 mpt olmo jais granite-docling", Split()),
@@ -76,6 +81,9 @@ _NAMES: list[tuple[str, Split]] = [
     ("qwen2", _QWEN2._replace(nfc=True)),
     ("deepseek-r1-qwen stablelm2 hunyuan megrez kormo f2llmv2 solar-open grok-2", _QWEN2),
     ("qwen35", Split((_words(r"\p{N}", r"\p{L}\p{M}"),))),
+    ("seed-coder", Split((_words(r"\p{N}").replace(r"[\r\n]*|", "|"),))),
+    ("exaone-moe", Split((_EXAONE,))),
+    ("jais-2", Split((_words(r"\p{N}{1,3}").replace(r"\s+(?!\S)|\s+", rf"{_RUNS}\s"),))),
     ("ufakzeka", Split((_words(r"\p{N}", contractions=""),))),
     ("minicpm5", Split((r"\p{N}{1,3}", _words(r"\p{N}+")), whole=True)),
     ("laguna", Split((r"[^\n]+|[\n]+", _words(r"\p{N}")))),

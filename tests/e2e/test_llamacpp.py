@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.preprocess.conftest import write_gguf
+
 from .asking import chat_body
 
 if importlib.util.find_spec("llama_cpp") is None:
@@ -69,6 +71,9 @@ def test_mistakes_are_told_before_anything_starts(machine: Any) -> None:
     line = machine.run("dynamo-run", "out=llama.cpp", "sample.gguf", "--extra-engine-args", "wrong.json").mistake()
     assert "n_ctxx: unknown key; did you mean 'n_ctx'?" in line
     assert "max_num_seqs" in line
+    write_gguf(machine.folder / "new.gguf", "gpt2", ["a"], [1], merges=["a a"], pre="brand-new")
+    line = machine.run("dynamo-run", "out=llamacpp", "new.gguf").mistake()
+    assert "pre-tokenizer 'brand-new' (tokenizer.ggml.pre) is not known; give the original model folder" in line
     (machine.folder / "long.json").write_text('{"rope_scale": 2}')
     words = ("dynamo-run", "in=http", "out=llama.cpp", "sample.gguf", "--http-port", 0, "--context-length")
     ended = machine.start(*words, 5000, "--extra-engine-args", "long.json").wait(30)

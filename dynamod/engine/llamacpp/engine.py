@@ -17,14 +17,13 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate
-from dynamod.preprocess.gguf_file import shards
-from dynamod.preprocess.locate import typed
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from .arguments import LlamaCppArguments, arguments_of
+from .files import gguf_file
 from .kv_cells import Cells, Operation, Sequence
 from .model import Model, StepFailed, Work
 from .request import Stream
@@ -36,6 +35,10 @@ log = logging.getLogger("dynamod.engine")
 
 CLOSE = 3.0
 """Seconds that `close` waits for the step that is being computed; a thread that hangs is left behind."""
+
+AHEAD = 0.03
+"""Seconds: after a longer step the next one is not begun ahead. A new request would wait for it, and what the thread
+waits between two steps, less than a millisecond, does not count then."""
 
 
 class LlamaCppStatistics(BatchingStatistics, frozen=True):
@@ -160,6 +163,7 @@ class LlamaCpp(BatchingEngine):
         scheduler, step_budget, now = self._scheduler, self._step_budget, asyncio.get_running_loop().time
         [clock] = self.clocks
         step: _Step | None = None
+        took = 0.0
         while True:
             if step is None:
                 if scheduler.idle:
@@ -170,7 +174,7 @@ class LlamaCpp(BatchingEngine):
                 if scheduler.idle:
                     continue
                 step = self._begin(model, scheduler.plan(step_budget.chunk(scheduler.decoding)))
-            ahead = scheduler.ahead(step.rows, _goes_on)
+            ahead = scheduler.ahead(step.rows, _goes_on) if took < AHEAD else []
             following = self._begin(model, ahead) if ahead else None
             rows, began = step.rows, now()
             if not scheduler.idle:  # or nobody waits for it any more
@@ -179,14 +183,15 @@ class LlamaCpp(BatchingEngine):
                 picked = await asyncio.wrap_future(step.picked)
             except Exception as error:
                 if following is not None:
-                    with contextlib.suppress(StepFailed):  # it needs the tokens of this one
+                    with contextlib.suppress(Exception):  # it needs the tokens of this one
                         await asyncio.wrap_future(following.picked)
                 self._failed(rows, error)
                 step = None
                 continue
             finally:
                 clock.end()
-            step_budget.took(sum([row.count for row in rows if row.count > 1]), now() - began)
+            took = now() - began
+            step_budget.took(sum([row.count for row in rows if row.count > 1]), took)
             scheduler.commit(rows)
             self._hand_out([row for row in rows if row.last], picked)
             step = following
@@ -250,34 +255,3 @@ def _work(row: Row) -> Work:
     sequence, start = row.sequence, row.start
     sampler = sequence.owner.sampler if row.last else None
     return Work(sequence.slot, start, sequence.ids[start : start + row.count], sampler)
-
-
-def gguf_file(path: Path) -> Path:
-    """The file, or the only model in a folder; of a model in several files the first. Raises UserError."""
-    if path.is_dir():
-        path = _only_model(path)
-    files = shards(path)
-    missing = [file.name for file in files if not file.is_file()]
-    if len(files) > 1 and missing:
-        raise UserError(f"model {path} lacks {len(missing)} of its {len(files)} files", f"put {missing[0]} beside it")
-    return files[0]
-
-
-def _only_model(folder: Path) -> Path:
-    models = _models(folder)
-    if not models:
-        only = " (only safetensors)" if any(folder.glob("*.safetensors")) else ""
-        above = ", ".join(f"`{typed(file)}`" for file in _models(folder.parent)[:3])
-        hint = f"did you mean {above}? " if above else ""
-        hint += "give a .gguf file of the model (llama.cpp's convert_hf_to_gguf.py makes one), or use out=mistralrs"
-        raise UserError(f"llamacpp needs a GGUF file, and the folder {folder} has none{only}", hint)
-    if len(models) > 1:
-        named = ", ".join(file.name for file in models)
-        raise UserError(f"the folder {folder} has {len(models)} GGUF files", f"name one: {named}")
-    return models[0]
-
-
-def _models(folder: Path) -> list[Path]:
-    """The GGUF files in a folder, of models in several files the first."""
-    models = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".gguf")
-    return [file for file in models if not file.name.lower().startswith("mmproj") and shards(file)[0] == file]

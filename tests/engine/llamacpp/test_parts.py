@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dynamod.engine.llamacpp.arguments import LlamaCppArguments, arguments_of
-from dynamod.engine.llamacpp.engine import gguf_file
+from dynamod.engine.llamacpp.files import gguf_file
 from dynamod.engine.llamacpp.sizing import StepBudget, cell_bytes, cells_for, threads
 from dynamod.engine.names import ENGINES, canonical, check_arguments
 from dynamod.message.errors import UserError
