@@ -7,6 +7,7 @@ import getpass
 import hashlib
 import importlib
 import logging
+import multiprocessing
 import os
 import tempfile
 from typing import Any
@@ -191,7 +192,10 @@ class Vllm(AdapterEngine):
     async def close(self) -> None:
         """End vLLM's processes."""
         llm, self._llm = self._llm, None
-        if llm is not None:
+        if llm is None:  # still loading: Python would wait for them at the end
+            for child in multiprocessing.active_children():
+                child.kill()
+        else:
             done = apart(lambda: llm.shutdown(timeout=CLOSE), "vllm close")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * CLOSE):
