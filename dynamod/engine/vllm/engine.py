@@ -20,10 +20,11 @@ from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
 from ..adapter.apart import apart
+from ..adapter.arguments import listened
 from ..adapter.engine import AdapterEngine, EngineEnded
 from ..adapter.output import StartOutput, one_line, reason
 from ..adapter.tracker import keep_tracker_apart
-from .arguments import defaults, devices, listened, merged, parsed
+from .arguments import NAMES, config_paths, defaults
 from .request import logprobs, sampling
 
 log = logging.getLogger("dynamod.engine")
@@ -103,9 +104,9 @@ class Vllm(AdapterEngine):
 
         known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
         argv = self.options.arguments.get("argv") or ()
-        words = parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
-        values = merged(self.options, known, words)
-        if (chosen := devices(os.environ, self.options.base_gpu_id, values)) is not None:
+        words = NAMES.parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
+        values = {**config_paths(self.options), **NAMES.merged(self.options, known, words)}
+        if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         cpu = bool(current_platform.is_cpu())
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
