@@ -11,9 +11,21 @@ import msgspec
 
 from dynamod.message.errors import UserError
 
+from ..adapter.arguments import Names
 from ..arguments import add_flag
 from ..base import EngineOptions
 
+NAMES = Names(
+    engine="trtllm",
+    product="TensorRT-LLM",
+    help="trtllm-serve --help",
+    model="model",
+    flags={
+        "max_seq_len": ("context_length", "--context-length"),
+        "tensor_parallel_size": ("tensor_parallel_size", "--tensor-parallel-size"),
+    },
+    sizes=("tensor_parallel_size", "pipeline_parallel_size"),
+)
 EVENTS = 65536
 """Events of KV blocks that TensorRT-LLM keeps until they are read; what does not fit is lost."""
 KNOWN: dict[str, Any] = {
@@ -48,22 +60,10 @@ def check(given: Mapping[str, Any], block_size: int | None = None) -> None:
 
 def llm_arguments(options: EngineOptions) -> dict[str, Any]:
     """Keywords of `LLM`. Raises UserError for what is given twice."""
-    values = _named(options.arguments)
-    check(values, options.kv_cache_block_size)
-    gpus = options.tensor_parallel_size if options.tensor_parallel_size > 1 else None
-    for name, ours, flag in (
-        ("max_seq_len", options.context_length, "--context-length"),
-        ("tensor_parallel_size", gpus, "--tensor-parallel-size"),
-    ):
-        if ours is not None and values.setdefault(name, ours) != ours:
-            raise UserError(f"trtllm argument {name}: {values[name]}, but {flag} is {ours}", "give one of them")
-    return {
-        "enable_iter_perf_stats": True,
-        **values,
-        "model": str(options.path),
-        "skip_tokenizer_init": True,
-        "kv_cache_config": _kv_cache(values, options.kv_cache_block_size),
-    }
+    known = _named(options.arguments)  # which there are only TensorRT-LLM knows
+    values = NAMES.merged(options, known, {})
+    config = _kv_cache(known, options.kv_cache_block_size)
+    return {"enable_iter_perf_stats": True, **values, "skip_tokenizer_init": True, "kv_cache_config": config}
 
 
 def compiled_length(path: Path) -> int:

@@ -19,8 +19,7 @@ from ..adapter.apart import apart
 from ..adapter.blocks import EngineBlocks
 from ..adapter.engine import AdapterEngine, EngineEnded
 from ..adapter.output import one_line
-from ..vllm.arguments import devices
-from .arguments import compiled_length, llm_arguments
+from .arguments import NAMES, compiled_length, llm_arguments
 from .events import Events
 from .request import FINISH, logprobs, sampling
 
@@ -55,7 +54,7 @@ class TrtLlm(AdapterEngine):
         values, path = llm_arguments(options), options.path
         assert path is not None
         card, compiled = await self._model_card(), is_compiled(path)
-        if (chosen := devices(os.environ, options.base_gpu_id, values)) is not None:
+        if (chosen := NAMES.devices(os.environ, options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         try:
             make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
