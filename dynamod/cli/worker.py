@@ -34,7 +34,7 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours
-        argv, rest = _sorted(argv, p.flags())
+        argv, rest = sort(argv, p.flags())
     own = OwnFlags(engine, p, shown=not entry.words or bool({"-h", "--help"} & {*argv}))
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
@@ -79,7 +79,7 @@ class OwnFlags:
             self._known += left
 
 
-def _sorted(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+def sort(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
     """Words that begin with a known flag, or stand first; and all others, each flag with what follows it."""
     ours, others = list[str](), list[str]()
     to = ours
