@@ -39,7 +39,7 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
     if entry.model and not model:
-        hint = f"for example: python -m {module} sample; behind other flags by --model-path"
+        hint = f"for example: python -m {module} sample, or --model-path sample"
         raise UserError(f"engine '{engine}' needs a model", hint)
     address = Address.parse(flags.endpoint)
     arguments = RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags))
