@@ -34,12 +34,12 @@ def run_worker(name: str, module: str, argv: Sequence[str]) -> int:
     p.add_argument("--version", action="version", version=f"{module} {__version__}")
     entry, rest = ENGINES[engine], list[str]()
     if entry.words:  # the engine's own parser reads what is not ours
-        argv, rest = _sorted(argv, p.flags())
+        argv, rest = sort(argv, p.flags())
     own = OwnFlags(engine, p, shown=not entry.words or bool({"-h", "--help"} & {*argv}))
     flags = own.parse(argv, f"see {p.prog} --help")
     model = flags.model or flags.model_path or ""
     if entry.model and not model:
-        hint = f"for example: python -m {module} sample; behind other flags by --model-path"
+        hint = f"for example: python -m {module} sample, or --model-path sample"
         raise UserError(f"engine '{engine}' needs a model", hint)
     address = Address.parse(flags.endpoint)
     arguments = RunArguments(f"dyn://{address}", engine, model, flags, rest, own.given(flags))
@@ -79,7 +79,7 @@ class OwnFlags:
             self._known += left
 
 
-def _sorted(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
+def sort(words: Sequence[str], known: Sequence[str]) -> tuple[list[str], list[str]]:
     """Words that begin with a known flag, or stand first; and all others, each flag with what follows it."""
     ours, others = list[str](), list[str]()
     to = ours

@@ -89,6 +89,13 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
+    "trtllm": EngineEntry(
+        "dynamod.engine.trtllm.engine:TrtLlm",
+        needs="tensorrt_llm",
+        check="dynamod.engine.trtllm.arguments:check",
+        flags="dynamod.engine.trtllm.arguments:flags",
+        devices=True,
+    ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",
         needs="vllm",
@@ -98,10 +105,15 @@ ENGINES: dict[str, EngineEntry] = {
     ),
 }
 
-TO_COME = ("sglang", "trtllm")
+TO_COME = ("sglang",)
 """Engines of the original that have no code here."""
 
-ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}
+ALIASES = {
+    "echo": "echo_core",
+    "mistral.rs": "mistralrs",
+    **dict.fromkeys(("llama_cpp", "llama.cpp"), "llamacpp"),
+    **dict.fromkeys(("tensorrtllm", "tensorrt_llm", "tensorrt-llm"), "trtllm"),
+}
 
 
 def default(model: str) -> str:

@@ -42,6 +42,11 @@ def open_card(card: ModelCard) -> Source:
     return open_source(Path(path))
 
 
+def is_compiled(path: Path) -> bool:
+    """Whether a folder holds an engine that TensorRT-LLM has compiled (`rank0.engine`), and not a model's own files."""
+    return path.is_dir() and any(path.glob("*.engine")) and not (path / "tokenizer.json").is_file()
+
+
 def open_source(path: Path) -> Source:
     """Read a model folder or GGUF file. Raises UserError when something needed is missing or unreadable."""
     from .folder_source import folder_source
@@ -49,6 +54,9 @@ def open_source(path: Path) -> Source:
     from .gguf_source import gguf_source
 
     try:
+        if is_compiled(path):
+            problem = f"model {path} is an engine that TensorRT-LLM has compiled: it has no tokenizer"
+            raise UserError(problem, "give the folder of the original model with --model-config")
         if path.is_dir():
             return folder_source(path)
         if is_gguf(path):

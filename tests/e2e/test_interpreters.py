@@ -23,7 +23,11 @@ Worker:
 
 
 def program(row: dict[str, Any]) -> str:
-    return Path(f"/proc/{row['pid']}/cmdline").read_text().partition("\0")[0]
+    """What runs there; empty when it has just ended."""
+    try:
+        return Path(f"/proc/{row['pid']}/cmdline").read_text().partition("\0")[0]
+    except FileNotFoundError:
+        return ""
 
 
 def ready(machine: Any) -> bool:

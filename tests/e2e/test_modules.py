@@ -46,6 +46,7 @@ def test_help_has_both_kinds_of_flags(shared: Any) -> None:
         ("mocker", "/nothere", ["/nothere"]),
         ("vllm", "sample", ["'vllm'"]),
         ("sglang.worker", "sample", ["'sglang'"]),
+        ("trtllm", "sample", ["engine 'trtllm' needs the package 'tensorrt_llm'", "pip install"]),
     ],
 )
 def test_mistakes_are_one_line(shared: Any, module: str, words: str, says: list[str]) -> None:

@@ -70,15 +70,19 @@ def test_our_own_frontend_as_the_server(machine: Any) -> None:
 
 @together
 def test_who_is_not_there_is_one_line(machine: Any) -> None:
-    port = machine.port()
-    ended = front(machine, f"openai:http://127.0.0.1:{port}/v1").wait(20)
-    assert ended.code != 0
-    assert f"http://127.0.0.1:{port}/v1 cannot be reached: Connection refused" in ended.mistake()
-    ended = front(machine, "openai", cmd="sh -c 'echo no such GPU >&2; exit 3'").wait(20)
-    assert ended.code != 0
-    [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]  # the frontend logs its start
+    def refused(output: str, **arguments: Any) -> str:
+        ended = front(machine, output, **arguments).wait(20)
+        assert ended.code != 0
+        [line] = [line for line in ended.err.splitlines() if line.startswith("error: ")]  # the frontend logs its start
+        assert "Traceback" not in ended.err
+        assert ended.err.count(line.removeprefix("error: ")) == 1
+        return str(line)
+
+    url = f"http://127.0.0.1:{machine.port()}/v1"
+    assert f"{url} cannot be reached: Connection refused" in refused(f"openai:{url}")
+    line = refused("openai", cmd="sh -c 'echo no such GPU >&2; exit 3'")
     assert "cmd sh ended with code 3: no such GPU" in line
-    assert ended.err.count("no such GPU") == 1
+    assert machine.folder.joinpath(f"{len(machine.commands) - 1}.err").read_text().count("no such GPU") == 1
 
 
 @together

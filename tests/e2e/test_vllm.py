@@ -168,7 +168,7 @@ def test_two_workers_behind_the_router_and_one_that_is_killed(machine: Any) -> N
             "argument dtpye: vLLM has no such argument; did you mean 'dtype'?",
         ),
         (("--extra-engine-args", '{"max_model_len": "many"}'), "max_model_len: Input should be a valid integer"),
-        (("--extra-engine-args", '{"kv_cache_memory_bytes": 100000}'), "KV cache"),
+        (("--extra-engine-args", '{"kv_cache_memory_bytes": 100000}'), "ValueError: No available memory for the cache"),
         (("--context-length", 100, "--", "--max-model-len", "101"), "max_model_len: 101, but --context-length is 100"),
     ],
 )

@@ -15,7 +15,8 @@ PR_SET_PDEATHSIG = 1
 def main() -> None:
     """Entry point. A program that cannot be run is said in one line."""
     parent, program = int(sys.argv[1]), sys.argv[2:]
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it has ended before the kernel was asked
         sys.exit(1)
     try:

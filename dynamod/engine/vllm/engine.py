@@ -7,6 +7,7 @@ import getpass
 import hashlib
 import importlib
 import logging
+import multiprocessing
 import os
 import tempfile
 from typing import Any
@@ -19,10 +20,11 @@ from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
 from ..adapter.apart import apart
+from ..adapter.arguments import listened
 from ..adapter.engine import AdapterEngine, EngineEnded
 from ..adapter.output import StartOutput, one_line, reason
 from ..adapter.tracker import keep_tracker_apart
-from .arguments import defaults, devices, listened, merged, parsed
+from .arguments import NAMES, config_paths, defaults
 from .request import logprobs, sampling
 
 log = logging.getLogger("dynamod.engine")
@@ -102,9 +104,9 @@ class Vllm(AdapterEngine):
 
         known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
         argv = self.options.arguments.get("argv") or ()
-        words = parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
-        values = merged(self.options, known, words)
-        if (chosen := devices(os.environ, self.options.base_gpu_id, values)) is not None:
+        words = NAMES.parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
+        values = {**config_paths(self.options), **NAMES.merged(self.options, known, words)}
+        if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         cpu = bool(current_platform.is_cpu())
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
@@ -191,7 +193,10 @@ class Vllm(AdapterEngine):
     async def close(self) -> None:
         """End vLLM's processes."""
         llm, self._llm = self._llm, None
-        if llm is not None:
+        if llm is None:  # still loading: Python would wait for them at the end
+            for child in multiprocessing.active_children():
+                child.kill()
+        else:
             done = apart(lambda: llm.shutdown(timeout=CLOSE), "vllm close")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(2 * CLOSE):

@@ -120,7 +120,11 @@ class Misbehaving:
             for _ in range(600):
                 await send(chunk({"content": "."}))
                 await asyncio.sleep(0.05)
+        if how == "late-usage":
+            await asyncio.sleep(2)
         await send(chunk({}, "length"))
+        if how == "late-usage":
+            await asyncio.sleep(0.5)
         if how == "no-usage":
             await send("[DONE]")
             return

@@ -163,6 +163,14 @@ async def test_a_server_that_forgets_the_end_or_the_usage(words: Any, server: An
         await words.until(lambda: server.is_.open == 0)
 
 
+async def test_a_slow_server_has_its_time_for_the_usage(words: Any, server: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "AFTER_FINISH", 1.5)
+    async with System() as system:
+        worker = await house(words, system, server.url, "late-usage")
+        answer = await worker.ask(words.chat("hi")).wait(10)
+        assert (answer.finish, answer.count, answer.prompt_tokens) == ("length", 5, 11)
+
+
 async def test_who_leaves_ends_the_request_there(words: Any, server: Any) -> None:
     async with System() as system:
         worker = await house(words, system, server.url, "drips")

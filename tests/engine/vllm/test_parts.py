@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from dynamod.engine.adapter.arguments import listened
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import ENGINES, require_installed
-from dynamod.engine.vllm.arguments import defaults, devices, listened, merged, parsed
+from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults
 from dynamod.engine.vllm.request import logprobs, sampling
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
@@ -24,7 +25,7 @@ def options(**fields: Any) -> EngineOptions:
 
 def refused(given: EngineOptions, words: dict[str, Any] | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        merged(given, KNOWN, words or {})
+        NAMES.merged(given, KNOWN, words or {})
     return caught.value.line()
 
 
@@ -35,7 +36,7 @@ def test_flags_arguments_and_words_become_one_mapping() -> None:
         config_path=Path("/c"),
         context_length=64,
     )
-    assert merged(given, KNOWN, {"block_size": 32}) == {
+    assert {**config_paths(given), **NAMES.merged(given, KNOWN, {"block_size": 32})} == {
         "dtype": "float32",
         "max_model_len": 64,
         "block_size": 32,
@@ -44,7 +45,7 @@ def test_flags_arguments_and_words_become_one_mapping() -> None:
         "hf_config_path": "/c",
         "tokenizer": "/c",
     }
-    assert merged(options(), KNOWN, {}) == {"model": "/m"}
+    assert NAMES.merged(options(), KNOWN, {}) == {"model": "/m"}
 
 
 def test_arguments_that_cannot_be() -> None:
@@ -91,19 +92,19 @@ def test_words_are_read_by_the_engines_parser_without_its_defaults() -> None:
     parser = argparse.ArgumentParser(prog="x")
     parser.add_argument("--max-num-seqs", type=int, default=5)
     parser.add_argument("--dtype", default="auto")
-    assert parsed(parser, ["--max-num-seqs", "3"]) == {"max_num_seqs": 3}
+    assert NAMES.parsed(parser, ["--max-num-seqs", "3"]) == {"max_num_seqs": 3}
     with pytest.raises(UserError, match="vllm: argument --max-num-seqs: invalid int value: 'many'"):
-        parsed(parser, ["--max-num-seqs", "many"])
+        NAMES.parsed(parser, ["--max-num-seqs", "many"])
     with pytest.raises(UserError, match="vllm: unrecognized arguments: --nothing"):
-        parsed(parser, ["--nothing"])
+        NAMES.parsed(parser, ["--nothing"])
 
 
 def test_devices() -> None:
-    assert devices({}, 0, {"tensor_parallel_size": 2}) is None
-    assert devices({}, 2, {"tensor_parallel_size": 2}) == "2,3"
-    assert devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 1, {"pipeline_parallel_size": 2}) == "5,7"
+    assert NAMES.devices({}, 0, {"tensor_parallel_size": 2}) is None
+    assert NAMES.devices({}, 2, {"tensor_parallel_size": 2}) == "2,3"
+    assert NAMES.devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 1, {"pipeline_parallel_size": 2}) == "5,7"
     with pytest.raises(UserError, match="--base-gpu-id 2: 2 GPUs from there on, and there are 3"):
-        devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 2, {"data_parallel_size": 2})
+        NAMES.devices({"CUDA_VISIBLE_DEVICES": "4,5,7"}, 2, {"data_parallel_size": 2})
 
 
 def request(prior: tuple[int, ...] = (), stops: Stops = Stops(), **fields: Any) -> Generate:

@@ -1,0 +1,168 @@
+"""The engine: `LLM` in this process, token ids in and out, its KV events, its statistics, its end."""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from dynamod.message import tokens
+from dynamod.message.discovery import Capabilities
+from dynamod.message.errors import BadRequest, EngineFailed, TimedOut, UserError
+from dynamod.message.worker import Generate
+from dynamod.preprocess.source import is_compiled
+from dynamod.transport.base import Reply
+
+from ..adapter.apart import apart
+from ..adapter.blocks import EngineBlocks
+from ..adapter.engine import AdapterEngine, EngineEnded
+from ..adapter.output import one_line
+from .arguments import NAMES, compiled_length, llm_arguments
+from .events import Events
+from .request import FINISH, logprobs, sampling
+
+log = logging.getLogger("dynamod.engine")
+
+BLOCK = 32
+"""Tokens of a block, where nobody has said another number: TensorRT-LLM's default."""
+SILENCE = 5.0
+"""Seconds for which TensorRT-LLM waits for an event, or for statistics, before it says that there are none."""
+PAUSE = 0.05
+"""Seconds until it is asked again: one that says so at once must not keep all others waiting."""
+MOST = 2**20
+"""Tokens of prompt and answer, where neither model nor user say how many."""
+CLOSE = 1.0
+"""Seconds that its processes get to end; the daemon kills what is left of the process group."""
+REASON = 500
+"""Characters of TensorRT-LLM's reason that a user sees."""
+
+
+class TrtLlm(AdapterEngine):
+    """Serves token ids. Noise is TensorRT-LLM's: it is not keyed by position, so only greedy answers are continued
+    exactly.
+    """
+
+    name = "trtllm"
+    capabilities = Capabilities(greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True)
+    _llm: Any = None
+
+    async def start(self) -> None:
+        """Import TensorRT-LLM, load, read its events. Raises UserError with its own reason for what it refuses."""
+        options = self.options
+        values, path = llm_arguments(options), options.path
+        assert path is not None
+        card, compiled = await self._model_card(), is_compiled(path)
+        if (chosen := NAMES.devices(os.environ, options.base_gpu_id, values)) is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = chosen
+        try:
+            make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
+            self._llm = llm = await self.stage("loads the model", lambda: make(**values))
+        except Exception as error:
+            log.debug("TensorRT-LLM does not start", exc_info=error)
+            why = one_line(error)
+            why = f"{why[:REASON]} ..." if len(why) > REASON else why
+            raise UserError(f"TensorRT-LLM cannot serve {path}: {why}", "the worker's log has more") from None
+        limits = [values.get("max_seq_len"), card.context_length, compiled_length(path) if compiled else 0]
+        self.room = min([int(limit) for limit in limits if limit], default=MOST)
+        config = values["kv_cache_config"]
+        block_size = int(config.get("tokens_per_block") or BLOCK)
+        if config["event_buffer_max_size"]:
+            self.blocks = EngineBlocks(block_size, self.publish)
+            self.spawn(self._read_events(llm, self.blocks), "KV events")
+        if values["enable_iter_perf_stats"]:
+            self.spawn(self._read_statistics(llm), "statistics")
+        self._card = self.described(card, block_size)
+
+    async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
+        """Answer a request; when the task is cancelled TensorRT-LLM aborts it."""
+        try:
+            ids = list(tokens.unpack(request.token_ids + request.prior_output))
+        except ValueError:
+            raise BadRequest("the token ids cannot be read") from None
+        wanted = sampling(request, limit)
+        try:
+            result = self._llm.generate_async(ids, sampling_params=self._params(**wanted), streaming=True)
+        except self._refused as error:
+            raise BadRequest(f"TensorRT-LLM refuses the request: {one_line(error)}") from None
+        try:
+            await self._stream(result, request.sampling.logprobs, reply)
+        except self._refused as error:
+            raise EngineFailed(f"TensorRT-LLM failed: {one_line(error)}") from None
+        except RuntimeError as error:  # what its executor raises when its processes have ended
+            raise EngineEnded(f"TensorRT-LLM has ended: {one_line(error)}") from None
+        finally:
+            if not result.finished:
+                result.abort()
+
+    async def _stream(self, result: Any, top: int | None, reply: Reply) -> None:
+        """Its ids are those of the whole answer so far, each time."""
+        sent = 0
+        async for output in result:
+            [one] = output.outputs
+            new, reason = one.token_ids[sent:], one.finish_reason
+            if reason is not None and reason not in FINISH:
+                raise _ended_by(reason)
+            if not new and reason is None:
+                continue
+            if top is not None and one.logprobs and new:
+                reply.logprobs(*logprobs(new, one.logprobs[sent:], top))
+            self.send(reply, new, FINISH.get(reason or ""), first=not sent)
+            sent += len(new)
+
+    async def _read_events(self, llm: Any, blocks: EngineBlocks) -> None:
+        found = Events()
+        while True:
+            async for event in llm.get_kv_cache_events_async(timeout=SILENCE):
+                for rank, one in found.read(event, blocks.block_size):
+                    blocks.apply(rank, one)
+                self.total_blocks = max(self.total_blocks, found.total_blocks)
+            await asyncio.sleep(PAUSE)
+
+    async def _read_statistics(self, llm: Any) -> None:
+        while True:
+            async for step in llm.get_stats_async(timeout=SILENCE):
+                self._take(step)
+            await asyncio.sleep(PAUSE)
+
+    def _take(self, step: Mapping[str, Any]) -> None:
+        """The statistics of a step."""
+        cache, batch = step.get("kvCacheStats") or {}, step.get("inflightBatchingStats") or {}
+        self.steps += 1
+        self.queued = int(step.get("numQueuedRequests") or 0)
+        self.preemptions += int(batch.get("numPausedRequests") or 0)
+        self.used_blocks = int(cache.get("usedNumBlocks") or 0)
+        self.total_blocks = int(cache.get("maxNumBlocks") or self.total_blocks)
+        self.hits = int(cache.get("reusedBlocks") or 0)
+        self.queried = self.hits + int(cache.get("missedBlocks") or 0)
+
+    async def close(self) -> None:
+        """End TensorRT-LLM's processes."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            done = apart(llm.shutdown, "trtllm close")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE):
+                    await done
+
+
+def _classes(compiled: bool) -> tuple[Any, Any, tuple[type[Exception], ...]]:
+    """`LLM`, `SamplingParams`, and what is raised for one request.
+
+    Compiled engines have an `LLM` of their own in versions whose default is PyTorch.
+    """
+    module = importlib.import_module("tensorrt_llm")
+    llm = module.LLM
+    if compiled:
+        with contextlib.suppress(ModuleNotFoundError):
+            llm = importlib.import_module("tensorrt_llm._tensorrt_engine").LLM
+    with contextlib.suppress(ImportError, AttributeError):
+        return llm, module.SamplingParams, (importlib.import_module("tensorrt_llm.executor").RequestError, ValueError)
+    return llm, module.SamplingParams, (ValueError,)
+
+
+def _ended_by(reason: str) -> Exception:
+    if reason == "timeout":
+        return TimedOut("TensorRT-LLM ended the request: timeout")
+    return EngineFailed(f"TensorRT-LLM ended the request ({reason})")

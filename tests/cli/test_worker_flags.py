@@ -1,0 +1,82 @@
+"""The engine's own arguments as flags: their types, and which words are whose."""
+
+from typing import Any
+
+import pytest
+
+from dynamod.cli.arguments import Parser
+from dynamod.cli.flags import parse, worker_flags
+from dynamod.cli.run import build
+from dynamod.cli.worker import own_arguments, sort
+from dynamod.engine.names import ENGINES, check_arguments
+from dynamod.message.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("engine", "words", "found"),
+    [
+        ("mocker", "--num-gpu-blocks 3 --speedup_ratio=1e3", {"num_gpu_blocks": 3, "speedup_ratio": 1000.0}),
+        ("mocker", "--no-enable-prefix-caching --timing 2025", {"enable_prefix_caching": False, "timing": 2025}),
+        ("mocker", "", {}),
+        (
+            "llamacpp",
+            "--n-parallel 4 --flash-attn auto --mlock",
+            {"max_num_seqs": 4, "flash_attn": "auto", "use_mlock": True},
+        ),
+        ("llamacpp", "--type-k q8_0 --n-gpu-layers -1", {"cache_type_k": "q8_0", "n_gpu_layers": -1}),
+        ("openai", "--url http://127.0.0.1:1/v1 --model 7", {"url": "http://127.0.0.1:1/v1", "model": "7"}),
+        ("openai", '--cmd ["a","b"]', {"cmd": ["a", "b"]}),
+        ("trtllm", '--kv-cache-config {"tokens_per_block":64}', {"kv_cache_config": {"tokens_per_block": 64}}),
+    ],
+)
+def test_values_have_the_arguments_types(engine: str, words: str, found: dict[str, Any]) -> None:
+    assert own_arguments(engine, words.split()) == found
+    if found:
+        check_arguments(engine, {"cmd": "x", **found} if engine == "openai" else found, None)
+
+
+@pytest.mark.parametrize("engine", [name for name, entry in ENGINES.items() if entry.check and not entry.file])
+def test_every_default_that_is_shown_is_a_good_value(engine: str) -> None:
+    shown: dict[str, str] = {}
+
+    def add(*names: str, **options: Any) -> None:
+        if options["help"].startswith("default ") and "action" not in options:
+            shown[options["dest"]] = options["help"].removeprefix("default ").strip('"')
+
+    from dynamod.engine.names import add_flags
+
+    add_flags(engine, add)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in shown.items() if value]
+    given = own_arguments(engine, words)
+    check_arguments(engine, {"cmd": "x", **given} if engine == "openai" else given, None)
+
+
+def test_words_of_the_engine_and_ours() -> None:
+    p = Parser()
+    worker_flags(p.add_argument)
+    words = [
+        "sample",
+        "--context-length",
+        "5",
+        "--max-num-seqs",
+        "4",
+        "-tp",
+        "2",
+        "--rope-scale",
+        "-1",
+        "--model_name=x",
+        "--list",
+        "a",
+        "b",
+    ]
+    ours, rest = sort(words, p.flags())
+    assert ours == ["sample", "--context-length", "5", "--model_name=x"]
+    assert rest == ["--max-num-seqs", "4", "-tp", "2", "--rope-scale", "-1", "--list", "a", "b"]
+
+
+def test_words_behind_two_dashes_reach_the_settings() -> None:
+    words = ["in=http", "out=mocker", "sample", "--extra-engine-args", '{"dp_size": 2}', "--", "--seed", "5"]
+    graph = build(parse(words))
+    assert graph.services["Worker"].config["engine_args"] == {"dp_size": 2, "seed": 5}
+    with pytest.raises(UserError, match="--dp-size is given twice"):
+        build(parse([*words, "--dp-size", "3"]))
