@@ -164,7 +164,7 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
         what = "--num-nodes, --node-rank and --leader-addr"
         raise UserError(f"{what}: {engine} runs on one node", "start a worker on each node")
     if arguments.rest and not file and not ENGINES[engine].words:
-        hint = "pystr:FILE and pytok:FILE find them in sys.argv, vllm reads them as its own flags"
+        hint = "pystr:FILE and pytok:FILE find them in sys.argv, vllm and sglang read them as their own flags"
         raise UserError(f"{engine} takes no words behind --", hint)
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"

@@ -67,10 +67,11 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, file=True),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, file=True),
+    "sglang": EngineEntry("dynamod.engine.sglang.engine:SgLang", needs="sglang", words=True, devices=True),
     "vllm": EngineEntry("dynamod.engine.vllm.engine:Vllm", needs="vllm", words=True, devices=True),
 }
 
-TO_COME = ("sglang", "trtllm")
+TO_COME = ("trtllm",)
 """Engines of the original that have no code here."""
 
 ALIASES = {"echo": "echo_core", "mistral.rs": "mistralrs", "llama_cpp": "llamacpp", "llama.cpp": "llamacpp"}

@@ -101,8 +101,11 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=batch:. out=echo_full --api-key x", ["in=batch:.", "in=http"]),
     ("dynamo run in=http out=echo_full --request-template t", ["--request-template", "in=text"]),
     ("dynamo run in=stdin out=echo_full --request-template nothere", ["--request-template nothere"]),
-    ("dynamo run in=http out=sglang sample", ["'sglang' is not in dynamod yet", "echo_core"]),
-    ("dynamo run in=http out=mocker sample -- --size 3", ["mocker takes no words behind --", "vllm reads them"]),
+    ("dynamo run in=http out=trtllm sample", ["'trtllm' is not in dynamod yet", "echo_core"]),
+    (
+        "dynamo run in=http out=mocker sample -- --size 3",
+        ["mocker takes no words behind --", "vllm and sglang read them"],
+    ),
     ("dynamo run in=http", ["needs a model", "dynamo-run in=http out=mistralrs sample"]),
     ("dynamo run out=echo_core sample --hlep", ["--hlep", "did you mean '--help'"]),
     ("dynamo serve -f configs/agg.yaml --prot 3", ["--prot", "did you mean '--port'", "--Service.key=value"]),
