@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -47,6 +48,7 @@ class SgLang(AdapterEngine):
         # What `auto_create_handle_loop` does, but for its signal handlers: SIGTERM is the worker's.
         manager.event_loop = asyncio.get_running_loop()
         self.spawn(manager.handle_loop(), "answers")
+        self._release_load_file(manager.load_snapshot_reader)
         info = engine._scheduler_init_result.scheduler_infos[0]
         arguments, ranks = engine.server_args, int(values.get("dp_size") or 1)
         self._incremental = bool(arguments.incremental_streaming_output)
@@ -94,6 +96,13 @@ class SgLang(AdapterEngine):
         from sglang.srt.entrypoints.engine import Engine
 
         return Engine(**values)
+
+    @staticmethod
+    def _release_load_file(reader: Any) -> None:
+        """All have mapped the file in which schedulers report their load; nobody else would ever remove it."""
+        reader.read_all()
+        if getattr(reader, "mmap", None) is not None:
+            Path(reader.path).unlink(missing_ok=True)
 
     # Serving.
 
