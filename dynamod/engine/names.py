@@ -103,10 +103,15 @@ ENGINES: dict[str, EngineEntry] = {
         flags="dynamod.engine.vllm.arguments:flags",
         devices=True,
     ),
+    "sglang": EngineEntry(
+        "dynamod.engine.sglang.engine:SgLang",
+        needs="sglang",
+        words=True,
+        flags="dynamod.engine.sglang.arguments:flags",
+        devices=True,
+        nodes=True,
+    ),
 }
-
-TO_COME = ("sglang",)
-"""Engines of the original that have no code here."""
 
 ALIASES = {
     "echo": "echo_core",
@@ -136,8 +141,6 @@ def canonical(name: str) -> str:
 
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
-    if name in TO_COME:
-        raise UserError(f"engine '{name}' is not in dynamod yet", f"engines: {names(ENGINES)}")
     if name not in ENGINES:
         hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
         raise UserError(f"unknown engine '{name}'", hint)
