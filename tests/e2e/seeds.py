@@ -134,8 +134,12 @@ HEAVY = (
     Line("dynamo-run in=dyn://dynamo.endpoint.generate out=vllm /data/llms/Qwen/Qwen3-4B", note=INSIDE),
     Line("./dynamo-run in=http out=vllm --model-path ~/llm_models/Llama-3.2-3B-Instruct/", note=INSIDE),
     Line("python -m dynamo.vllm --help", note=INSIDE),
+    Line("python -m dynamo.sglang.worker Qwen/Qwen3-4B", note=INSIDE),
+    Line("python -m dynamo.sglang.worker --model-path ~/llms/Qwen3-0.6B", note=INSIDE),
+    Line("python -m dynamo.sglang.worker --help", note=INSIDE),
+    Line("dynamo-run out=sglang ~/llms/Llama-3.2-3B-Instruct --extra-engine-args sglang_extra.json", note=INSIDE),
 )
-"""vLLM, in an environment of its own: run by tests/engine/run_heavy.sh."""
+"""vLLM and SGLang, in environments of their own: run by tests/engine/run_heavy.sh."""
 
 SERVE = (
     Line("cd examples/llm", "differs", "there is no such folder: graphs and configs are found from any folder"),
@@ -154,14 +158,7 @@ SERVE = (
 )
 """Graphs, and the frontend alone."""
 
-NOT_YET = "SGLang is not in dynamod yet: one line says so"
-
 SGLANG = (
-    Line("python -m dynamo.sglang.worker Qwen/Qwen3-4B", "differs", NOT_YET),
-    Line("python -m dynamo.sglang.worker --model-path ~/llms/Qwen3-0.6B", "differs", NOT_YET),
-    Line(
-        "dynamo-run out=sglang ~/llms/Llama-3.2-3B-Instruct --extra-engine-args sglang_extra.json", "differs", NOT_YET
-    ),
     Line(
         "dynamo-run in=dyn://qwen3-32b.backend.generate out=sglang /data/Qwen3-32B --tensor-parallel-size 2 "
         "--base-gpu-id 0",

@@ -451,39 +451,35 @@ def test_the_frontend(machine: Any) -> None:
 # Engines with environments of their own, and the table.
 
 
-@walks(*(line.text for line in seeds.SGLANG if line.status == "differs"))
-def test_engines_that_are_not_here_say_so(machine: Any) -> None:
-    for line in sorted(WALKED["test_engines_that_are_not_here_say_so"]):
-        words = adapted(line.removeprefix("python -m "))
-        assert "error: " in machine.run(*words).err
-
-
-PYTHON = os.environ.get("DYNAMOD_TEST_VLLM_PYTHON", "")
-
-
 @walks(*(line.text for line in seeds.HEAVY))
 @pytest.mark.heavy
-@pytest.mark.skipif(not PYTHON, reason="needs vLLM: DYNAMOD_TEST_VLLM_PYTHON names the python of its environment")
 @pytest.mark.parametrize("line", [line.text for line in seeds.HEAVY])
-def test_vllm(machine: Any, line: str) -> None:
+def test_vllm_and_sglang(machine: Any, line: str) -> None:
+    variable = f"DYNAMOD_TEST_{'VLLM' if 'vllm' in line else 'SGLANG'}_PYTHON"
+    if not (python := os.environ.get(variable, "")):
+        pytest.skip(f"{variable} names no python")
     machine.env["OMP_NUM_THREADS"] = "1"
-    words = adapted(line.replace("dynamo run", "dynamo-run"))
+    words = adapted(line.replace("dynamo run", "dynamo-run").removeprefix("python -m "))
     if "--help" in words:
-        shown = subprocess.run([PYTHON, *words[1:]], env=machine.environ(), capture_output=True, text=True, timeout=120)
-        assert {"--max-num-seqs", "--endpoint"} <= {*shown.stdout.split()}, shown.stderr
+        command = [python, "-m", *words]
+        shown = subprocess.run(command, env=machine.environ(), capture_output=True, text=True, timeout=120)
+        own = "--max-num-seqs" if "vllm" in line else "--page-size"
+        assert {own, "--endpoint"} <= {*re.findall(r"--[\w-]+", shown.stdout)}, shown.stderr
         return
-    words += ["--python", PYTHON]
-    if not any(word.startswith("in=") for word in words):
+    if "--extra-engine-args" in words:
+        (machine.folder / words[-1]).write_text('{"dtype": "float32", "trust_remote_code": true}')
+    words += ["--python", python]
+    if words[0] == "dynamo-run" and not any(word.startswith("in=") for word in words):
         chat = Terminal(machine, *words[1:])
         chat.until("User: ", 300)
         chat.type("What is the capital of South Africa?\r")
         chat.until(PRETORIA)
         chat.until("User: ")
-        assert chat.end("\x04") == 0
+        assert chat.end("\x04", 20) == 0
         return
-    front = [] if "in=http" in words else ["in=http", "out=auto"]
-    worker = machine.start(*words, *(["--http-port", "0"] if not front else []))
-    url = machine.start("dynamo-run", *front, "--http-port", "0").ready() if front else ""
+    alone = "in=http" in words
+    worker = machine.start(*words, *(["--http-port", "0"] if alone else []))
+    url = "" if alone else serve(machine, "dynamo-run in=http out=auto")
     said = worker.prints(r"ready(?:: (\S+))?\n", 300)[1]
     url = url or said
     machine.until(lambda: machine.serves(url))

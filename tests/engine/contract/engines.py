@@ -81,6 +81,7 @@ ENGINES = {
         python="DYNAMOD_TEST_VLLM_PYTHON",
         arguments=("--Worker.engine_args.kv_cache_memory_bytes=200000000",),
     ),
+    "sglang": Served(*("sglang", "sample"), knows=True, exact=True, logprobs=True, python="DYNAMOD_TEST_SGLANG_PYTHON"),
     "mocker": Served("mocker", exact=True, seed=True, min_tokens=True),
     "echo_core": Served("echo_core", echoes=True, exact=True, min_tokens=True),
     "openai": Served("openai:{url}/v1", echoes=True),
