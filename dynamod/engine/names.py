@@ -89,6 +89,13 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
+    "sglang": EngineEntry(
+        "dynamod.engine.sglang.engine:SgLang",
+        needs="sglang",
+        words=True,
+        flags="dynamod.engine.sglang.arguments:flags",
+        devices=True,
+    ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
         needs="tensorrt_llm",
@@ -104,9 +111,6 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
     ),
 }
-
-TO_COME = ("sglang",)
-"""Engines of the original that have no code here."""
 
 ALIASES = {
     "echo": "echo_core",
@@ -136,8 +140,6 @@ def canonical(name: str) -> str:
 
 def _own_name(name: str) -> str:
     name = ALIASES.get(name, name)
-    if name in TO_COME:
-        raise UserError(f"engine '{name}' is not in dynamod yet", f"engines: {names(ENGINES)}")
     if name not in ENGINES:
         hint = f"{near(name, [*ENGINES, *ALIASES])}known engines: {names(ENGINES)}"
         raise UserError(f"unknown engine '{name}'", hint)

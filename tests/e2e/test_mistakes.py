@@ -106,7 +106,6 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo run in=http out=openai:http://me:key@localhost/v1", ["url", "password", "api_key_env"]),
     ("dynamo run in=http out=openai:http://localhost:{port}/v1", ["url", "{port}", "cmd"]),
     ('dynamo run in=http out=openai:http://localhost/v1 --extra-engine-args {"api-key":1}', ["api-key", "unknown"]),
-    ("dynamo run in=http out=sglang sample", ["'sglang' is not in dynamod yet", "echo_core"]),
     ("dynamo run in=http out=mocker sample -- --size 3", ["unknown flag --size", "--num-gpu-blocks"]),
     ("dynamo run in=http out=echo_core sample -- --size 3", ["echo_core takes no words behind --", "pystr:FILE"]),
     ("dynamo run in=http", ["needs a model", "dynamo-run in=http out=mistralrs sample"]),

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes an environment with vLLM for CPUs and this checkout, and runs the tests that need it (about ten minutes).
-# usage: tests/engine/run_heavy.sh [folder for environments, kept for the next time] [words for pytest]
+# Makes environments with vLLM and SGLang for CPUs and this checkout, and runs the tests that need them (about 15 minutes).
+# usage: tests/engine/run_heavy.sh [folder for the environments, kept for the next time] [words for pytest]
 set -eu
 cd "$(dirname "$0")/../.."
 folder=$(realpath -m "${1:-build/heavy}")
@@ -12,5 +12,31 @@ if [ ! -e "$folder/vllm/installed" ]; then
     "$folder/vllm/bin/pip" uninstall --quiet --yes torchvision torchaudio torchcodec
     touch "$folder/vllm/installed"
 fi
-"$folder/vllm/bin/pip" install --quiet --editable .
-DYNAMOD_TEST_VLLM_PYTHON="$folder/vllm/bin/python" uv run pytest -q -m heavy "$@" tests
+if [ ! -e "$folder/sglang/installed" ]; then
+    python3.11 -m venv "$folder/sglang"
+    "$folder/sglang/bin/pip" install --quiet --requirement tests/engine/sglang-cpu.txt
+    "$folder/sglang/bin/pip" install --quiet --no-deps "sglang==0.5.23" "torchvision==0.28.0"
+    packages=$("$folder/sglang/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+    : >"$packages/torchvision/_meta_registrations.py" # it registers operators that this torch does not have
+    # SGLang's kernels have no build for CPUs on PyPI; a Llama with attention in torch calls none of them.
+    mkdir -p "$packages/sgl_kernel"
+    cat >"$packages/sgl_kernel/__init__.py" <<'END'
+__version__ = "0.0.0"
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def kernel(*args, **kwargs):
+        raise NotImplementedError(f"sgl_kernel.{name}")
+
+    return kernel
+END
+    touch "$folder/sglang/installed"
+fi
+for engine in vllm sglang; do
+    "$folder/$engine/bin/pip" install --quiet --editable .
+done
+export DYNAMOD_TEST_VLLM_PYTHON="$folder/vllm/bin/python" DYNAMOD_TEST_SGLANG_PYTHON="$folder/sglang/bin/python"
+uv run pytest -q -m heavy "$@" tests

@@ -64,6 +64,7 @@ class Names:
         parser.error = error
         for action in parser._actions:
             action.default = argparse.SUPPRESS  # what is not given does not appear
+            action.required = False  # the model is named elsewhere
         return dict(vars(parser.parse_args(list(words))))
 
     def devices(self, environ: Mapping[str, str], base: int, values: Mapping[str, Any]) -> str | None:

@@ -1,78 +1,143 @@
 """What such engines have in common: requests as tasks, blocks and load as routers see them, a start that is shown."""
 
 import asyncio
+import contextlib
+import getpass
+import hashlib
 import logging
+import multiprocessing
+import os
+import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
-from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import DynamodError, RequestError
+from dynamod.message.errors import BadRequest, DynamodError, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
+from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, Spawn, answer_limit
 from ..batching.engine import BatchingStatistics
-from .apart import apart
+from .apart import Apart
+from .arguments import listened
 from .blocks import EngineBlocks
+from .output import StartOutput, one_line, reason, refers
 from .subscription import Subscription
+from .tracker import keep_tracker_apart
 
 log = logging.getLogger("dynamod.engine")
 T = TypeVar("T")
 
 SAID = 10.0
 """Seconds between two log lines about the same stage of the start."""
+CLOSE = 2.0
+"""Seconds that the engine's processes get to end; the daemon kills what is left of the process group."""
+REASON = 500
+"""Characters of the engine's reason: it may list all models that it knows."""
+SHORT = 60
+"""Bytes of a folder in which engines can open sockets with long names."""
 
 
 class EngineEnded(DynamodError):
     """The engine's processes have ended: the worker ends too, and its supervisor starts it again."""
 
 
+Tops = tuple[tuple[tuple[int, float], ...], ...]
+"""Per token the best: (token id, log probability)."""
+
+
 class AdapterEngine(Engine[Generate]):
-    """`start` calls `stage` for what takes long, then `serve_blocks` if there are events, and sets `room` (tokens of a
-    prompt and its answer together) and `total_blocks`. `queued`, `used_blocks`, `queried` and `hits` (tokens, for the
-    prefix cache) are what the engine reports; `steps` counts its steps.
+    """`load_engine` calls `stage` for what takes long, sets `block_size`, `room` (tokens of a prompt and its answer
+    together), `total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `queued`, `used_blocks`,
+    `queried` and `hits` (tokens, for the prefix cache) are what the engine reports; `steps` counts its steps.
+    `product`: the engine's name as it is written.
     """
 
     serves = (Generate,)
+    product: ClassVar[str]
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
         self.blocks: EngineBlocks | None = None
-        self.room = self.total_blocks = self.used_blocks = 0
+        self.block_size = self.room = self.vocabulary = self.total_blocks = self.used_blocks = 0
         self.tokens = self.steps = self.queued = self.queried = self.hits = self.preemptions = 0
-        self._open = 0
+        self.open = 0  # requests
+        self.can = self.capabilities  # as it has been started
+        self._output: StartOutput | None = None
+        self._apart = Apart(self.name)
+
+    async def start(self) -> None:
+        """Load. Raises UserError with the engine's own reason for what it refuses."""
+        self._card = await self._model_card()
+        sockets = self.options.sockets
+        wanted = self.environment()
+        if sockets is not None and len(os.fsencode(sockets)) < SHORT:
+            wanted["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"  # stays
+            wanted["TMPDIR"] = str(sockets)
+        for name, value in wanted.items():
+            os.environ.setdefault(name, value)
+        keep_tracker_apart()
+        self._output = output = StartOutput()
+        try:
+            await self.load_engine()
+        except UserError:
+            raise
+        except Exception as error:
+            log.debug("%s does not start", self.product, exc_info=error)
+            await asyncio.sleep(0.1)  # the last lines of its processes
+            why = (reason(output.lines) if refers(str(error)) else "") or one_line(error)
+            why = f"{why[:REASON]} ..." if len(why) > REASON else why
+            problem = f"{self.product} cannot serve {self.options.path}: {why}"
+            raise UserError(problem, "the worker's log has more") from None
+        finally:
+            output.close()
+        self._card = msgspec.structs.replace(
+            self._card,
+            context_length=self.room,
+            kv_cache_block_size=self.block_size,
+            capabilities=msgspec.structs.replace(self.can, kv_events=self.blocks is not None),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Variables for the engine and its processes, where the user has set none."""
+        return {}
+
+    @abstractmethod
+    async def load_engine(self) -> None:
+        """Import and load it. Whatever it raises is said with the reason in what its processes have printed."""
+
+    def socket_prefix(self) -> str:
+        """Beginning of the paths of sockets for events: short, as such paths are limited."""
+        folder = self.options.sockets or tempfile.mkdtemp(prefix=f"dynamod-{self.name}-")
+        return f"{folder}/{hashlib.blake2b(f'{os.getpid()}'.encode(), digest_size=4).hexdigest()}"
 
     async def stage(self, what: str, work: Callable[[], T]) -> T:
         """Do a part of the start in a thread; say what it is, and since when."""
-        began, future = time.monotonic(), apart(work, self.name)
+        began, future = time.monotonic(), self._apart.do(work)
         self.progress(f"{self.name} {what}, since {time.strftime('%H:%M:%S')}")
         while not (await asyncio.wait([future], timeout=SAID))[0]:
             log.info("%s %s, for %.0f s", self.name, what, time.monotonic() - began)
         return future.result()
 
-    def serve_blocks(self, block_size: int, endpoints: Sequence[tuple[str, str | None]]) -> None:
-        """Listen to the KV events of all ranks: where each publishes, and where it repeats what was lost."""
-        blocks = self.blocks = EngineBlocks(block_size, self.publish)
-        for rank, (endpoint, replay) in enumerate(endpoints):
-            listen = Subscription(endpoint, replay, partial(blocks.apply, rank), partial(blocks.forget, rank))
+    def serve_blocks(self, endpoint: str | None, replay: str | None, ranks: int) -> None:
+        """Listen to the KV events of all ranks: where the first publishes, and where it repeats what was lost."""
+        found = [(listened(endpoint, rank), listened(replay, rank)) for rank in range(ranks)]
+        if any(where is None for where, _ in found):
+            log.warning("%s publishes its KV events elsewhere (%s): routers get none", self.product, endpoint)
+            return
+        blocks = self.blocks = EngineBlocks(self.block_size, self.publish)
+        for rank, (where, again) in enumerate(found):
+            assert where is not None
+            listen = Subscription(where, again, partial(blocks.apply, rank), partial(blocks.forget, rank))
             self.spawn(listen.run(), f"KV events {rank}")
-
-    def described(self, card: ModelCard, block_size: int) -> ModelCard:
-        """The card with what the engine has made of it: its room and its blocks."""
-        return msgspec.structs.replace(
-            card,
-            context_length=self.room,
-            kv_cache_block_size=block_size,
-            capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.blocks is not None),
-        )
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Start a task for the request; its end is the end of the answer. Raises BadRequest."""
@@ -84,7 +149,7 @@ class AdapterEngine(Engine[Generate]):
         reply.on_cancel(task.cancel)
 
     async def _answer(self, request: Generate, reply: Reply, limit: int) -> None:
-        self._open += 1
+        self.open += 1
         try:
             await self.generate(request, reply, limit)
         except RequestError as error:
@@ -95,7 +160,7 @@ class AdapterEngine(Engine[Generate]):
             log.warning("%s: request %s failed", self.name, request.request_id, exc_info=error)
             reply.failed("EngineFailed", f"{self.name}: {type(error).__name__}: {error}")
         finally:
-            self._open -= 1
+            self.open -= 1
 
     @abstractmethod
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
@@ -103,6 +168,30 @@ class AdapterEngine(Engine[Generate]):
 
         Raises RequestError; EngineEnded when the engine's processes have ended.
         """
+
+    def prompt(self, request: Generate) -> list[int]:
+        """Token ids to compute; those of other instances count as prompt. Raises BadRequest."""
+        try:
+            ids = list(tokens.unpack(request.token_ids + request.prior_output))
+        except ValueError:
+            raise BadRequest("the token ids cannot be read") from None
+        checks.token_ids(ids, "token_ids", self.vocabulary)
+        return ids
+
+    def ended(self) -> EngineEnded:
+        """The engine's processes have ended, perhaps with a reason in what they have printed."""
+        why = reason(self._output.lines) if self._output is not None else ""
+        return EngineEnded(f"{self.product}'s engine process has ended{f' ({why})' if why else ''}")
+
+    async def shut_down(self, work: Callable[[], object] | None) -> None:
+        """End its processes; None: it is still loading. Python would wait for them at the end."""
+        if work is None:
+            for child in multiprocessing.active_children():
+                child.kill()
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE):
+                await self._apart.do(work)
 
     def send(self, reply: Reply, ids: Sequence[int], finish: str | None, *, first: bool) -> None:
         """New tokens of an answer, at most once per step. The hot path."""
@@ -126,9 +215,9 @@ class AdapterEngine(Engine[Generate]):
 
     def load(self) -> Load:
         """The engine reports when it steps; what is open here is known at once."""
-        waiting = min(self.queued, self._open)
-        active = min(self.used_blocks, self.total_blocks) if self._open else 0
-        return Load(self._open - waiting, waiting, active, self.total_blocks, self.hits / max(1, self.queried))
+        waiting = min(self.queued, self.open)
+        active = min(self.used_blocks, self.total_blocks) if self.open else 0
+        return Load(self.open - waiting, waiting, active, self.total_blocks, self.hits / max(1, self.queried))
 
     def statistics(self) -> BatchingStatistics:
         """With the blocks that are kept for later. Steps happen in other processes: since when is not known."""

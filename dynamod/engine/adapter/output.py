@@ -15,7 +15,9 @@ _MARK = re.compile(
 )
 """vLLM's and SGLang's marks before a line: process, level, time, file."""
 _RAISED = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Interrupt|OutOfMemory)\w*): (.+)")
-_ELSEWHERE = re.compile(r"root cause|stack ?trace|background process|initialization failed|Engine core", re.IGNORECASE)
+_ELSEWHERE = re.compile(
+    r"root cause|stack ?trace|background process|initialization failed|Engine core|died during", re.IGNORECASE
+)
 
 
 class StartOutput:
@@ -51,12 +53,17 @@ class StartOutput:
         os.close(writer)
 
 
+def refers(error: str) -> bool:
+    """Whether an error only says that another process has failed."""
+    return _ELSEWHERE.search(error) is not None
+
+
 def reason(lines: Iterable[str]) -> str:
     """The last error that was raised and does not only refer to another one; empty when there is none."""
     found = ""
     for line in lines:
         match = _RAISED.match(_MARK.sub("", line))
-        if match is not None and not _ELSEWHERE.search(match[2]):
+        if match is not None and not refers(match[2]):
             found = f"{match[1].rpartition('.')[2]}: {match[2]}"
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def keep_tracker_apart() -> None:
-    """Start Python's resource tracker outside our process group, which the daemon kills as a whole.
+    """Start Python's resource tracker outside our process group and our children, who are killed as a whole.
 
     The tracker ends when nobody holds its pipe any more, and removes what was left: segments and semaphores in
     /dev/shm. Processes that are spawned from here share it. To be called before anything uses one.
@@ -18,20 +18,27 @@ def keep_tracker_apart() -> None:
     if tracker._fd is not None:
         return
     reader, writer = os.pipe()
-    program = f"from multiprocessing.resource_tracker import main; main({reader})"
+    program = f"""
+import os
+if os.fork():
+    os._exit(0)
+from multiprocessing.resource_tracker import main
+main({reader})
+"""
     try:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         try:
-            started = subprocess.Popen(
+            subprocess.run(
                 [sys.executable, "-c", program],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[reader],
                 start_new_session=True,
+                check=True,
             )
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     finally:
         os.close(reader)
-    tracker._fd, tracker._pid = writer, started.pid
+    tracker._fd = writer

@@ -8,14 +8,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest, EngineFailed, TimedOut, UserError
+from dynamod.message.errors import BadRequest, EngineFailed, TimedOut
 from dynamod.message.worker import Generate
 from dynamod.preprocess.source import is_compiled
 from dynamod.transport.base import Reply
 
-from ..adapter.apart import apart
 from ..adapter.blocks import EngineBlocks
 from ..adapter.engine import AdapterEngine, EngineEnded
 from ..adapter.output import one_line
@@ -33,10 +31,8 @@ PAUSE = 0.05
 """Seconds until it is asked again: one that says so at once must not keep all others waiting."""
 MOST = 2**20
 """Tokens of prompt and answer, where neither model nor user say how many."""
-CLOSE = 1.0
-"""Seconds that its processes get to end; the daemon kills what is left of the process group."""
-REASON = 500
-"""Characters of TensorRT-LLM's reason that a user sees."""
+ANY_TOKEN = 2**31
+"""Its size of the vocabulary cannot be had: token ids are only checked to be ids."""
 
 
 class TrtLlm(AdapterEngine):
@@ -45,43 +41,33 @@ class TrtLlm(AdapterEngine):
     """
 
     name = "trtllm"
+    product = "TensorRT-LLM"
     capabilities = Capabilities(greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True)
     _llm: Any = None
 
-    async def start(self) -> None:
-        """Import TensorRT-LLM, load, read its events. Raises UserError with its own reason for what it refuses."""
-        options = self.options
-        values, path = llm_arguments(options), options.path
+    async def load_engine(self) -> None:
+        """Import TensorRT-LLM, load, read its events."""
+        values, path = llm_arguments(self.options), self.options.path
         assert path is not None
-        card, compiled = await self._model_card(), is_compiled(path)
-        if (chosen := NAMES.devices(os.environ, options.base_gpu_id, values)) is not None:
+        compiled = is_compiled(path)
+        if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
-        try:
-            make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
-            self._llm = llm = await self.stage("loads the model", lambda: make(**values))
-        except Exception as error:
-            log.debug("TensorRT-LLM does not start", exc_info=error)
-            why = one_line(error)
-            why = f"{why[:REASON]} ..." if len(why) > REASON else why
-            raise UserError(f"TensorRT-LLM cannot serve {path}: {why}", "the worker's log has more") from None
-        limits = [values.get("max_seq_len"), card.context_length, compiled_length(path) if compiled else 0]
-        self.room = min([int(limit) for limit in limits if limit], default=MOST)
+        make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
+        self._llm = llm = await self.stage("loads the model", lambda: make(**values))
+        lengths = [values.get("max_seq_len"), self._card.context_length, compiled_length(path) if compiled else 0]
+        self.room = min([int(length) for length in lengths if length], default=MOST)
+        self.vocabulary = ANY_TOKEN
         config = values["kv_cache_config"]
-        block_size = int(config.get("tokens_per_block") or BLOCK)
+        self.block_size = int(config.get("tokens_per_block") or BLOCK)
         if config["event_buffer_max_size"]:
-            self.blocks = EngineBlocks(block_size, self.publish)
+            self.blocks = EngineBlocks(self.block_size, self.publish)
             self.spawn(self._read_events(llm, self.blocks), "KV events")
         if values["enable_iter_perf_stats"]:
             self.spawn(self._read_statistics(llm), "statistics")
-        self._card = self.described(card, block_size)
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled TensorRT-LLM aborts it."""
-        try:
-            ids = list(tokens.unpack(request.token_ids + request.prior_output))
-        except ValueError:
-            raise BadRequest("the token ids cannot be read") from None
-        wanted = sampling(request, limit)
+        ids, wanted = self.prompt(request), sampling(request, limit)
         try:
             result = self._llm.generate_async(ids, sampling_params=self._params(**wanted), streaming=True)
         except self._refused as error:
@@ -140,11 +126,7 @@ class TrtLlm(AdapterEngine):
     async def close(self) -> None:
         """End TensorRT-LLM's processes."""
         llm, self._llm = self._llm, None
-        if llm is not None:
-            done = apart(llm.shutdown, "trtllm close")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE):
-                    await done
+        await self.shut_down(None if llm is None else llm.shutdown)
 
 
 def _classes(compiled: bool) -> tuple[Any, Any, tuple[type[Exception], ...]]:

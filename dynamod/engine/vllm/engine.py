@@ -1,101 +1,69 @@
 """The engine: `AsyncLLM` in this process, token ids in and out, its KV events, its statistics, its end."""
 
 import asyncio
-import contextlib
 import dataclasses
-import getpass
-import hashlib
 import importlib
 import logging
-import multiprocessing
 import os
-import tempfile
 from typing import Any
 
-from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest, Overloaded, UserError
+from dynamod.message.errors import BadRequest, Overloaded
 from dynamod.message.worker import Generate
-from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
-from ..adapter.apart import apart
-from ..adapter.arguments import listened
-from ..adapter.engine import AdapterEngine, EngineEnded
-from ..adapter.output import StartOutput, one_line, reason
-from ..adapter.tracker import keep_tracker_apart
+from ..adapter.engine import CLOSE, SHORT, AdapterEngine
+from ..adapter.output import one_line
 from .arguments import NAMES, config_paths, defaults
 from .request import logprobs, sampling
 
 log = logging.getLogger("dynamod.engine")
 
-CLOSE = 1.0
-"""Seconds that vLLM's processes get to end; the daemon kills what is left of the process group."""
 POLL_INTERVAL = 0.25
 """Seconds between looks whether vLLM's engine process lives."""
 KV_BYTES = 4 << 30
 """For the KV cache on a CPU, at most, and at most a quarter of the memory that is free."""
-REASON = 500
-"""Characters of vLLM's reason: it may list all models that it knows."""
 
 
 class Vllm(AdapterEngine):
     """Serves token ids. Noise is vLLM's: it is not keyed by position, so only greedy answers are continued exactly."""
 
     name = "vllm"
+    product = "vLLM"
     capabilities = Capabilities(
         greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
     )
     _llm: Any = None
-    _output: StartOutput | None = None
 
-    async def start(self) -> None:
-        """Import vLLM, load, listen to its events. Raises UserError with vLLM's own reason for what it refuses."""
-        card = await self._model_card()
-        self._set_environment()
-        keep_tracker_apart()
-        self._output = output = StartOutput()
-        try:
-            await self.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
-            config = await self.stage("reads the configuration", self._config)
-            self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
-        except UserError:
-            raise
-        except Exception as error:
-            log.debug("vLLM does not start", exc_info=error)
-            await asyncio.sleep(0.1)  # the last lines of its processes
-            why = (reason(output.lines) if "initialization failed" in str(error) else "") or one_line(error)
-            why = f"{why[:REASON]} ..." if len(why) > REASON else why
-            raise UserError(f"vLLM cannot serve {self.options.path}: {why}", "the worker's log has more") from None
-        finally:
-            output.close()
-        ranks = config.parallel_config.data_parallel_size
-        self.room = config.model_config.max_model_len
-        self.total_blocks = (config.cache_config.num_gpu_blocks or 0) * ranks
-        self._statistics.blocks = config.cache_config.num_gpu_blocks or 0
-        self._vocabulary = config.model_config.get_vocab_size()
+    def environment(self) -> dict[str, str]:
+        """A fork would take our threads' locks and our sockets along. Others compute on the cores of a CPU too."""
+        wanted = {
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+            "VLLM_LOGGING_LEVEL": "INFO" if log.isEnabledFor(logging.DEBUG) else "WARNING",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+        if self.options.sockets is not None and len(os.fsencode(self.options.sockets)) < SHORT:
+            wanted["VLLM_RPC_BASE_PATH"] = str(self.options.sockets)
+        return wanted
+
+    async def load_engine(self) -> None:
+        """Import vLLM, load, listen to its events."""
+        await self.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
+        config = await self.stage("reads the configuration", self._config)
+        self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
+        cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
+        self.block_size, self.room = cache.block_size, config.model_config.max_model_len
+        self._statistics.blocks = cache.num_gpu_blocks or 0
+        self.total_blocks = self._statistics.blocks * ranks
+        self.vocabulary = config.model_config.get_vocab_size()
         self._import_names()
-        if endpoints := self._endpoints(config, ranks):
-            self.serve_blocks(config.cache_config.block_size, endpoints)
-        self._card = self.described(card, config.cache_config.block_size)
+        events = config.kv_events_config
+        if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
+            self.serve_blocks(events.endpoint, events.replay_endpoint, ranks)
         self.spawn(self._watch(llm), "watch")
 
     # Starting, in threads.
-
-    def _set_environment(self) -> None:
-        """What vLLM and its processes read; what the user has set stays."""
-        verbose = log.isEnabledFor(logging.DEBUG)
-        wanted = {
-            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would take our threads' locks and our sockets along
-            "VLLM_LOGGING_LEVEL": "INFO" if verbose else "WARNING",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other processes compute on these cores too
-        }
-        if self.options.sockets is not None and len(os.fsencode(self.options.sockets)) < 60:  # it adds 37 bytes
-            wanted["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"  # stays
-            wanted["TMPDIR"] = wanted["VLLM_RPC_BASE_PATH"] = str(self.options.sockets)
-        for name, value in wanted.items():
-            os.environ.setdefault(name, value)
 
     def _config(self) -> Any:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -110,16 +78,10 @@ class Vllm(AdapterEngine):
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         cpu = bool(current_platform.is_cpu())
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
-        values = defaults(values, sockets=self._sockets(), kv_bytes=kv_bytes, cpu=cpu)
+        values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
         if cpu and values["enforce_eager"]:
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         return AsyncEngineArgs(**values).create_engine_config()
-
-    def _sockets(self) -> str:
-        """Beginning of the paths of our sockets: short, as such paths are limited."""
-        folder = self.options.sockets or tempfile.mkdtemp(prefix="dynamod-vllm-")
-        own = hashlib.blake2b(f"{os.getpid()}".encode(), digest_size=4).hexdigest()
-        return f"{folder}/{own}"
 
     def _load(self, config: Any) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -130,16 +92,6 @@ class Vllm(AdapterEngine):
         if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
-
-    def _endpoints(self, config: Any, ranks: int) -> list[tuple[str, str | None]]:
-        events = config.kv_events_config
-        if events is None or not events.enable_kv_cache_events or not config.cache_config.enable_prefix_caching:
-            return []
-        found = [(listened(events.endpoint, rank), listened(events.replay_endpoint, rank)) for rank in range(ranks)]
-        if any(endpoint is None for endpoint, _ in found):
-            log.warning("vLLM publishes its KV events elsewhere (%s): routers get none", events.endpoint)
-            return []
-        return [(endpoint, replay) for endpoint, replay in found if endpoint is not None]
 
     def _import_names(self) -> None:
         """Names that each request needs; vLLM can be imported now."""
@@ -156,11 +108,7 @@ class Vllm(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled vLLM aborts it."""
-        try:
-            ids = list(tokens.unpack(request.token_ids + request.prior_output))
-        except ValueError:
-            raise BadRequest("the token ids cannot be read") from None
-        checks.token_ids(ids, "token_ids", self._vocabulary)
+        ids = self.prompt(request)
         top, first = request.sampling.logprobs, True
         try:
             params = self._params(**sampling(request, limit), output_kind=self._delta)
@@ -174,7 +122,7 @@ class Vllm(AdapterEngine):
                 self.send(reply, one.token_ids, one.finish_reason, first=first)
                 first = False
         except self._dead:
-            raise self._ended() from None
+            raise self.ended() from None
         except self._full as error:
             raise Overloaded(str(error)) from None
         except self._refused as error:
@@ -184,23 +132,12 @@ class Vllm(AdapterEngine):
         """An idle engine that ends is not seen by any request."""
         while not llm.errored:  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(POLL_INTERVAL)
-        raise self._ended()
-
-    def _ended(self) -> EngineEnded:
-        why = reason(self._output.lines) if self._output is not None else ""
-        return EngineEnded(f"vLLM's engine process has ended{f' ({why})' if why else ''}")
+        raise self.ended()
 
     async def close(self) -> None:
         """End vLLM's processes."""
         llm, self._llm = self._llm, None
-        if llm is None:  # still loading: Python would wait for them at the end
-            for child in multiprocessing.active_children():
-                child.kill()
-        else:
-            done = apart(lambda: llm.shutdown(timeout=CLOSE), "vllm close")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(2 * CLOSE):
-                    await done
+        await self.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
 
 
 class _Statistics:

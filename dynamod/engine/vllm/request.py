@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 from dynamod.message import tokens
 from dynamod.message.worker import Generate
 
-Tops = tuple[tuple[tuple[int, float], ...], ...]
+from ..adapter.engine import Tops
 
 
 def sampling(request: Generate, limit: int) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def test_words_are_read_by_the_engines_parser_without_its_defaults() -> None:
     parser = argparse.ArgumentParser(prog="x")
     parser.add_argument("--max-num-seqs", type=int, default=5)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--model-path", required=True)
     assert NAMES.parsed(parser, ["--max-num-seqs", "3"]) == {"max_num_seqs": 3}
     with pytest.raises(UserError, match="vllm: argument --max-num-seqs: invalid int value: 'many'"):
         NAMES.parsed(parser, ["--max-num-seqs", "many"])

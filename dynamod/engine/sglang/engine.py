@@ -1,0 +1,144 @@
+"""The engine: SGLang's `Engine` in this process, token ids in and out, its KV events, its load, its end."""
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import signal
+from typing import Any
+
+import msgspec
+
+from dynamod.message.discovery import Capabilities
+from dynamod.message.errors import BadRequest
+from dynamod.message.worker import Generate
+from dynamod.transport.base import Reply
+
+from ..adapter.engine import AdapterEngine
+from .arguments import NAMES, defaults
+from .request import logprobs, sampling
+
+log = logging.getLogger("dynamod.engine")
+
+LOAD_INTERVAL = 0.25
+"""Seconds between two looks at the schedulers' load, while requests are open."""
+
+
+class SgLang(AdapterEngine):
+    """Serves token ids. With `enable_deterministic_inference` noise is keyed by position, and seeded answers go on
+    exactly; else only greedy ones.
+    """
+
+    name = "sglang"
+    product = "SGLang"
+    capabilities = Capabilities(greedy_continuation=True, kv_events=True, logprobs=True, logit_bias=True)
+    _engine: Any = None
+
+    async def load_engine(self) -> None:
+        """Import SGLang, load, read its answers."""
+        self._dead = asyncio.Event()
+        # Its processes send SIGQUIT when they fail, which would end this one before the reason is known.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._dead.set)
+        await self.stage("imports SGLang", self._import)
+        values = await self.stage("reads the configuration", self._values)
+        self._engine = engine = await self.stage("loads the model", lambda: self._made(values))
+        manager = self._manager = engine.tokenizer_manager
+        # What `auto_create_handle_loop` does, but for its signal handlers: SIGTERM is the worker's.
+        manager.event_loop = asyncio.get_running_loop()
+        self.spawn(manager.handle_loop(), "answers")
+        info = engine._scheduler_init_result.scheduler_infos[0]
+        arguments, ranks = engine.server_args, int(values.get("dp_size") or 1)
+        self._incremental = bool(arguments.incremental_streaming_output)
+        self.room = min(manager.context_len, int(info["max_total_num_tokens"]))
+        self.block_size, self.vocabulary = int(values["page_size"]), int(manager.model_config.vocab_size)
+        self.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
+        if values.get("enable_deterministic_inference"):
+            self.can = msgspec.structs.replace(self.can, exact_continuation=True, greedy_continuation=False, seed=True)
+        events = json.loads(values["kv_events_config"] or "{}")
+        if events.get("publisher") == "zmq" and not values.get("disable_radix_cache"):
+            self.serve_blocks(events.get("endpoint"), events.get("replay_endpoint"), ranks)
+        self.spawn(self._watch(), "watch")
+        self.spawn(self._look(), "load")
+
+    # Starting, in threads.
+
+    def _import(self) -> None:
+        import torch
+
+        self._cpu = not torch.cuda.is_available()
+        if self._cpu:
+            os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")  # read when it is imported
+        module: Any = importlib.import_module("sglang.srt.entrypoints.engine")
+        module.configure_logger = lambda *_: None  # it would replace this process's logging, not only its own
+
+    def _values(self) -> dict[str, Any]:
+        import argparse
+
+        from sglang.srt.arg_groups.arg_utils import record_fields
+        from sglang.srt.server_args import ServerArgs
+
+        known = {field.name for field in record_fields(ServerArgs)}
+        argv, words = self.options.arguments.get("argv") or (), {}
+        if argv:
+            parser = argparse.ArgumentParser(prog="sglang", allow_abbrev=False)
+            ServerArgs.add_cli_args(parser)
+            words = NAMES.parsed(parser, argv)
+        values = NAMES.merged(self.options, known, words)
+        values.setdefault("log_level", "info" if log.isEnabledFor(logging.DEBUG) else "warning")
+        cpu = self._cpu and values.get("device") in (None, "cpu")
+        context = int(values.get("context_length") or self._card.context_length)
+        return defaults(values, sockets=self.socket_prefix(), context=context, cpu=cpu)
+
+    def _made(self, values: dict[str, Any]) -> Any:
+        from sglang.srt.entrypoints.engine import Engine
+
+        return Engine(**values)
+
+    # Serving.
+
+    async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
+        """Answer a request; when the task is cancelled SGLang aborts it."""
+        ids, top, sent = self.prompt(request), request.sampling.logprobs, 0
+        wanted: dict[str, Any] = {}
+        if top is not None:
+            wanted = {"return_logprob": True, "top_logprobs_num": top, "logprob_start_len": -1}
+        chunks = await self._engine.async_generate(
+            input_ids=ids, sampling_params=sampling(request, limit), stream=True, **wanted
+        )
+        try:
+            async for chunk in chunks:
+                found, meta = chunk["output_ids"], chunk["meta_info"]
+                finish = (meta["finish_reason"] or {}).get("type")
+                if finish == "abort":
+                    reply.failed("EngineFailed", f"SGLang ended the request: {meta['finish_reason'].get('message')}")
+                    return
+                if not sent:
+                    self.queried += meta["prompt_tokens"]
+                    self.hits += meta["cached_tokens"]
+                fresh = found if self._incremental else found[sent:]
+                if top is not None:
+                    chosen, best = logprobs(meta, top)
+                    reply.logprobs(chosen[-len(fresh) :], best[-len(fresh) :])
+                self.send(reply, fresh, finish, first=not sent)
+                sent += len(fresh)
+        except ValueError as error:
+            raise BadRequest(f"SGLang refuses the request: {error}") from None
+
+    async def _watch(self) -> None:
+        """SGLang watches its processes, and sends SIGQUIT when one has ended."""
+        await self._dead.wait()
+        raise self.ended()
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOAD_INTERVAL)
+            if self.open:
+                loads = await self._manager.get_loads()
+                self.queued = sum([one.num_waiting_reqs for one in loads])
+                self.used_blocks = sum([one.num_used_tokens for one in loads]) // self.block_size
+
+    async def close(self) -> None:
+        """End SGLang's processes."""
+        engine, self._engine = self._engine, None
+        await self.shut_down(None if engine is None else engine.shutdown)

@@ -1,0 +1,47 @@
+"""A request as SGLang's sampling parameters, and its logprobs as ours. Pure; imports nothing of SGLang."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dynamod.message import tokens
+from dynamod.message.worker import Generate
+
+from ..adapter.engine import Tops
+
+
+def sampling(request: Generate, limit: int) -> dict[str, Any]:
+    """SGLang's names. `limit`: tokens of the whole answer, those of other instances too.
+
+    End tokens are named as stop tokens. Its `min_new_tokens` needs its tokenizer, and without one ends its scheduler,
+    so it is not used; where the answer must have all its tokens no end counts.
+    """
+    given, stops, prior = request.sampling, request.stops, tokens.count(request.prior_output)
+    kept = {
+        "temperature": given.temperature,
+        "top_p": given.top_p,
+        "top_k": given.top_k if given.top_k and given.top_k > 0 else None,
+        "min_p": given.min_p,
+        "presence_penalty": given.presence_penalty,
+        "frequency_penalty": given.frequency_penalty,
+        "repetition_penalty": given.repetition_penalty,
+        "sampling_seed": given.seed,
+        "logit_bias": {str(index): bias for index, bias in given.logit_bias.items()} if given.logit_bias else None,
+    }
+    return {
+        **{name: value for name, value in kept.items() if value is not None},
+        "max_new_tokens": limit - prior,
+        "stop_token_ids": sorted({*stops.stop_token_ids_hidden, *request.eos_token_ids}),
+        "ignore_eos": bool(stops.ignore_eos) or (stops.min_tokens or 0) >= limit,
+    }
+
+
+def logprobs(meta: Mapping[str, Any], top: int) -> tuple[tuple[float, ...], Tops]:
+    """Of each new token its own, and the `top` best, from a chunk's `meta_info`: entries are (logprob, id, text)."""
+    chosen = tuple([entry[0] for entry in meta["output_token_logprobs"]])
+    if not top:
+        return chosen, ()
+    return chosen, tuple([_best(entries) for entries in meta["output_top_logprobs"]])
+
+
+def _best(entries: Sequence[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
+    return tuple([(entry[1], entry[0]) for entry in entries])
