@@ -172,7 +172,10 @@ def worker_graph(arguments: RunArguments, address: Address) -> Graph:
     placement = Placement(**{name: getattr(flags, name) for name in PLACEMENT})
     placement.check(engine, lambda name: f"--{name.replace('_', '-')}")
     if arguments.rest and not (file or ENGINES[engine].words or ENGINES[engine].flags):
-        raise UserError(f"{engine} takes no words behind --", "pystr:FILE and pytok:FILE find them in sys.argv")
+        raise UserError(
+            f"{engine} takes no words behind --",
+            "pystr:FILE and pytok:FILE find them in sys.argv, others read them as their own flags",
+        )
     if ENGINES[engine].model and not arguments.model:
         where = f"in={arguments.input} out={engine}{f':{file}' if file else ''}"
         raise UserError(f"engine '{engine}' needs a model", f"for example: dynamo-run {where} sample")

@@ -89,6 +89,14 @@ ENGINES: dict[str, EngineEntry] = {
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
+    "sglang": EngineEntry(
+        "dynamod.engine.sglang.engine:SgLang",
+        needs="sglang",
+        words=True,
+        flags="dynamod.engine.sglang.arguments:flags",
+        devices=True,
+        nodes=True,
+    ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
         needs="tensorrt_llm",
@@ -102,14 +110,6 @@ ENGINES: dict[str, EngineEntry] = {
         words=True,
         flags="dynamod.engine.vllm.arguments:flags",
         devices=True,
-    ),
-    "sglang": EngineEntry(
-        "dynamod.engine.sglang.engine:SgLang",
-        needs="sglang",
-        words=True,
-        flags="dynamod.engine.sglang.arguments:flags",
-        devices=True,
-        nodes=True,
     ),
 }
 

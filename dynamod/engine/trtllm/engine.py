@@ -31,6 +31,8 @@ PAUSE = 0.05
 """Seconds until it is asked again: one that says so at once must not keep all others waiting."""
 MOST = 2**20
 """Tokens of prompt and answer, where neither model nor user say how many."""
+ANY_TOKEN = 2**31
+"""Its size of the vocabulary cannot be had: token ids are only checked to be ids."""
 
 
 class TrtLlm(AdapterEngine):
@@ -45,17 +47,16 @@ class TrtLlm(AdapterEngine):
 
     async def load_engine(self) -> None:
         """Import TensorRT-LLM, load, read its events."""
-        options = self.options
-        values, path = llm_arguments(options), options.path
+        values, path = llm_arguments(self.options), self.options.path
         assert path is not None
-        card, compiled = self._card, is_compiled(path)
-        if (chosen := NAMES.devices(os.environ, options.base_gpu_id, values)) is not None:
+        compiled = is_compiled(path)
+        if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         make, self._params, self._refused = await self.stage("imports TensorRT-LLM", lambda: _classes(compiled))
         self._llm = llm = await self.stage("loads the model", lambda: make(**values))
-        limits = [values.get("max_seq_len"), card.context_length, compiled_length(path) if compiled else 0]
-        self.room = min([int(limit) for limit in limits if limit], default=MOST)
-        self.vocabulary = 1 << 31  # it checks ids itself
+        lengths = [values.get("max_seq_len"), self._card.context_length, compiled_length(path) if compiled else 0]
+        self.room = min([int(length) for length in lengths if length], default=MOST)
+        self.vocabulary = ANY_TOKEN
         config = values["kv_cache_config"]
         self.block_size = int(config.get("tokens_per_block") or BLOCK)
         if config["event_buffer_max_size"]:
@@ -66,8 +67,7 @@ class TrtLlm(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled TensorRT-LLM aborts it."""
-        ids = self.prompt(request)
-        wanted = sampling(request, limit)
+        ids, wanted = self.prompt(request), sampling(request, limit)
         try:
             result = self._llm.generate_async(ids, sampling_params=self._params(**wanted), streaming=True)
         except self._refused as error:
