@@ -1,5 +1,6 @@
 """What is known of a graph before a process of it starts."""
 
+import importlib.util
 from dataclasses import replace
 
 import pytest
@@ -27,8 +28,8 @@ def test_devices_that_an_engine_cannot_use_are_refused() -> None:
             check(replace(whole, services={"Worker": replace(spec, config=config)}), {})
 
 
+@pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
 def test_a_context_may_be_longer_than_trained_where_the_engine_stretches_it() -> None:
-    pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
     loaded = graph("out=llamacpp", "sample.gguf", "--context-length", "3000")
     with pytest.raises(UserError, match="3000 is larger than the model's 2048"):
         check(loaded, {})

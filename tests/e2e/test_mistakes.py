@@ -68,7 +68,6 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket regular", ["regular", "socket"]),
     ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket " + "x" * 120, ["too long"]),
     ("dynamo serve", ["graph"]),
-    ("dynamo serve -f configs/agg.yaml -vvv", ["-v"]),
     ("dynamo sevre", ["sevre"]),
     ("dynamo ps --ouput json", ["--ouput"]),
     ("dynamo ps --output yaml", ["yaml"]),

@@ -142,6 +142,7 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
         ("CompletionRequest", {"prompt": ["a", 1]}),
         ("CompletionRequest", {"prompt": "x", "suffix": "y"}),
         ("TokenizeRequest", {}),
+        ("TokenizeRequest", {"messages": [{"role": "assistant", "content": ""}], "continue_final_message": True}),
     ],
 )
 def test_what_is_refused_is_not_in_the_document(name, body) -> None:

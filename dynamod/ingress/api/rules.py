@@ -46,12 +46,15 @@ COMPLETIONS = (
     either(only(echo=(False, None)), {"properties": {"prompt": _TEXTS, "logprobs": _NULL}}),
     either(only(n=(1, None)), {"properties": {"prompt": either(_WORDS, items({"type": "integer"}), {"maxItems": 16})}}),
 )
+_SAYS: Schema = {"properties": {"content": {"type": "string", "pattern": "[!-~]"}}, "required": ["content"]}
 TOKENIZE = (
     either(
         {"properties": {"prompt": {"type": "string"}, "messages": _NULL}, "required": ["prompt"]},
         {"properties": {"prompt": _NULL, "messages": {"type": "array"}}, "required": ["messages"]},
     ),
     either(only(continue_final_message=(False, None)), only(add_generation_prompt=(False, None))),
+    # What the last message says must be found again in the prompt; a schema cannot tell which one that is.
+    either(only(continue_final_message=(False, None)), {"properties": {"messages": items(_SAYS)}}),
 )
 
 
