@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import getpass
 import hashlib
 import logging
 import multiprocessing
@@ -80,7 +79,7 @@ class AdapterEngine(Engine[Generate]):
         sockets = self.options.sockets
         wanted = self.environment()
         if sockets is not None and len(os.fsencode(sockets)) < SHORT:
-            wanted["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}"  # stays
+            wanted["TORCHINDUCTOR_CACHE_DIR"] = f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}"  # stays
             wanted["TMPDIR"] = str(sockets)
         for name, value in wanted.items():
             os.environ.setdefault(name, value)
