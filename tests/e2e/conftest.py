@@ -275,7 +275,7 @@ class Machine:
         self, command: str, *argv: object, cwd: Path | None = None, deaf: bool = False, within: str = "", **env: str
     ) -> Command:
         """Start a command. `deaf`: nobody reads what it prints. `within`: a network namespace."""
-        words = [sys.executable, *ENTRY[command], *map(str, argv)]
+        words = [sys.executable, *(ENTRY.get(command) or ["-m", command]), *map(str, argv)]
         if within:
             words = ["ip", "netns", "exec", within, *words]
         started = Command(self, words, self.environ(**env), cwd or self.folder, deaf=deaf)
