@@ -200,7 +200,7 @@ def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server
         except BlockingIOError:
             raise UserError(f"{name} is being started already", "see dynamo infra status") from None
         record.truncate(0)
-        os.set_inheritable(record.fileno(), True)  # the server keeps it open, and so locked
+        kept = 3 if record.fileno() != 3 else 4  # the server alone keeps it open, and so locked
         pid = os.posix_spawn(  # it outlives us: a subprocess object would miss it
             binary,
             [binary, *arguments],
@@ -209,6 +209,7 @@ def _start(name: str, binary: str, folder: Path, host: str, port: int) -> Server
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
+                (os.POSIX_SPAWN_DUP2, record.fileno(), kept),
             ],
             setsid=True,
         )

@@ -4,7 +4,9 @@ import json
 import os
 import signal
 import socket
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,25 @@ def test_missing_binaries_are_named(folder: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match="nats-server is not installed") as caught:
         infra.up(folder)
     assert "infra" in caught.value.line()
+
+
+def test_servers_that_start_at_the_same_time_do_not_keep_each_other(tmp_path: Path) -> None:
+    """The lock of a server is its own: who kills one sees at once that it is gone."""
+    with ThreadPoolExecutor(4) as pool:
+        ports = [(free_port(), free_port()) for _ in range(4)]
+        made = [
+            pool.submit(infra.up, tmp_path / str(number), nats_port=nats, etcd_port=etcd)
+            for number, (nats, etcd) in enumerate(ports)
+        ]
+        servers = [server for one in made for server in one.result()]
+    try:
+        for server in servers:
+            assert server.lives
+            os.kill(server.pid, signal.SIGKILL)
+            end = time.monotonic() + 5
+            while server.lives:
+                assert time.monotonic() < end, f"{server.name} of {server.log} is held by another"
+                time.sleep(0.01)
+    finally:
+        for number in range(4):
+            infra.down(tmp_path / str(number))
