@@ -88,7 +88,7 @@ async def adapted(streams: int, steps: int) -> float:
     engine._llm = llm = MockedAsyncLLM(steps)
     engine._params, engine._delta, engine._prompt = SimpleNamespace, None, list
     engine._refused, engine._full, engine._dead = (ValueError,), BlockingIOError, ConnectionError
-    engine.room, engine._vocabulary = 1 << 20, 1 << 20
+    engine.room, engine.vocabulary = 1 << 20, 1 << 20
     frames = [0]
 
     def write(_payload: bytes) -> None:
