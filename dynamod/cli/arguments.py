@@ -26,7 +26,9 @@ class Parser(argparse.ArgumentParser):
 
 def configure_logs(verbose: int) -> None:
     """Set up logs for a command; `-v` and `-vv` also reach the component processes, through DYN_LOG."""
-    level = LEVELS[min(verbose, 2)]  # `--verbosity -vv` is three
+    if verbose > 2:
+        raise UserError("-v can be given twice at most", "-v is debug, -vv is trace")
+    level = LEVELS[verbose]
     if level and not os.environ.get("DYN_LOG"):
         os.environ["DYN_LOG"] = level
     from dynamod.observe.logs import configure

@@ -199,7 +199,7 @@ class _Same(argparse.Action):
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """`--use-kv-events` alone means true; only true and false behind it are its value."""
+    """`--use-kv-events` alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
     joined: list[str] = []
     rest = list(words)
     while rest:
@@ -207,6 +207,8 @@ def joined(words: Sequence[str]) -> list[str]:
         if word == "--use-kv-events":
             value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
             word = f"{word}={value}"
+        if word == "--verbosity" and rest and rest[0] in ("-v", "-vv"):
+            continue  # the original's usage names it before its value
         joined.append(word)
     return joined
 

@@ -19,9 +19,9 @@ from dynamod.message.errors import UserError
 from .groups import Group, groups, require_some
 from .process import ProcessRecord
 from .running import Running
-from .sockets import listen, url_of
+from .sockets import TlsFiles, listen, url_of
 from .spawn import Origin
-from .stand_in import TlsFiles, stand_in
+from .stand_in import stand_in
 
 if TYPE_CHECKING:
     from .node import Node

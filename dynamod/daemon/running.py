@@ -17,7 +17,7 @@ from dynamod.runtime.plan import HostPlan, ServicePlan
 from .gpus import VARIABLE
 from .groups import Group
 from .process import STOP_GRACE, Process, ProcessRecord
-from .sockets import tls_files
+from .sockets import TlsFiles, tls_files
 
 if TYPE_CHECKING:
     from .runner import GraphRunner
@@ -64,7 +64,7 @@ class Running:
         return [*(self.child(index) for index in self.replicas), *self.others]
 
     @property
-    def tls(self) -> tuple[str, str] | None:
+    def tls(self) -> TlsFiles:
         """Certificate and key with which it serves HTTPS; None: HTTP."""
         return tls_files(service.config for service in self.group.services)
 

@@ -35,7 +35,11 @@ def listen(host: str, port: int, who: str) -> socket.socket:
     return sock
 
 
-def tls_files(configs: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
+TlsFiles = tuple[str, str] | None
+"""Certificate and key; None: plain HTTP."""
+
+
+def tls_files(configs: Iterable[Mapping[str, Any]]) -> TlsFiles:
     """Certificate and key with which components of these configurations serve HTTPS; None: HTTP."""
     for config in configs:
         found = {key.replace("-", "_"): value for key, value in config.items()}

@@ -10,6 +10,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import cast
 
+from .sockets import TlsFiles
+
 BODY = b'{"error":{"message":"no ingress process is running; it is being started","type":"service_unavailable",'
 BODY += b'"param":null,"code":"no_ingress"}}'
 ANSWER = (
@@ -38,10 +40,6 @@ class _Refusal(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-
-
-TlsFiles = tuple[str, str] | None
-"""Certificate and key; None: plain HTTP."""
 
 
 def _context(files: TlsFiles) -> ssl.SSLContext | None:

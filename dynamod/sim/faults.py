@@ -22,8 +22,8 @@ GENTLE: tuple[Fault, ...] = (
 """Faults under which no request may fail, as long as no more of them hit workers than a request may move."""
 
 HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
-TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "scale", "registry-values")
-"""Faults under which an ingress knows of each death what its worker had sent before, and the registry says the rest."""
+TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
+"""Faults under which the registry goes on to tell everybody everything."""
 
 REQUESTS: tuple[Fault, ...] = ("leave", "poison")
 """Not events, but a matter of the workload."""

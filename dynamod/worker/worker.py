@@ -30,8 +30,11 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
-ALONE = 0.02
+ALONE = 0.25
 """Seconds from the acceptance of a request that is tried alone to its begin: its sender then knows that it is here."""
+
+STEP_LOOK = 0.02
+"""Seconds between looks whether the step before such a request is over."""
 
 
 class WorkerStatistics(msgspec.Struct, frozen=True):
@@ -148,7 +151,7 @@ class Worker(Actor):
         now = engine.statistics()
         begun = now.steps
         while now.in_step_for is not None and now.steps == begun:
-            await asyncio.sleep(ALONE)
+            await asyncio.sleep(STEP_LOOK)
             now = engine.statistics()
         reply.accepted()
         await asyncio.sleep(ALONE)

@@ -67,6 +67,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo serve -f configs/agg.yaml --service-name Nobody", ["Nobody", "Worker"]),
     ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket regular", ["regular", "socket"]),
     ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --socket " + "x" * 120, ["too long"]),
+    ("dynamo serve -f configs/agg.yaml -vvv", ["-v"]),
     ("dynamo serve", ["graph"]),
     ("dynamo sevre", ["sevre"]),
     ("dynamo ps --ouput json", ["--ouput"]),

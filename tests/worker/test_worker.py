@@ -267,7 +267,7 @@ async def test_a_suspect_is_accepted_behind_the_step_that_runs(words: Any) -> No
         await asyncio.sleep(60)
         assert not answer.accepted
         engine.step = (8, 0.0)
-        await asyncio.sleep(1.5 * ALONE)
+        await asyncio.sleep(ALONE / 2)
         assert answer.accepted
         assert not engine.replies, "what it does to the engine comes later"
         await asyncio.sleep(ALONE)

@@ -49,10 +49,6 @@ class EngineEnded(DynamodError):
     """The engine's processes have ended: the worker ends too, and its supervisor starts it again."""
 
 
-Tops = tuple[tuple[tuple[int, float], ...], ...]
-"""Per token the best: (token id, log probability)."""
-
-
 class AdapterEngine(Engine[Generate]):
     """`load_engine` calls `stage` for what takes long, sets `block_size`, `room` (tokens of a prompt and its answer
     together), `total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `queued`, `used_blocks`,

@@ -6,7 +6,7 @@ from typing import Any
 from dynamod.message import tokens
 from dynamod.message.worker import Generate
 
-from ..adapter.engine import Tops
+from ..adapter.sampling import Tops, sampling_names
 
 
 def sampling(request: Generate, limit: int) -> dict[str, Any]:
@@ -16,19 +16,9 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
     so it is not used; where the answer must have all its tokens no end counts.
     """
     given, stops, prior = request.sampling, request.stops, tokens.count(request.prior_output)
-    kept = {
-        "temperature": given.temperature,
-        "top_p": given.top_p,
-        "top_k": given.top_k if given.top_k and given.top_k > 0 else None,
-        "min_p": given.min_p,
-        "presence_penalty": given.presence_penalty,
-        "frequency_penalty": given.frequency_penalty,
-        "repetition_penalty": given.repetition_penalty,
-        "sampling_seed": given.seed,
-        "logit_bias": {str(index): bias for index, bias in given.logit_bias.items()} if given.logit_bias else None,
-    }
+    bias = {str(index): value for index, value in given.logit_bias.items()} if given.logit_bias else None
     return {
-        **{name: value for name, value in kept.items() if value is not None},
+        **sampling_names(request, sampling_seed=given.seed, logit_bias=bias),
         "max_new_tokens": limit - prior,
         "stop_token_ids": sorted({*stops.stop_token_ids_hidden, *request.eos_token_ids}),
         "ignore_eos": bool(stops.ignore_eos) or (stops.min_tokens or 0) >= limit,

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
-
 from dynamod.message import tokens
 from dynamod.message.errors import unsupported
 from dynamod.message.worker import Generate
 
-Tops = tuple[tuple[tuple[int, float], ...], ...]
+from ..adapter.sampling import Tops, sampling_names, seed_behind
+
 FINISH = {"stop": "stop", "length": "length"}
 _NO_END = -1
 """Without a tokenizer TensorRT-LLM must be told an end token; a model may have none."""
@@ -28,23 +27,15 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
         raise unsupported("logit_bias", "TensorRT-LLM takes no `logit_bias`")
     temperature = 1.0 if given.temperature is None else given.temperature
     greedy = temperature == 0
-    seed = given.seed
+    seed = seed_behind(given.seed, prior)
+    own: dict[str, Any] = {"temperature": temperature, "seed": seed, "logprobs": given.logprobs}
     if seed is not None:
-        seed = (xxh3_64_intdigest(f"{seed} {prior}".encode()) if prior else seed) & (2**63 - 1)
-    kept = {
-        "temperature": None if greedy else temperature,
-        "top_k": 1 if greedy else given.top_k if given.top_k and given.top_k > 0 else None,
-        "top_p": None if greedy else given.top_p,
-        "min_p": None if greedy else given.min_p,
-        "presence_penalty": given.presence_penalty,
-        "frequency_penalty": given.frequency_penalty,
-        "repetition_penalty": given.repetition_penalty,
-        "seed": seed,
-        "logprobs": given.logprobs,
-    }
+        own["seed"] = seed & (2**63 - 1)
+    if greedy:
+        own |= {"temperature": None, "top_k": 1, "top_p": None, "min_p": None}
     least = max(0, (stops.min_tokens or 0) - prior)
     return {
-        **{name: value for name, value in kept.items() if value is not None},
+        **sampling_names(request, **own),
         **_ends(request),
         "max_tokens": limit - prior,
         **({"min_tokens": min(least, limit - prior)} if least else {}),

@@ -3,12 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from xxhash import xxh3_64_intdigest
-
 from dynamod.message import tokens
 from dynamod.message.worker import Generate
 
-from ..adapter.engine import Tops
+from ..adapter.sampling import Tops, sampling_names, seed_behind
 
 
 def sampling(request: Generate, limit: int) -> dict[str, Any]:
@@ -19,23 +17,9 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
     """
     given, stops, prior = request.sampling, request.stops, tokens.count(request.prior_output)
     ends = {*stops.stop_token_ids_hidden, *(() if stops.ignore_eos else request.eos_token_ids)}
-    seed = given.seed
-    if seed is not None and prior:
-        seed = xxh3_64_intdigest(f"{seed} {prior}".encode()) >> 1
-    kept = {
-        "temperature": given.temperature,
-        "top_p": given.top_p,
-        "top_k": given.top_k if given.top_k and given.top_k > 0 else None,
-        "min_p": given.min_p,
-        "presence_penalty": given.presence_penalty,
-        "frequency_penalty": given.frequency_penalty,
-        "repetition_penalty": given.repetition_penalty,
-        "seed": seed,
-        "logit_bias": given.logit_bias,
-        "logprobs": given.logprobs,
-    }
+    seed = seed_behind(given.seed, prior)
     return {
-        **{name: value for name, value in kept.items() if value is not None},
+        **sampling_names(request, seed=seed, logit_bias=given.logit_bias, logprobs=given.logprobs),
         "max_tokens": limit - prior,
         "min_tokens": min(max(0, (stops.min_tokens or 0) - prior), limit - prior),
         "stop_token_ids": sorted(ends),
