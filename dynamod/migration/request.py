@@ -169,6 +169,7 @@ class InFlightRequest:
             since = now if since is None and self._received > self._base else since
             if self._received - self._base >= PASSED or (since is not None and now - since >= PASSED_AFTER):
                 self._suspicions.acquit(self.request)
+                self._suspect = False  # else it would be tried again each time it makes room for the trial of another
                 placement.passed()
                 return
             await asyncio.wait([attempt.ended], timeout=PASS_LOOK)

@@ -116,6 +116,21 @@ async def test_it_makes_room_for_a_trial_and_may_come_back(words: Any) -> None:
 
 
 @virtual
+async def test_one_that_has_passed_is_not_tried_again_when_it_makes_room(words: Any) -> None:
+    """Suspects would displace each other from one instance for ever, a few tokens per turn."""
+    air = words.Air(1, suspect=True)
+    send = await air.start()
+    send.tokens(*[1] * PASSED)
+    await asyncio.sleep(0.1)
+    assert air.charged.leave()
+    await air.settle()
+    assert air.alone == [True, False]
+    air.sends[-1].tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a" * PASSED
+
+
+@virtual
 async def test_an_answer_that_cannot_go_on_elsewhere_makes_no_room(words: Any) -> None:
     air = words.Air(exact=False)
     send = await air.start()
