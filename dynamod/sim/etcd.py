@@ -218,7 +218,7 @@ class SimulatedRegistry:
     def _greet(self) -> None:
         self._trying = False
         etcd = self._etcd
-        if not self._process.alive or not etcd.reaches(self._process.node):
+        if self not in etcd.clients or not self._process.alive or not etcd.reaches(self._process.node):
             return
         self._generation += 1
         self.connected = True
