@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from dynamod.message.errors import UserError
 
+from .exits import EXIT, ExitWatch, crash, memory_kills
 from .link import Connection
 from .process import ProcessRecord
 from .runner import Row
@@ -31,11 +32,21 @@ class AttachedGraph:
         self._connection = connection
         self._record = ProcessRecord(self.process, connection.hello.pid, connection)
         self._gone = asyncio.Event()
+        self._exit, self._memory_kills = ExitWatch(connection.pid), memory_kills()
+        connection.cause = self._cause
         connection.on_close(self._ended)
 
     def _ended(self) -> None:
         self._record.ended = True
         self._gone.set()
+
+    async def _cause(self, left: bool) -> str:
+        """Why the process crashed; empty when it was ended on purpose. One that has left the registry was."""
+        code = 0 if left else await self._exit.code(EXIT)
+        self._exit.close()
+        if code is None:
+            return "its process ended without a word"
+        return crash(code, left=left, out_of_memory=memory_kills() > self._memory_kills)
 
     def rows(self) -> list[Row]:
         """One row per component."""

@@ -60,7 +60,7 @@ class Connection:
         )
         self.handler: Callable[[str, dict[str, Any]], Any] | None = None  # answers what the process asks
         self.on_state: Callable[[], None] = lambda: None  # a component has another state
-        self.cause: Callable[[bool], Awaitable[str]] | None = None  # why our child ended; its argument: it had left
+        self.cause: Callable[[bool], Awaitable[str]] | None = None  # why it ended; its argument: it had left
         self.kill: Callable[[str], None] = lambda _why: None  # end our child, which is unresponsive for too long
         self.output: Callable[[Output], None] = lambda _line: None
         self.hello: Hello | None = None

@@ -17,7 +17,7 @@ from dynamod.runtime.liveness import Clocks
 from dynamod.runtime.plan import EXIT_USER_ERROR, HostPlan, encode
 from dynamod.transport.waiting import comes
 
-from .exits import crash, described, memory_kills
+from .exits import EXIT, crash, described, memory_kills
 from .link import Connection
 from .spawn import Child, Origin, take_spare
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from .node import Node
 
 log = logging.getLogger("dynamod.daemon")
-
-EXIT = 0.2
-"""Seconds between the end of a process's connection and that of the process itself, at most."""
 
 STOP_GRACE = 3.0
 """Seconds for a process to end after SIGTERM."""

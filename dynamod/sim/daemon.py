@@ -12,10 +12,9 @@ from typing import Any, cast
 
 from dynamod import __version__
 from dynamod.actor import Reason
-from dynamod.daemon.exits import crash
+from dynamod.daemon.exits import EXIT, crash
 from dynamod.daemon.heartbeat import LOOK, HeartbeatMonitor
 from dynamod.daemon.link import Connection, LinkServer
-from dynamod.daemon.process import EXIT
 from dynamod.message.node import Heartbeat, Hello
 from dynamod.runtime.liveness import HEARTBEAT as BEAT
 from dynamod.runtime.liveness import Clocks

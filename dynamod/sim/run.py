@@ -11,8 +11,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
-from dynamod.daemon.exits import crash
-from dynamod.daemon.process import EXIT
+from dynamod.daemon.exits import EXIT, crash
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance

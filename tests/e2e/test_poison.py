@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from .python_files import COUNT
 from .together import together
 
 ROOT = Path(__file__).parents[2]
@@ -115,3 +116,25 @@ def test_the_only_worker_crashes(machine: Any) -> None:
     assert ask(machine, url, "the bad one", 61)[0] == 422
     assert machine.ps("Worker")[0]["restarts"] == 2
     command.end()
+
+
+@together
+def test_it_costs_two_python_files_at_most(machine: Any) -> None:
+    """The daemon has not started these processes; it knows their exit codes, or that they ended without a word."""
+    crashes = COUNT.replace(
+        "    for _ in range(left):\n", "    if left == 61:\n        os._exit(3)\n    for _ in range(left):\n"
+    )
+    engines = [machine.script(crashes, "graceful", name=f"engine_{name}") for name in "abc"]
+    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port", 0).ready()
+    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) >= 3)
+    whole = machine.chat(url, "count", max_tokens=200)
+    streams = [machine.stream(url, "count", max_tokens=200) for _ in range(6)]
+    status, answer = ask(machine, url, "the bad one", 61)
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), answer
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.finish) == (None, "length")
+        assert stream.text == whole
+    assert ask(machine, url, "the bad one", 61)[0] == 422
+    assert sorted(str(engine.code) for engine in engines) == ["3", "3", "None"]
