@@ -100,7 +100,8 @@ def configure(
     UserError for a setting that cannot be read.
     """
     chosen = _filter(level, environ)
-    console = Console(_lines(component, stream, environ), stream)
+    # a prompt replaces sys.stderr while it waits
+    console = Console(_lines(component, stream, environ), None if stream is sys.stderr else stream)
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, Console) or _is_basic(handler):

@@ -34,8 +34,8 @@ def piped(machine: Any, text: str, *words: object, **env: str) -> subprocess.Com
 class Terminal:
     """A command in a terminal of its own."""
 
-    def __init__(self, machine: Any, *words: object, entry: str = ENTRY) -> None:
-        environ = {**machine.environ(), "TERM": "dumb", "HOME": str(machine.folder)}
+    def __init__(self, machine: Any, *words: object, entry: str = ENTRY, term: str = "dumb") -> None:
+        environ = {**machine.environ(), "TERM": term, "HOME": str(machine.folder), "PROMPT_TOOLKIT_NO_CPR": "1"}
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.chdir(machine.folder)
@@ -242,6 +242,19 @@ def test_a_prompt_that_fails_is_written_down(machine: Any) -> None:
     nothing = piped(machine, "", *words, "--resume")
     assert (nothing.returncode, nothing.stderr) == (0, "")
     assert "all 1 prompts are answered" in nothing.stdout
+
+
+def test_log_lines_stand_above_the_prompt(machine: Any) -> None:
+    chat = Terminal(machine, "in=text", "out=echo_full", "--model-name", "mine", "-v", term="xterm")
+    chat.until("User:")
+    assert "leave)\x1b" not in chat.text, "nor behind the line that says what is waited for"
+    time.sleep(0.3)  # the prompt is drawn a moment before keys are read
+    chat.type("half a ques")
+    chat.until("half a ques")
+    os.kill(machine.row("Worker")["pid"], signal.SIGKILL)
+    chat.until("killed by SIGKILL")
+    chat.until("User:.*half a ques")
+    chat.end("\x03")
 
 
 def test_a_conversation(machine: Any) -> None:

@@ -57,7 +57,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
         raise UserError("in=text needs a terminal", "use in=stdin for one prompt, in=batch:FILE for many")
 
     def make() -> "Talk":
-        way, waits = _way(arguments, fields), sys.stderr.isatty()
+        way, waits = _way(arguments, fields), sys.stderr.isatty() and not flags.verbose  # log lines say more
         found = arguments.output in ("auto", "dyn") or arguments.output.startswith("dyn://")
         if waits:
             what = "waiting for a worker" if found else f"loading {arguments.model or 'the model'}"

@@ -106,11 +106,12 @@ def _quiet() -> Iterator[None]:
 
 
 def reader() -> Read:
-    """Reads a line with editing and history."""
+    """Reads a line with editing and history. What is logged meanwhile stands above the prompt."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.formatted_text import FormattedText
     from prompt_toolkit.history import FileHistory, History, InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.patch_stdout import patch_stdout
 
     history: History = InMemoryHistory()
     path = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "dynamod/history"
@@ -132,7 +133,12 @@ def reader() -> Read:
 
     session: PromptSession[str] = PromptSession(history=history, multiline=True, key_bindings=keys)
     label = FormattedText([("bold", "User: ")])
-    return lambda: session.prompt_async(label, handle_sigint=False)
+
+    async def read() -> str:
+        with patch_stdout(raw=True) if sys.stderr.isatty() else contextlib.nullcontext():
+            return await session.prompt_async(label, handle_sigint=False)
+
+    return read
 
 
 async def answer_once(prompt: str, interrupts: Interrupts, client: ChatClient, model: str) -> int:
