@@ -1,14 +1,16 @@
-"""How processes have ended that are not our children."""
+"""How processes have ended, also those that are not our children."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from dynamod.daemon.exits import ExitWatch
+from dynamod.daemon.exits import ExitWatch, crash, memory_kills
+from dynamod.runtime.plan import EXIT_USER_ERROR
 
 GRANDCHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]]); print('over', flush=True)"
 
@@ -47,3 +49,29 @@ async def test_a_process_that_nobody_has_waited_for_or_that_is_not_there() -> No
     gone = ExitWatch(child.pid)
     assert await gone.code(0.02) is None
     gone.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "out_of_memory", "why"),
+    [
+        (-signal.SIGTERM, False, False, ""),
+        (-signal.SIGKILL, False, False, ""),
+        (-signal.SIGKILL, False, True, "killed because memory ended"),
+        (-signal.SIGTERM, False, True, ""),
+        (-signal.SIGSEGV, False, False, "killed by SIGSEGV"),
+        (0, True, False, ""),
+        (0, False, False, "exit code 0"),
+        (3, True, False, "exit code 3"),
+        (EXIT_USER_ERROR, False, False, ""),
+    ],
+)
+def test_what_is_a_crash(code: int, left: bool, out_of_memory: bool, why: str) -> None:
+    assert crash(code, left=left, out_of_memory=out_of_memory) == why
+
+
+def test_kills_for_memory_are_those_of_the_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.events").write_text("low 0\noom 5\noom_kill 3\noom_group_kill 0\n")
+    monkeypatch.setattr("dynamod.daemon.exits._group_file", lambda: tmp_path / "memory.events")
+    assert memory_kills() == 3
+    monkeypatch.setattr("dynamod.daemon.exits._group_file", lambda: tmp_path / "nothing")
+    assert memory_kills() >= 0, "of the whole machine"

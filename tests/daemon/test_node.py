@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dynamod.actor import System
+from dynamod.actor import ActorError, System
 from dynamod.control.socket import ControlSocket
 from dynamod.daemon.node import Node
 from dynamod.message.control import Ping
@@ -55,3 +55,14 @@ async def test_a_part_that_fails_once_is_started_again_and_the_watchdog_asks_it(
                 await asyncio.sleep(0.02)
         assert await node.context.ref.ask(Ping(), timeout=5) == "pong"
         assert (node.stopped.is_set(), node.code) == (False, 0)
+
+
+@pytest.mark.parametrize("part", ["link", "control"])
+async def test_the_watchdog_hears_of_a_part_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
+    async with daemon(tmp_path) as (_, node):
+        await node._services.stop_child(part)
+        with pytest.raises(ActorError):
+            await node.context.ref.ask(Ping(), timeout=15)

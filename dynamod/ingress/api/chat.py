@@ -13,7 +13,7 @@ from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
 from .response import FinishReason, Usage
-from .rules import CHAT
+from .rules import either, only, set_to
 
 
 class AssistantMessage(TypedDict):
@@ -63,7 +63,12 @@ class ChatCompletions(Generation[ChatRequest]):
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
 
-    rules = CHAT
+    rules = (
+        either(only(top_logprobs=(0, None)), set_to("logprobs", True)),
+        either(
+            only(tool_choice=(None, "none", "auto")), {"properties": {"tools": {"minItems": 1}}, "required": ["tools"]}
+        ),
+    )
     unserved = Generation.unserved | {
         "functions": ([],),
         "function_call": ("none", "auto"),

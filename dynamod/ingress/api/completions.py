@@ -13,9 +13,12 @@ from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
 from .response import FinishReason, Usage
-from .rules import COMPLETIONS
+from .rules import either, items, only
 
 MAX_CHOICES = 2048  # prompts times n
+_WORDS = {"type": "string", "minLength": 1}
+_TEXTS = either(_WORDS, items(_WORDS, minItems=1))
+_FEW = either(_WORDS, items({"type": "integer"}), {"maxItems": 16})
 
 
 class CompletionChoice(msgspec.Struct):
@@ -54,7 +57,10 @@ class Completions(Generation[CompletionRequest]):
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
 
-    rules = COMPLETIONS
+    rules = (
+        either(only(echo=(False, None)), {"properties": {"prompt": _TEXTS, "logprobs": {"type": "null"}}}),
+        either(only(n=(1, None)), {"properties": {"prompt": _FEW}}),
+    )
     unserved = Generation.unserved | {"suffix": ("",)}
 
     def check(self, request: CompletionRequest) -> None:

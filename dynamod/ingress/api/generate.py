@@ -19,11 +19,16 @@ from dynamod.preprocess.scan import LARGE
 
 from .endpoint import EngineEndpoint
 from .response import ResponseWriter
-from .rules import GENERATION, only
+from .rules import either, only, set_to
 from .stream import StreamWriter
 from .unary import UnaryWriter
 
 G = TypeVar("G", bound=Common)
+_RULES = (
+    either(only(stream_options=(None,)), set_to("stream", True)),
+    only(best_of=(None,)),
+    either(only(min_tokens=(0, None)), only(max_tokens=(None,), max_completion_tokens=(None,))),
+)
 _LOWEST = -9999.0  # JSON has no minus infinity
 
 
@@ -44,7 +49,7 @@ class Generation(EngineEndpoint[G]):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
-        cls.rules = (harmless, *GENERATION, *cls.rules)
+        cls.rules = (harmless, *_RULES, *cls.rules)
 
     def check(self, request: G) -> None:
         """Fields against each other, and those that would change the answer but are not served."""

@@ -1,6 +1,10 @@
-"""What endpoints check beyond the types, as JSON Schema: a body that /openapi.json allows is not refused.
+"""What is checked beyond types and ranges, as JSON Schema: a body that /openapi.json allows is not refused.
 
-Where JSON Schema cannot say a rule (one number below another), it says a stricter one.
+`msgspec.Meta` at the fields of `message.openai` is the place of types and ranges, and shows in the document by itself.
+It cannot say what depends on another field (`rules` of an endpoint, beside its `check`), and what is said here: fields
+of type `Any`, which text engines get as the client has sent them, roles with and without content, lists of one kind.
+Where JSON Schema cannot say a rule (one number below another), it says a stricter one. A test sends bodies that the
+document allows, so a rule that is missing here is found.
 """
 
 from typing import Any
@@ -30,32 +34,6 @@ def either(*rules: Schema) -> Schema:
 def items(schema: Schema, **more: Any) -> Schema:
     """An array of such values."""
     return {"type": "array", "items": schema, **more}
-
-
-GENERATION = (
-    either(only(stream_options=(None,)), set_to("stream", True)),
-    only(best_of=(None,)),
-    either(only(min_tokens=(0, None)), only(max_tokens=(None,), max_completion_tokens=(None,))),
-)
-CHAT = (
-    either(only(top_logprobs=(0, None)), set_to("logprobs", True)),
-    either(only(tool_choice=(None, "none", "auto")), {"properties": {"tools": {"minItems": 1}}, "required": ["tools"]}),
-)
-_TEXTS = either(_WORDS, items(_WORDS, minItems=1))
-COMPLETIONS = (
-    either(only(echo=(False, None)), {"properties": {"prompt": _TEXTS, "logprobs": _NULL}}),
-    either(only(n=(1, None)), {"properties": {"prompt": either(_WORDS, items({"type": "integer"}), {"maxItems": 16})}}),
-)
-_SAYS: Schema = {"properties": {"content": {"type": "string", "pattern": "[!-~]"}}, "required": ["content"]}
-TOKENIZE = (
-    either(
-        {"properties": {"prompt": {"type": "string"}, "messages": _NULL}, "required": ["prompt"]},
-        {"properties": {"prompt": _NULL, "messages": {"type": "array"}}, "required": ["messages"]},
-    ),
-    either(only(continue_final_message=(False, None)), only(add_generation_prompt=(False, None))),
-    # What the last message says must be found again in the prompt; a schema cannot tell which one that is.
-    either(only(continue_final_message=(False, None)), {"properties": {"messages": items(_SAYS)}}),
-)
 
 
 def typed(kind: Any, **properties: Schema) -> Schema:

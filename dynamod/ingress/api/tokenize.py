@@ -17,10 +17,11 @@ from dynamod.preprocess.scan import LARGE
 from dynamod.preprocess.tokenizer import Tokenizer
 
 from .endpoint import BodyEndpoint, Frontend
-from .rules import TOKENIZE
+from .rules import either, items, only
 
 _LONGEST = 8_000_000
 """Characters of a text; the ids of more would keep other requests waiting while they are written."""
+_SAYS = {"properties": {"content": {"type": "string", "pattern": "[!-~]"}}, "required": ["content"]}
 _RENDERED = ("messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
@@ -54,7 +55,15 @@ class Tokenize(BodyEndpoint[TokenizeRequest]):
     summary = "Token ids of a text or a conversation"
     request = TokenizeRequest
     response = TokenizeResponse
-    rules = TOKENIZE
+    rules = (
+        either(
+            {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
+            {"properties": {"prompt": {"type": "null"}, "messages": {"type": "array"}}, "required": ["messages"]},
+        ),
+        either(only(continue_final_message=(False, None)), only(add_generation_prompt=(False, None))),
+        # What the last message says must be found again in the prompt; a schema cannot tell which one that is.
+        either(only(continue_final_message=(False, None)), {"properties": {"messages": items(_SAYS)}}),
+    )
 
     def check(self, request: TokenizeRequest) -> None:
         """One of the two, and messages as in a chat."""
