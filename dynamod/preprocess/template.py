@@ -131,7 +131,8 @@ def to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """The `tojson` of transformers: no HTML escaping, non-ASCII as it is, keys in order."""
+    """The `tojson` of transformers: no HTML escaping, non-ASCII as it is, keys in order. Raises ValueError."""
+    _check_margin(indent or 0)
     return json.dumps(
         value,
         indent=indent,
@@ -142,11 +143,15 @@ def to_json(
     )
 
 
+def _check_margin(width: int) -> None:
+    if width > WIDEST:
+        raise ValueError(f"an indentation of more than {WIDEST} characters")
+
+
 def indent(text: str, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     """The `indent` of jinja2; minijinja's drops a newline at the end and takes any width. Raises ValueError."""
     margin = width if isinstance(width, str) else " " * min(width, WIDEST + 1)
-    if len(margin) > WIDEST:
-        raise ValueError(f"an indentation of more than {WIDEST} characters")
+    _check_margin(len(margin))
     head, *rest = f"{text}\n".splitlines()
     rest = [margin + line if line or blank else line for line in rest]
     return "\n".join([margin + head if first else head, *rest])

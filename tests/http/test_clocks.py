@@ -96,3 +96,16 @@ async def test_more_clients_than_descriptors_for_them_are_refused(
         assert (await closed(reader)).endswith(b"x")
         for _, one in [*there, (reader, writer)]:
             await end(one)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /take HTTP/1.1\r\nHost: x\r\nX-Half"])
+async def test_a_connection_that_is_not_used_any_more_is_closed(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(connection, "IDLE", 0.3)
+    async with serve() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /take HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+        async with asyncio.timeout(5):
+            await reader.readuntil(b"\r\n\r\nx")
+        writer.write(sent)
+        assert await closed(reader) == b""
+        await end(writer)
