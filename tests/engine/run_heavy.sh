@@ -39,4 +39,4 @@ for engine in vllm sglang; do
     "$folder/$engine/bin/pip" install --quiet --editable .
 done
 export DYNAMOD_TEST_VLLM_PYTHON="$folder/vllm/bin/python" DYNAMOD_TEST_SGLANG_PYTHON="$folder/sglang/bin/python"
-uv run pytest -q -m heavy "$@" tests
+uv run pytest -q -m heavy -o faulthandler_timeout=900 "$@" tests
