@@ -147,7 +147,7 @@ def test_dynamo_run_answers_as_mistralrs_and_llamacpp_do(machine: Any, engine: E
     status, text = machine.ask(url, "/v1/completions", {"model": "sample", "prompt": "one " * 3000, "max_tokens": 1})
     assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
 
-    left = [machine.stream(url, TAUGHT[-1], max_tokens=900, ignore_eos=True) for _ in range(8)]
+    left = [machine.stream(url, TAUGHT[-1], max_tokens=1900, ignore_eos=True) for _ in range(8)]
     assert running(machine) > 0
     for stream in left:
         stream.close()
