@@ -36,8 +36,16 @@ def test_nothing_installs_the_package_of_somebody_else() -> None:
 def test_every_extra_of_an_engine_has_an_engine(project: dict[str, Any]) -> None:
     extras = project["project"]["optional-dependencies"]
     engines = {entry.extra for entry in ENGINES.values() if entry.extra}
-    assert engines | {"all", "infra"} == extras.keys()
+    assert engines | {"all", "infra", "tensorrt-llm"} == extras.keys()
     assert all(">=" in text for name in engines for text in extras[name])
+    assert extras["tensorrt-llm"] == [f"{DISTRIBUTION}[trtllm]"]
+
+
+def test_what_has_an_environment_of_its_own_is_not_resolved_in_a_checkout(project: dict[str, Any]) -> None:
+    extras, left_out = project["project"]["optional-dependencies"], project["tool"]["uv"]["override-dependencies"]
+    apart = {text.partition(">=")[0] for entry in ENGINES.values() if entry.apart for text in extras[entry.extra]}
+    assert {f"{name}; sys_platform == 'never'" for name in apart} == {*left_out}
+    assert apart == {"vllm", "sglang", "tensorrt-llm"}
 
 
 def test_what_is_published_as_source_only_has_its_metadata_here(project: dict[str, Any]) -> None:

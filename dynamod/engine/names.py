@@ -28,8 +28,7 @@ class EngineEntry(NamedTuple):
     starts. `model`: it needs one, and `weights`: not only its tokenizer. `behind`: the argument that may stand behind a
     colon; a file of the user's must. `words`: what stands behind `--` is for the engine as it is. `flags`: a function
     that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
-    one engine may run on several nodes. Without an `extra` the package is installed by itself, in an environment of its
-    own.
+    one engine may run on several nodes. `apart`: the extra pins so much that it has an environment of its own.
     """
 
     target: str
@@ -42,6 +41,7 @@ class EngineEntry(NamedTuple):
     flags: str = ""
     devices: bool = False
     nodes: bool = False
+    apart: bool = False
     behind: Literal["", "file", "url"] = ""
 
     @property
@@ -51,12 +51,12 @@ class EngineEntry(NamedTuple):
 
     def hint(self, python: str = "") -> str:
         """How what it needs is installed: here, or for another interpreter."""
-        if self.extra and not python:
-            return extra_hint(self.extra)
-        if self.extra:
-            return f"{python} -m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
-        own = "" if python else f" {DISTRIBUTION}=={__version__}, and name that PYTHON with --python"
-        return f"{python or 'in an environment of its own: PYTHON'} -m pip install {self.needs}{own}"
+        install = f"-m pip install '{DISTRIBUTION}[{self.extra}]=={__version__}'"
+        if python:
+            return f"{python} {install}"
+        if self.apart:
+            return f"in an environment of its own: PYTHON {install}, and name that PYTHON with --python"
+        return extra_hint(self.extra)
 
 
 _FILE = "dynamod.engine.python.engine:check"
@@ -91,25 +91,31 @@ ENGINES: dict[str, EngineEntry] = {
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
     "sglang": EngineEntry(
         "dynamod.engine.sglang.engine:SgLang",
-        needs="sglang",
+        "sglang",
+        "sglang",
         words=True,
         flags="dynamod.engine.sglang.arguments:flags",
         devices=True,
+        apart=True,
         nodes=True,
     ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
-        needs="tensorrt_llm",
+        "trtllm",
+        "tensorrt_llm",
         check="dynamod.engine.trtllm.arguments:check",
         flags="dynamod.engine.trtllm.arguments:flags",
         devices=True,
+        apart=True,
     ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",
-        needs="vllm",
+        "vllm",
+        "vllm",
         words=True,
         flags="dynamod.engine.vllm.arguments:flags",
         devices=True,
+        apart=True,
     ),
 }
 

@@ -103,7 +103,7 @@ def _say(line: Line) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End at once, whatever the threads do, and leave no unfinished file: nobody would go on with it."""
+    """End at once, whatever the threads do. Nobody would go on with the library's own unfinished files."""
     for entry in Path("/proc/self/fd").iterdir():
         try:
             target = os.readlink(entry)

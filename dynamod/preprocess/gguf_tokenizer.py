@@ -53,6 +53,8 @@ def _byte_level(metadata: Metadata) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     vocabulary, split = _vocabulary(metadata), PRE_TOKENIZERS[metadata.get("tokenizer.ggml.pre", "default")]
+    if split.spaces:
+        return _pieces(metadata, bos=split.bos)
     tokenizer = Tokenizer(models.BPE(vocabulary, _merges(metadata, vocabulary), ignore_merges=split.whole))
     if split.nfc:
         tokenizer.normalizer = normalizers.NFC()
@@ -104,13 +106,18 @@ def _sentencepiece_bpe(metadata: Metadata) -> Any:
 
 
 def _gemma4(metadata: Metadata) -> Any:
+    return _pieces(metadata, bos=True)
+
+
+def _pieces(metadata: Metadata, *, bos: bool) -> Any:
+    """SentencePiece's spaces and bytes, with merges."""
     from tokenizers import Tokenizer, models
 
     vocabulary, unknown = _vocabulary(metadata), _unknown(metadata)
     merges = _merges(metadata, vocabulary)
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
     _spaces(tokenizer, prefix=False)
-    _begin_and_end(tokenizer, metadata, bos=True)
+    _begin_and_end(tokenizer, metadata, bos=bos)
     return tokenizer
 
 

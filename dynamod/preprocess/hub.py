@@ -8,6 +8,7 @@ from typing import Any
 
 from dynamod.message.errors import UserError
 
+from . import resume
 from .cache import cached, folder, path_of
 from .locate import near
 from .reference import Reference
@@ -67,8 +68,12 @@ class Download:
         from huggingface_hub import constants
 
         constants.DOWNLOAD_CHUNK_SIZE = CHUNK
-        names = [escape(file) for file in self.selection.files]
+        names, sizes = [escape(file) for file in self.selection.files], self.listing.sizes
+        large = [file for file in self.selection.files if (sizes[file] or 0) >= resume.SMALLEST]
+        cache = folder(self.wanted.repository)
         try:
+            resume.forget(cache, self.listing.blobs.values())
+            resume.load(self.wanted.repository, self.listing.commit, large, cache)
             place = huggingface_hub.snapshot_download(self.wanted.repository, allow_patterns=names)
         except Exception as error:  # the HTTP client's own errors have no common base that is public
             raise _explained(self.wanted, error) from None

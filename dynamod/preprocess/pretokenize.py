@@ -30,7 +30,8 @@ class Split(NamedTuple):
     """Patterns to isolate in order; no patterns means GPT-2's own. `digits`: first cut off each digit alone.
 
     `whole`: a piece that is a token itself is not merged (tokenizer.json's `ignore_merges`). `bos`: the model wants a
-    BOS token unless the file has it otherwise. `nfc`: text is normalised to NFC first.
+    BOS token unless the file has it otherwise. `nfc`: text is normalised to NFC first. `spaces`: SentencePiece's ▁ and
+    bytes in place of the byte alphabet, and no cuts.
     """
 
     patterns: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class Split(NamedTuple):
     whole: bool = False
     bos: bool = False
     nfc: bool = False
+    spaces: bool = False
 
 
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -55,6 +57,14 @@ _DEEPSEEK3 = Split(
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     )
 )
+_SPARK = _DEEPSEEK3.patterns[2].replace(r"[\r\n]*|\s*[\r\n]+|", r"|[\r\n]|")
+_THREES = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"  # from the right
+_WITHOUT_SPACES = (
+    r"[\x{4E00}-\x{9FFF}\x{3400}-\x{4DBF}\x{F900}-\x{FAFF}\x{3040}-\x{30FF}\x{FF65}-\x{FF9F}\x{2F00}-\x{2FDF}"
+    r"\x{0E40}-\x{0EFF}\x{1780}-\x{17FF}\x{1000}-\x{109F}\x{AA60}-\x{AA7F}\x{A9E0}-\x{A9FF}\x{AC00}-\x{D7AF}"
+    r"\x{1100}-\x{11FF}]+"
+)
+_IMAGES = (r"<sentinel:[0-9]+>", r"(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z")
 _DEEPSEEK_CODER = Split((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"))
 _CASED = r"[[\p{Lu}\p{Ll}\p{Lt}]&&[^\x{1D400}-\x{1D7FF}]]"  # letters that have a case, but the mathematical ones
 _DEEPSEEK_LLM = Split(
@@ -100,6 +110,11 @@ _NAMES: list[tuple[str, Split]] = [
     ("bloom poro-chat gpt3-finnish", Split((_BLOOM,))),
     ("viking", Split((_BLOOM, r"\p{N}"))),
     ("bailingmoe bailingmoe2 llada-moe", Split((_BAILING,))),
+    ("afmoe", Split((_THREES, _WITHOUT_SPACES, _DEEPSEEK3.patterns[2]))),
+    ("spark2_5", Split((*_DEEPSEEK3.patterns[:2], _SPARK, r"\p{N}"))),
+    ("superbpe", Split((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+    ("chameleon", Split((*_IMAGES, r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", _GPT2), bos=True)),
+    ("sarvam-moe", Split(spaces=True)),
 ]
 PRE_TOKENIZERS: dict[str, Split] = {name: split for names, split in _NAMES for name in names.split()}
 

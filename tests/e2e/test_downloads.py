@@ -12,7 +12,7 @@ import pytest
 
 from dynamod.preprocess.locate import locate
 
-from ..hub import Hub
+from ..hub import CHUNK, Hub
 
 REPOSITORY = {file.name: file.read_bytes() for file in locate("sample").iterdir()}
 TENSORS = "model.safetensors"
@@ -43,7 +43,13 @@ def hub(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def unfinished(machine: Any) -> list[Path]:
+    """What nobody would go on with."""
     return list((machine.folder / "hf").rglob("*.incomplete"))
+
+
+def parts(machine: Any) -> list[Path]:
+    """What the next download goes on with."""
+    return list((machine.folder / "hf").rglob("*.part"))
 
 
 def complaints(text: str) -> list[str]:
@@ -63,12 +69,16 @@ def test_progress_in_terminal_and_ps_and_ctrl_c(machine: Any, hub: Hub) -> None:
     assert row["detail"].startswith("downloading org/toy: ")
     assert f"Starting: {row['detail'].split(':')[0]}" in machine.run("dynamo", "ps").out
     assert re.search(r"^downloading org/toy: .* of 3\.6 MB, ", command.err, re.MULTILINE)
-    assert unfinished(machine)
+    assert parts(machine)
     done = command.end(bound=2.0)
     assert re.search(r"^downloading org/toy: .* of 3\.6 MB, .*/s; interrupted$", done.err, re.MULTILINE)
     assert complaints(done.err) == []
     assert unfinished(machine) == []
     assert hub.sent[TENSORS] < len(REPOSITORY[TENSORS])
+    [here] = [part.stat().st_size for part in parts(machine)]
+    hub.speed, hub.sent[TENSORS] = 1e9, 0
+    machine.run("dynamo", "pull", "org/toy", seconds=60)
+    assert hub.sent[TENSORS] <= len(REPOSITORY[TENSORS]) - here + 2 * CHUNK, "it goes on where it stopped"
 
 
 @pytest.mark.engine
@@ -136,7 +146,7 @@ def test_pull_and_models(machine: Any, hub: Hub) -> None:
 def test_ctrl_c_ends_a_pull(machine: Any, hub: Hub) -> None:
     hub.speed = 100_000
     command = machine.start("dynamo", "pull", "org/toy")
-    machine.until(lambda: hub.sent.get(TENSORS) and unfinished(machine) and "downloading org/toy" in command.err)
+    machine.until(lambda: hub.sent.get(TENSORS) and parts(machine) and "downloading org/toy" in command.err)
     command.tree()
     os.killpg(command.pid, signal.SIGINT)  # as a terminal does
     done = command.wait(2.0)

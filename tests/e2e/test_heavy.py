@@ -1,16 +1,20 @@
 """Real vLLM and SGLang in environments of their own: `DYNAMOD_TEST_VLLM_PYTHON`, `DYNAMOD_TEST_SGLANG_PYTHON`."""
 
+import importlib.util
 import json
 import os
 import re
 import signal
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
 
 from .asking import chat_body
 
@@ -95,6 +99,16 @@ def answers(machine: Any, url: str, model: str = "sample") -> list[tuple[str, di
     return found
 
 
+def others(machine: Any) -> Iterator[tuple[str, str]]:
+    """Engines that these are compared with, one after the other: the name of the model there, and the URL."""
+    for name, module, model in (("mistralrs", "mistralrs", "sample"), ("llamacpp", "llama_cpp", "sample.gguf")):
+        if importlib.util.find_spec(module) is not None:
+            words = ("in=http", f"out={name}", str(locate(model)), "--model-name", name, "--http-port", 0)
+            command = machine.start("dynamo-run", *words, **ENV)
+            yield name, ready(command)
+            command.end()
+
+
 def running(machine: Any) -> int:
     """Requests in the worker's hands."""
     view = machine.run("dynamo", "top", "--once", "--interval", "0.1", "--output", "json").json
@@ -102,7 +116,7 @@ def running(machine: Any) -> int:
     return int(found)
 
 
-def test_dynamo_run_answers_as_mistralrs_does(machine: Any, engine: External) -> None:
+def test_dynamo_run_answers_as_mistralrs_and_llamacpp_do(machine: Any, engine: External) -> None:
     command = machine.start("dynamo-run", *engine.run, "--kv-cache-block-size", 32, "--", *engine.words, **ENV)
     stage = f"{engine.name} loads the model, since"
     machine.until(lambda: command.code or [row for row in machine.ps("Worker") if stage in row["detail"]], START)
@@ -110,10 +124,8 @@ def test_dynamo_run_answers_as_mistralrs_does(machine: Any, engine: External) ->
     machine.until(lambda: machine.serves(url))
     ours = answers(machine, url)
     assert ours[0][0] == "The capital of France is Paris."
-    words = ("in=http", "out=mistralrs", "sample", "--model-name", "other", "--http-port", 0)
-    other = machine.start("dynamo-run", *words, **ENV)
-    assert ours == answers(machine, ready(other), "other")
-    other.end()
+    for name, other in others(machine):
+        assert ours == answers(machine, other, name), name
 
     texts = [f"What is the capital of {country}?" for country in (*COUNTRIES, *COUNTRIES)][:16]
     assert machine.chats(url, texts, temperature=0) == [text for text, _ in (*ours[:10], *ours[:6])]
@@ -135,7 +147,7 @@ def test_dynamo_run_answers_as_mistralrs_does(machine: Any, engine: External) ->
     status, text = machine.ask(url, "/v1/completions", {"model": "sample", "prompt": "one " * 3000, "max_tokens": 1})
     assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
 
-    left = [machine.stream(url, TAUGHT[-1], max_tokens=900, ignore_eos=True) for _ in range(8)]
+    left = [machine.stream(url, TAUGHT[-1], max_tokens=1900, ignore_eos=True) for _ in range(8)]
     assert running(machine) > 0
     for stream in left:
         stream.close()

@@ -1,6 +1,7 @@
 """Real vLLM and SGLang: on another node, and beside another engine with prompts that nobody was taught."""
 
 import json
+import math
 import random
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from .asking import chat_body
 from .nodes import Servers, on
-from .test_heavy import ENV, SGLANG, START, TAUGHT, VLLM, External, installed, ready
+from .test_heavy import ENV, SGLANG, START, TAUGHT, VLLM, External, installed, others, ready
 
 pytestmark = pytest.mark.heavy
 
@@ -47,26 +48,32 @@ def prompts() -> list[str]:
 
 
 def test_differences_begin_where_the_two_best_tokens_are_close(machine: Any, engine: External) -> None:
-    command = machine.start("dynamo-run", *engine.run, "--", *engine.words, **ENV)
-    words = ("in=http", "out=mistralrs", "sample", "--model-name", "other", "--http-port", 0)
-    other = ready(machine.start("dynamo-run", *words, **ENV))
-    url = ready(command)
+    fields = {"temperature": 0, "max_tokens": LENGTH}
+    texts = {
+        name: [machine.chat(url, prompt, model=name, **fields) for prompt in prompts()] for name, url in others(machine)
+    }
+    url = ready(machine.start("dynamo-run", *engine.run, "--", *engine.words, **ENV))
     equal = 0
-    for prompt in prompts():
-        fields = {"temperature": 0, "max_tokens": LENGTH}
+    for place, prompt in enumerate(prompts()):
         asked = chat_body(prompt, logprobs=True, top_logprobs=2, **fields)
         status, answer = machine.ask(url, "/v1/chat/completions", asked, 120)
         assert status == 200, answer
         [choice] = json.loads(answer)["choices"]
-        theirs = machine.chat(other, prompt, model="other", **fields)
-        if choice["message"]["content"] == theirs:
-            equal += 1
-            continue
-        so_far = ""
-        for entry in choice["logprobs"]["content"]:
-            if not theirs.startswith(so_far + entry["token"]):
-                best, second = (one["logprob"] for one in entry["top_logprobs"])
-                assert best - second <= CLOSE, f"{prompt!r} differs behind {so_far!r}"
-                break
-            so_far += entry["token"]
-    assert equal >= 10, "they are the same model"
+        for name, theirs in texts.items():
+            if choice["message"]["content"] == theirs[place]:
+                equal += 1
+            else:
+                so_far, close = difference(choice["logprobs"]["content"], theirs[place])
+                assert close <= CLOSE, f"{prompt!r} differs from {name} behind {so_far!r}"
+    assert equal >= 10 * len(texts), "they are the same model"
+
+
+def difference(entries: list[dict[str, Any]], theirs: str) -> tuple[str, float]:
+    """What is said alike, and how far apart the two best tokens behind it are."""
+    so_far = ""
+    for entry in entries:
+        if not theirs.startswith(so_far + entry["token"]):
+            best, second = (one["logprob"] for one in entry["top_logprobs"])
+            return so_far, best - second
+        so_far += entry["token"]
+    return so_far, math.inf

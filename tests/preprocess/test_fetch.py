@@ -17,7 +17,7 @@ from dynamod.preprocess import cache
 from dynamod.preprocess.fetch import fetch
 from dynamod.preprocess.locate import locate
 
-from ..hub import Hub
+from ..hub import CHUNK, Hub, oid
 from ..ports import free_port
 
 TOY = {
@@ -43,7 +43,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    return list(folder.rglob("*.incomplete"))
+    return [file for kind in ("part", "incomplete") for file in folder.rglob(f"*.{kind}")]
 
 
 async def test_a_folder_with_progress(hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -72,8 +72,9 @@ async def test_a_tokenizer_without_the_weights(hub: Hub) -> None:
         locate("org/toy")
 
 
-async def test_who_is_cancelled_leaves_at_once_and_nothing_unfinished(hub: Hub, tmp_path: Path) -> None:
-    hub.speed = 200_000
+@pytest.mark.parametrize("ranges", [True, False])
+async def test_who_is_cancelled_leaves_at_once_and_goes_on_later(hub: Hub, tmp_path: Path, ranges: bool) -> None:
+    hub.speed, hub.ranges = 200_000, ranges
     moved = asyncio.Event()
     task = asyncio.create_task(fetch("org/toy", lambda text: moved.set() if "kB of" in text else None))
     await asyncio.wait_for(moved.wait(), 30)
@@ -83,8 +84,25 @@ async def test_who_is_cancelled_leaves_at_once_and_nothing_unfinished(hub: Hub, 
     with pytest.raises(asyncio.CancelledError):
         await task
     assert time.monotonic() - began < 1.0
+    [part] = unfinished(tmp_path)
+    here, whole = part.stat().st_size, len(TOY["model.safetensors"])
+    assert 0 < here <= hub.sent["model.safetensors"] < whole
+    hub.speed, hub.sent["model.safetensors"] = 1e9, 0
+    path = await fetch("org/toy")
+    assert (path / "model.safetensors").read_bytes() == TOY["model.safetensors"]
+    assert (hub.sent["model.safetensors"] <= whole - here + 2 * CHUNK) == ranges  # some was still on its way
     assert not unfinished(tmp_path)
-    assert hub.sent["model.safetensors"] < len(TOY["model.safetensors"])
+
+
+async def test_parts_that_belong_to_nothing_are_removed(hub: Hub, tmp_path: Path) -> None:
+    blobs = tmp_path / "hf/hub/models--org--toy/blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "0123.part").write_bytes(b"of an older commit")
+    data = TOY["model.safetensors"]
+    (blobs / f"{oid(data)}.part").write_bytes(data + b"longer than the file")
+    path = await fetch("org/toy")
+    assert (path / "model.safetensors").read_bytes() == data
+    assert not unfinished(tmp_path)
 
 
 def test_a_download_ends_with_who_asked_for_it(hub: Hub, tmp_path: Path) -> None:
@@ -97,7 +115,7 @@ def test_a_download_ends_with_who_asked_for_it(hub: Hub, tmp_path: Path) -> None
     assert unfinished(tmp_path)
     process.stdout.close()
     assert process.wait(10) == 1
-    assert not unfinished(tmp_path)
+    assert [file.suffix for file in unfinished(tmp_path)] == [".part"]
 
 
 async def test_two_at_the_same_time_load_once(hub: Hub) -> None:

@@ -50,6 +50,10 @@ def test_what_is_not_known_is_refused_by_name(tmp_path: Path, kind: str, pre: st
         ("cohere2moe", "1234567", ["1", "234", "567"]),
         ("ufakzeka", "Ankara'nın", ["Ankara", "'nÄ±n"]),
         ("viking", "ab, 12", ["ab", ",", "Ġ", "1", "2"]),
+        ("afmoe", "ab 1234567!\n東京", ["ab", "Ġ", "1", "234", "567", "!Ċ", "æĿ±äº¬"]),
+        ("spark2_5", "a, 123!\n\n", ["a", ",", "Ġ", "1", "2", "3", "!", "Ċ", "Ċ"]),
+        ("superbpe", "of the 1234567 a", ["ofĠtheĠ", "1", "234", "567", "Ġa"]),
+        ("chameleon", "IMGIMGABZ\t12 a.b", ["IMGIMGABZ", "ĉ", "1", "2", "Ġa", ".", "b"]),
     ],
 )
 def test_newer_models_cut_text_their_own_way(name: str, text: str, pieces: list[str]) -> None:
@@ -60,7 +64,7 @@ def test_glm4_takes_whole_words_without_merging() -> None:
     assert [PRE_TOKENIZERS[name].whole for name in ("glm4", "glm5", "chatglm-bpe", "lfm2")] == [True, True, False, True]
 
 
-def gemma(reference: Reference, path: Path) -> tuple[Reference, Path]:
+def gemma(reference: Reference, path: Path, kind: str = "gemma4", pre: str | None = None) -> tuple[Reference, Path]:
     """The pieces under Gemma 4's rules, and its kind of file: no space before the text, merges, a space in a merge."""
     model = json.loads(reference.to_str())["model"]
     vocabulary, merges = model["vocab"], [tuple(merge) for merge in model["merges"] if "\n" not in "".join(merge)]
@@ -71,15 +75,17 @@ def gemma(reference: Reference, path: Path) -> tuple[Reference, Path]:
     made.normalizer = normalizers.Replace(" ", "▁")
     made.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
-    made.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", 1)])
+    if pre is None:
+        made.post_processor = processors.TemplateProcessing(single=["<s>", "$A"], special_tokens=[("<s>", 1)])
     tokens = sorted(vocabulary, key=vocabulary.__getitem__)
     types = [6 if token in BYTES else {"<unk>": 2, "<s>": 3, "</s>": 3}.get(token, 1) for token in tokens]
     words = [" ".join(merge) for merge in merges]
-    return made, write_gguf(path, "gemma4", tokens, types, merges=words, bos_token_id=1, eos_token_id=2)
+    return made, write_gguf(path, kind, tokens, types, merges=words, pre=pre, bos_token_id=1, eos_token_id=2)
 
 
-def test_gemma4(tmp_path: Path, pieces_reference: Reference) -> None:
-    reference, path = gemma(pieces_reference, tmp_path / "x.gguf")
+@pytest.mark.parametrize(("kind", "pre"), [("gemma4", None), ("gpt2", "sarvam-moe")])
+def test_gemma4_and_sarvam(tmp_path: Path, pieces_reference: Reference, kind: str, pre: str | None) -> None:
+    reference, path = gemma(pieces_reference, tmp_path / "x.gguf", kind, pre)
     built = build_tokenizer(read_metadata(path))
     for text in (*TEXTS, probe_text(reference), "a\n\n\nb  </s>c"):
         ids = reference.encode(text).ids

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,14 @@ from tests.preprocess.test_gguf_models import gemma
 
 pytestmark = pytest.mark.engine
 
-OURS = {"default", "gpt2", "cohere2moe", "tiny_aya"}
-"""llama.cpp cuts text otherwise where no name is given, does not know gpt2, and is not exact for Cohere's digits."""
+OURS = {"default", "gpt2"}
+"""llama.cpp cuts text otherwise where no name is given, and does not know gpt2."""
+THREES = {"afmoe", "cohere2moe", "tiny_aya"}
+"""llama.cpp does not cut between a digit and what stands before it, as the patterns of these models do."""
 CASELESS = {"kimi-k2", "youtu"}
 """llama.cpp's patterns of these do not cut between lower and upper case, as the models' own do."""
-ASCII = {"deepseek-coder", "deepseek-llm", "gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie", "tekken", *CASELESS}
+GPT4O = {"gpt-4o", "kanana2", "llama4", "minimax-m2", "talkie", "cohere2moe", "tiny_aya"}
+ASCII = {"deepseek-coder", "deepseek-llm", "tekken", *GPT4O, *CASELESS}
 """llama.cpp's patterns of these do without Unicode's categories or its white space."""
 
 
@@ -68,24 +72,25 @@ def lines(text: str) -> list[str]:
     return unicodedata.normalize("NFC", text).splitlines(keepends=True)
 
 
-@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS.keys() - OURS))
+@pytest.mark.parametrize("name", sorted(PRE_TOKENIZERS.keys() - OURS - {"sarvam-moe"}))
 def test_ids_of_every_pre_tokenizer(tmp_path: Path, crossing: Reference, name: str) -> None:
     path = bytes_gguf(tmp_path / "x.gguf", crossing, name)
     ours = build_tokenizer(read_metadata(path))
     with loaded(path) as vocabulary:
         for line in [*lines(probe_text(crossing)), *lines("".join(TEXTS))]:
             line = line.lower() if name in CASELESS else line
-            if name not in ASCII or line.isascii():
+            if (name not in ASCII or line.isascii()) and (name not in THREES or re.search(r"\d|[½²]", line) is None):
                 assert ours.encode(line, add_special_tokens=False).ids == vocabulary.ids(line), line
 
 
-def test_ids_of_gemma4_and_phi3(tmp_path: Path) -> None:
+def test_ids_of_gemma4_sarvam_and_phi3(tmp_path: Path) -> None:
     description = json.loads(train_pieces().to_str())
     gemma4 = gemma(Reference.from_str(json.dumps(description)), tmp_path / "gemma.gguf")[1]
+    sarvam = gemma(Reference.from_str(json.dumps(description)), tmp_path / "sarvam.gguf", "gpt2", "sarvam-moe")[1]
     vocabulary = description["model"]["vocab"]
     vocabulary["<|endoftext|>"] = len(vocabulary)  # llama.cpp wants it in a Phi-3
     phi3 = pieces_gguf(tmp_path / "phi.gguf", Reference.from_str(json.dumps(description)), name="Phi-3")
-    for path in (gemma4, phi3):
+    for path in (gemma4, sarvam, phi3):
         ours = build_tokenizer(read_metadata(path))
         with loaded(path) as loaded_one:
             for line in [*lines(probe_text(ours)), *TEXTS, "a</s> \n b</s>", "<unk> x<s> y", "a\n\n\nb"]:
