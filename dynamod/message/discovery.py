@@ -42,6 +42,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
+    `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them.
     """
 
     exact_continuation: bool = False
@@ -53,6 +54,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: bool = False
     grammars: bool = False
     greedy_continuation: bool = False
+    handoff: bool = False
 
     @property
     def continues(self) -> bool:
