@@ -29,6 +29,7 @@ PACKAGES: dict[str, set[str]] = {
     "transport": EVERYBODY,
     "graph": EVERYBODY,
     "kvcache": EVERYBODY,
+    "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
     "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
