@@ -5,20 +5,20 @@ from typing import cast
 
 from .frames import FRAME_LIMIT, Frame, FrameError, pack, unpack
 
-BUFFER = 128 * 1024
-"""Bytes that are read at once where they are not read straight to their place."""
-
 DIRECT = 64 * 1024
 """From so many bytes on, a read straight into the block is cheaper than a copy."""
 
 
 class Link(asyncio.BufferedProtocol):
-    """What the ends of reader and source share. A subclass says what is done with frames, in `opened` ... `lost`."""
+    """What the ends of reader and source share. A subclass says what is done with frames, in `opened` ... `lost`.
 
-    def __init__(self) -> None:
+    `buffer`: bytes that are read at once where they are not read straight to their place; twice FRAME_LIMIT at least.
+    """
+
+    def __init__(self, buffer: int) -> None:
         self.transport: asyncio.Transport | None = None
         self.closed = False  # by us: what still comes is not looked at
-        self._buffer = memoryview(bytearray(BUFFER))
+        self._buffer = memoryview(bytearray(buffer))
         self._start = self._stop = 0  # what is in the buffer and not looked at
         self._target: memoryview | None = None  # of the piece that comes now
         self._filled = 0
@@ -79,7 +79,7 @@ class Link(asyncio.BufferedProtocol):
             return target[self._filled :]
         if self._start == self._stop:
             self._start = self._stop = 0
-        elif BUFFER - self._stop <= FRAME_LIMIT:  # what is left over is the start of a frame
+        elif len(self._buffer) - self._stop <= FRAME_LIMIT:  # what is left over is the start of a frame
             rest = bytes(self._buffer[self._start : self._stop])
             self._buffer[: len(rest)] = rest
             self._start, self._stop = 0, len(rest)

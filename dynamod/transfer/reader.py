@@ -27,7 +27,7 @@ async def read(
         while (block := await end.next(stall)) is not None:
             yield block
     finally:
-        end.leave()
+        await end.leave()
 
 
 async def _connected(addresses: Mapping[str, str], hello: Hello, stall: float) -> ReaderEnd:
@@ -52,6 +52,6 @@ async def _accepted(backend: Backend, address: str, hello: Hello, stall: float) 
     try:
         await end.accepted(stall)
     except BaseException:
-        end.leave()
+        await end.leave()
         raise
     return end

@@ -1,6 +1,7 @@
 """The reader's end of a connection: assembles blocks, checks them, and gives credit as they are taken."""
 
 import asyncio
+import contextlib
 import io
 from collections import deque
 from typing import get_args
@@ -11,6 +12,15 @@ from .link import Link
 
 _GRANT = WINDOW // 4
 """Bytes that are credited together."""
+
+
+_BUFFER = 128 * 1024
+
+_CLOSING = 1.0
+"""Seconds in which a connection that is broken off is closed."""
+
+_TICKS = 5
+"""The longest silence is counted in so many ticks of the own loop, so that a pause of this process blames nobody."""
 
 
 class _Assembly:
@@ -41,7 +51,7 @@ class ReaderEnd(Link):
     """Says `hello`, and then takes blocks from index `hello.first` on."""
 
     def __init__(self, hello: Hello) -> None:
-        super().__init__()
+        super().__init__(_BUFFER)
         self._hello = hello
         self._accepted = self._complete = False
         self._error: TransferError | None = None
@@ -51,7 +61,8 @@ class ReaderEnd(Link):
         self._waiting = 0  # bytes of the blocks that nobody has taken
         self._owed = 0  # bytes that came and are not credited
         self._wake: asyncio.Future[None] | None = None
-        self._last = 0.0  # when something came
+        self._gone = asyncio.Event()  # the connection
+        self._reads = 0  # of the socket
 
     # For the reader.
 
@@ -75,10 +86,13 @@ class ReaderEnd(Link):
         self._grant()
         return block
 
-    def leave(self) -> None:
-        """Break off, unless everything is here."""
+    async def leave(self) -> None:
+        """Break off, unless everything is here. The source sees it before it sees the next connection."""
         if not self._complete:
             self.abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSING):
+                    await self._gone.wait()
 
     # For subclasses: where the bytes of a piece are.
 
@@ -94,7 +108,7 @@ class ReaderEnd(Link):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Remember that the source lives: a large piece may take longer than the longest silence."""
-        self._last = asyncio.get_running_loop().time()
+        self._reads += 1
         return super().get_buffer(sizehint)
 
     def received(self, frame: Frame) -> None:
@@ -135,6 +149,7 @@ class ReaderEnd(Link):
 
     def lost(self) -> None:
         """The source has gone, unless all is here."""
+        self._gone.set()
         if not self._accepted:
             self._fail(TransferError("unreachable", "the source has closed the connection at once"))
         else:
@@ -178,15 +193,14 @@ class ReaderEnd(Link):
 
     async def _news(self, stall: float) -> None:
         """Wait until something has happened. When nothing comes for `stall` seconds, that is an error."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        self._wake = loop.create_future()
+        self._wake = asyncio.get_running_loop().create_future()
+        quiet, reads = 0, self._reads
         while not self._wake.done():
-            left = max(begun, self._last) + stall - loop.time()
-            if left <= 0:
+            if quiet == _TICKS:
                 self._fail(TransferError("stalled", f"the source has sent nothing for {stall:g} s"))
                 return
-            await asyncio.wait([self._wake], timeout=left)
+            await asyncio.wait([self._wake], timeout=stall / _TICKS)
+            quiet, reads = (quiet + 1 if reads == self._reads else 0), self._reads
 
 
 def _kind(text: str) -> Kind:

@@ -2,6 +2,7 @@
 
 from .base import Kind, TransferError
 from .frames import (
+    FRAME_LIMIT,
     PIECE,
     VERSION,
     WHY_LIMIT,
@@ -28,12 +29,15 @@ PATIENCE = 5
 JOINED = 32 * 1024
 """Bytes up to which a piece is copied behind its frame, to leave in one packet."""
 
+_BUFFER = 4 * FRAME_LIMIT
+"""A reader says little."""
+
 
 class SourceEnd(Link):
     """A follower of a session. `ends`: where it is listed while the connection is there, for `beat`."""
 
     def __init__(self, sessions: Sessions, ends: "set[SourceEnd]") -> None:
-        super().__init__()
+        super().__init__(_BUFFER)
         self._sessions, self._ends = sessions, ends
         self._session: Session | None = None
         self._next = 0  # index of the block that is sent, or of the first that is not there yet

@@ -27,7 +27,9 @@ from dynamod.transfer.frames import (
     pack,
     unpack,
 )
-from dynamod.transfer.link import BUFFER, Link
+from dynamod.transfer.link import DIRECT, Link
+
+BUFFER = 2 * DIRECT
 
 U64 = st.integers(0, 2**64 - 1)
 FRAMES: st.SearchStrategy[Frame] = st.one_of(
@@ -43,8 +45,8 @@ FRAMES: st.SearchStrategy[Frame] = st.one_of(
 class Recorder(Link):
     """Keeps frames, and the bytes behind each Piece."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, buffer: int = BUFFER) -> None:
+        super().__init__(buffer)
         self.got: list[Any] = []
         self.place = bytearray()
         self.fault = ""
@@ -87,12 +89,13 @@ def test_a_frame_is_what_it_was(frame: Frame) -> None:
 @given(
     st.lists(st.one_of(FRAMES, st.binary(min_size=1, max_size=3000), st.just(b"x" * BUFFER * 2)), max_size=20),
     st.lists(st.sampled_from([1000, 4096, 70_000, BUFFER]) | st.integers(1, 3000), min_size=1, max_size=5),
+    st.sampled_from([BUFFER, 2 * FRAME_LIMIT]),
 )
-def test_frames_and_pieces_may_be_cut_anywhere(parts: list[Any], sizes: list[int]) -> None:
+def test_frames_and_pieces_may_be_cut_anywhere(parts: list[Any], sizes: list[int], buffer: int) -> None:
     if min(sizes) < 50:  # a read for each byte of a large piece takes long
         parts = [part[:3000] if isinstance(part, bytes) else part for part in parts]
     wire = b"".join(pack(Piece(len(part))) + part if isinstance(part, bytes) else pack(part) for part in parts)
-    recorder = Recorder()
+    recorder = Recorder(buffer)
     recorder.feed(wire, sizes)
     assert recorder.got == parts
     assert recorder.fault == ""
