@@ -37,7 +37,7 @@ PACKAGES: dict[str, set[str]] = {
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY | {"http", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
-    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transport"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""
 BELOW = EVERYBODY | PACKAGES.keys()

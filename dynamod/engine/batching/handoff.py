@@ -37,7 +37,10 @@ class Held(Protocol):
 
 
 class Blocks(Protocol):
-    """An engine that exports and imports KV blocks. All calls come from the event loop and must not block."""
+    """An engine with the capability `handoff`: it exports and imports KV blocks.
+
+    All calls come from the event loop and must not block.
+    """
 
     def layout(self) -> str:
         """Digest of all that must agree for the bytes of a block to mean the same: weights, types, block size."""
@@ -52,4 +55,8 @@ class Blocks(Protocol):
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """As `BatchingEngine.queue`, but compute nothing yet."""
+        ...
+
+    def adopt(self, request: Generate, reply: Reply) -> Held | None:
+        """See `BatchingEngine.adopt`."""
         ...
