@@ -30,6 +30,19 @@ class Worker:
 
 
 @service(
+    dynamo={"namespace": "dynamo", "component_type": "prefill"},
+    config=WorkerSettings,
+    actor="worker",
+)
+class PrefillWorker:
+    """Computes prompts for the workers of the model, which read the KV blocks from it."""
+
+    @endpoint()
+    async def generate(self, request: dict[str, Any]) -> Any:
+        """Served by the actor."""
+
+
+@service(
     dynamo={"namespace": "dynamo"},
     config=ProcessorSettings,
     actor="processor",

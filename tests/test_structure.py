@@ -29,6 +29,7 @@ PACKAGES: dict[str, set[str]] = {
     "transport": EVERYBODY,
     "graph": EVERYBODY,
     "kvcache": EVERYBODY,
+    "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
     "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
@@ -36,7 +37,7 @@ PACKAGES: dict[str, set[str]] = {
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY | {"http", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
-    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transport"},
+    "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""
 BELOW = EVERYBODY | PACKAGES.keys()

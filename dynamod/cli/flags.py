@@ -4,10 +4,13 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
+from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
 from dynamod.router.policies import NAMES as MODES
@@ -16,6 +19,7 @@ from dynamod.router.policies import mode_of
 from .arguments import Parser
 from .complete import SCRIPTS
 
+MODES_OF_WORKERS = get_args(DisaggregationMode)
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 HELP = f"""\
@@ -55,6 +59,7 @@ examples:
   dynamo-run in=http out=openai:http://127.0.0.1:8080/v1
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
+  dynamo-run in=dyn://llama3B.prefill.generate out=llamacpp sample --disaggregation-mode prefill
   dynamo-run in=http out=auto --router-mode kv --kv-overlap-score-weight 0.5
   dynamo-run in=dyn://dynamo.backend.generate out=mocker sample --static-worker
   dynamo-run in=http out=dyn://dynamo.backend.generate --model-name sample --model-path sample
@@ -114,6 +119,8 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--leader-addr", "--dist-init-addr", default="", action=_Same, metavar="HOST:PORT", help=where)
     python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
     add("--python", metavar="PATH", help=python)
+    mode = "with in=dyn://: prefill computes prompts for the other workers of the model (default aggregated)"
+    add("--disaggregation-mode", choices=MODES_OF_WORKERS, help=mode)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")
 
@@ -142,6 +149,14 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--kv-overlap-score-weight", type=float, metavar="W", help="weight of cached prefixes for kv (default 1.0)")
     add("--router-temperature", type=float, metavar="T", help="kv: 0 takes the best, above it chance (default 0.0)")
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
+    add("--remote-prefill", type=_bool, metavar="BOOL", help="false: prefill workers are not used")
+    add("--conditional-disagg", type=_bool, metavar="BOOL", help="false: prefill workers compute all prompts")
+    local = "tokens of a prompt that the answering worker computes itself (default 1000)"
+    add("--max-local-prefill-length", type=int, metavar="N", help=local)
+    queue = "prompts that wait for prefill workers until it computes all itself (default 2)"
+    add("--max-prefill-queue-size", type=int, metavar="N", help=queue)
+    later = 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
+    add("--router-conditional-disagg-config", type=_object, metavar="JSON", help=later)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
@@ -236,3 +251,10 @@ def _bool(text: str) -> bool:
     if text not in _BOOLS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return _BOOLS[text]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object: {error}") from None

@@ -32,7 +32,11 @@ FRONTEND_KEYS = {
     **{key: key for key in ("api_key_file", "tls_cert_path", "tls_key_path")},
 }
 """Settings of the frontend, by the flags that give them."""
-ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events")
+DISAGG = (
+    *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
+    "router_conditional_disagg_config",
+)
+ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", *DISAGG)
 MIGRATION = ("migration_limit", "migration_max_seq_len")
 PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (
@@ -40,9 +44,11 @@ ENGINE = (
     "model_config",
     "context_length",
     "kv_cache_block_size",
+    "disaggregation_mode",
     *PLACEMENT,
 )
 """Flags that are called as their settings."""
+WORKER_HINT = "give it with in=dyn://namespace.component.endpoint"
 HERE = "the leader, with rank 0, takes the requests: in=http or in=dyn://..."
 ARGV = (
     *("model_name", "http_port", "tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank"),
@@ -108,7 +114,7 @@ def build(arguments: RunArguments) -> Graph:
     if arguments.input.startswith("dyn://"):
         if discover or output.startswith("dyn://"):
             raise UserError("cannot use endpoints for both in and out", "a worker needs an engine: out=mistralrs")
-        frontend = ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len")
+        frontend = ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len", *DISAGG)
         _refuse(flags, frontend, f"the frontend, not to in={arguments.input}", "give it with in=http")
         return worker_graph(arguments, Address.parse(arguments.input))
     if (arguments.input == "none") != (flags.node_rank > 0):
@@ -120,9 +126,12 @@ def build(arguments: RunArguments) -> Graph:
     if flags.request_template:
         raise UserError("--request-template belongs to in=text, in=stdin and in=batch:", "clients say what they want")
     if flags.static_worker:
-        raise UserError("--static-worker belongs to a worker", "give it with in=dyn://namespace.component.endpoint")
+        raise UserError("--static-worker belongs to a worker", WORKER_HINT)
+    if flags.disaggregation_mode == "prefill":
+        raise UserError("a prefill worker serves no clients", WORKER_HINT)
     if discover or output.startswith("dyn://"):
-        worker = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
+        names = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
+        worker = (*names, "disaggregation_mode")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
     alone = worker_graph(arguments, Address())

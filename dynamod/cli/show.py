@@ -27,7 +27,7 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
 
     A table that is wider than `width` does without the terms that are 0 for all, then without the weights.
     """
-    weights: dict[str, float] = record["weights"]
+    weights: dict[str, float] = record["weights"] or {}  # none where nobody asks for costs
     used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
     forms = [
         {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items()},
@@ -38,7 +38,7 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
     blocks = record["tokens"] // record["block_size"]
     lines = [
         f"request {record['request']} for {record['model']}: {record['tokens']} tokens, {blocks} full blocks of "
-        f"{record['block_size']}; mode {record['mode']}",
+        f"{record['block_size']}; mode {record['mode']}{', prefill workers' if record.get('pool') else ''}",
         next((text for text in tables if _fits(text, width)), tables[-1]),
         *([f"and {record['left_out']:,} more"] if record.get("left_out") else []),
         f"* chosen: {record['rule']}; {record['regret']} blocks of locality given away",
@@ -48,10 +48,21 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
     lines += [f"left out: {number:x}, {why}" for number, why in record["excluded"]]
     if record.get("more_excluded"):
         lines.append(f"left out: {record['more_excluded']:,} more")
+    if prefill := record.get("prefill"):
+        lines.append(_prefill(prefill))
     if record["shadow_mode"]:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
     return "\n".join(lines)
+
+
+def _prefill(record: dict[str, Any]) -> str:
+    """Where the prompt was computed."""
+    state, where = record["state"], "by a prefill worker" if record["remote"] else "where it was answered"
+    return (
+        f"prompt computed {where}: {record['rule']} ({state['tokens'] - state['cached']} tokens not cached there, "
+        f"{state['requests']} prompts at {state['workers']} prefill workers, {state['before']} tokens before it)"
+    )
 
 
 def _candidates(record: dict[str, Any], terms: Mapping[str, str]) -> str:

@@ -131,13 +131,13 @@ class View:
         return [self._by_key[key] for key in sorted(self._by_key)]
 
     def models(self) -> dict[str, ModelCard]:
-        """One card per model that has a live instance."""
-        return {name: next(iter(places.values())) for name, places in sorted(self._models.items()) if places}
+        """One card per model that has a live instance for clients."""
+        found = {name: self.card(name) for name in sorted(self._models)}
+        return {name: card for name, card in found.items() if card is not None}
 
     def card(self, name: str) -> ModelCard | None:
-        """The card of a model, None when nobody serves it."""
-        places = self._models.get(name)
-        return next(iter(places.values())) if places else None
+        """The card of a model, None when nobody serves it to clients."""
+        return next((card for card in self._models.get(name, {}).values() if card.types), None)
 
     def serving(self, name: str, like: ModelCard | None = None) -> list[Instance]:
         """Ready instances that serve the model, without quarantined ones; only those whose card agrees with `like`."""
@@ -252,7 +252,8 @@ class View:
                 for watcher in self._on_model:
                     watcher(name, card)
         for name in before.keys() - after.keys():
-            self._models.pop(name, None)
+            if not self._models.get(name):
+                self._models.pop(name, None)
             for watcher in self._on_model:
                 watcher(name, None)
         self._changed()

@@ -67,6 +67,7 @@ def _spec(
         nodes=chosen.get("nodes", ()),
         python=python,
         component_kind=service.actor,
+        component_type=service.dynamo.component_type or "",
         config=component_config(document, node.name, service.config_model),
     )
 

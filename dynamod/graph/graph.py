@@ -49,6 +49,7 @@ class ServiceSpec:
     import it; `code`: hash of the file, so that an edit shows in a diff. `config`: its YAML section with the common
     keys merged in, without `ServiceArgs`. `component_kind`: the actor that runs the service in place of its class
     (`@service(actor=...)`): a kind of `runtime.components`, or `module:Class`; empty for a class of the user.
+    `component_type`: its role, as the decorator says: worker, prefill, ...
     `depends`: by attribute name, pruned. `nodes`: where it runs; empty: on each node that serves the graph.
     `python`: the interpreter of its process; empty: that of the command.
     """
@@ -70,6 +71,7 @@ class ServiceSpec:
     nodes: tuple[str, ...] = ()
     python: str = ""
     component_kind: str = ""
+    component_type: str = ""
     config: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property

@@ -5,7 +5,7 @@ The components that ship declare structs: a pydantic model would cost each of th
 
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType
-from typing import Any, cast, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -75,7 +75,17 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
         raise fail((), str(error), error.hint) from None
     except Invalid as error:
         keys = f"known keys: {names(field_names(_model_at(model, error.path)))}" if error.missing else ""
-        raise fail(error.path, str(error), keys) from None
+        raise fail(error.path, str(error), keys or _choices(model, error.path)) from None
+
+
+def _choices(model: type, path: Path) -> str:
+    """The words that a field takes, where it takes nothing else."""
+    if not path or not _is_struct(parent := _model_at(model, path[:-1])):
+        return ""
+    hint = get_type_hints(parent).get(path[-1])
+    kinds = [hint, *get_args(hint)]
+    words = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+    return f"one of {', '.join(map(str, words))}" if words else ""
 
 
 def given(config: Mapping[str, Any], environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,10 +118,11 @@ def _is_struct(model: Any) -> bool:
 
 
 def _nested(annotation: Any) -> Iterator[type]:
-    """Pydantic models that are the annotation itself or one arm of its union."""
-    for arm in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(arm, type) and hasattr(arm, "model_validate"):
-            yield arm
+    """Models that are the annotation itself or one arm of its union."""
+    if isinstance(annotation, type) and (hasattr(annotation, "model_validate") or _is_struct(annotation)):
+        yield annotation
+    for arm in getattr(annotation, "__args__", ()):
+        yield from _nested(arm)
 
 
 def _normal(model: type, config: Mapping[str, Any], path: Path, fail: Fail) -> dict[str, Any]:

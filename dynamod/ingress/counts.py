@@ -39,3 +39,13 @@ class MigrationCounts:
     def settled(self, seconds: float, ok: bool) -> None:
         """Another instance has taken it (or none has) that long after the stream broke."""
         (self.taken if ok else self.failed).observe(seconds)
+
+
+class PrefillCounts:
+    """Prompts of a model that prefill workers computed, and that stayed at the answering worker, by why."""
+
+    __slots__ = ("failed", "local", "remote", "tokens")
+
+    def __init__(self) -> None:
+        self.remote = self.tokens = self.failed = 0
+        self.local: dict[str, int] = {}

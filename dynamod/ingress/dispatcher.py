@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -18,15 +18,16 @@ import msgspec
 
 from dynamod.actor import Actor, Reason, control, handle
 from dynamod.discovery.view import Serving, View
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.decision import Decision, DecisionLog
-from dynamod.router.placement import Acquire, Placement
+from dynamod.router.placement import Acquire, AcquirePrefill, Placement
+from dynamod.router.prefill import PrefillDecision, PrefillState, decide
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
-from .counts import MigrationCounts, Overhead
+from .counts import MigrationCounts, Overhead, PrefillCounts
 from .isolation import Isolation, RetryBudget, Waiting
 from .subscriptions import EventSubscriptions
 
@@ -74,10 +75,10 @@ class RouterRows:
 class ModelCounts:
     """What is counted of a model's requests: what routing has cost them, and how often they had to move."""
 
-    __slots__ = ("migrations", "overhead")
+    __slots__ = ("migrations", "overhead", "prefill")
 
     def __init__(self) -> None:
-        self.overhead, self.migrations = Overhead(), MigrationCounts()
+        self.overhead, self.migrations, self.prefill = Overhead(), MigrationCounts(), PrefillCounts()
 
 
 @dataclass(slots=True)
@@ -145,6 +146,40 @@ class Dispatcher(Actor):
             return self._place(key, message) or self._enqueue(key, message)
         except Internal as error:
             return error
+
+    @handle
+    async def acquire_prefill(self, message: AcquirePrefill) -> Placement | PrefillDecision:
+        """Place a prompt at a prefill worker now, or say why not."""
+        key, answer = (message.model, PREFILL), message.answer
+        decision = decide(self._settings.prefill, self._prefill_state(message))
+        acquire = Acquire(message.model, replace(message.prompt, instance=None), pool=PREFILL, waits=False)
+        if decision.remote:
+            try:
+                message.placement = self._place(key, acquire)
+            except Internal:
+                pass  # logged; the prompt is computed where it is answered
+            if message.placement is None:
+                decision = msgspec.structs.replace(decision, remote=False, rule="the prefill workers can take none")
+        self.decisions.complete(answer, decision)
+        return message.placement or decision
+
+    def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
+        answer, group = message.answer, self._group((message.model, PREFILL))
+        loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
+        return PrefillState(
+            tokens=message.prompt.tokens,
+            cached=min(message.prompt.tokens, answer.overlap * answer.block_size),
+            workers=len(loads),
+            requests=sum(load.requests for load in loads),
+            before=min((load.prefill for load in loads), default=0),
+            decode_use=self._use((message.model, ""), answer.chosen),
+        )
+
+    def _use(self, key: Key, worker: int) -> float | None:
+        """Share of a worker's KV blocks in use, as it says itself."""
+        group = self._groups.get(key)
+        load = group.router.state.loads.get(worker) if group is not None else None
+        return load.active_blocks / load.total_blocks if load is not None and load.total_blocks else None
 
     @control
     async def model_served(self, message: ModelServed) -> None:
@@ -317,7 +352,7 @@ class Dispatcher(Actor):
         group, card = self._groups.get(key), self._cards.get(key[0])
         if group is None and card is not None:
             size, random = card.kv_cache_block_size, self.context.random
-            router = Router(card.name, size, self._settings, random, self._loop.time, time.time)
+            router = Router(card.name, size, self._settings, random, self._loop.time, time.time, key[1])
             group = self._groups[key] = _Group(router)
             self.follow()
         return group

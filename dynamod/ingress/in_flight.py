@@ -21,6 +21,7 @@ from dynamod.transport.base import Transport
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import ModelCounts
 from .lowering import Lowered
+from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
@@ -51,6 +52,7 @@ class RequestsInFlight:
         self._spawn, self._now, self._counts = spawn, now, counts
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
         self._suspicions = RequestSuspicions(view, now, node)
+        self._prefill = RemotePrefill(view, transport, dispatcher, limits.first, lambda name: counts[name].prefill)
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -62,7 +64,7 @@ class RequestsInFlight:
         self.started += 1
         name = lowered.card.name
         suspects = [self._suspicions.check(request) for request in lowered.requests]
-        if not self._view.served(name, lowered.card).instances:
+        if not self._view.served(name, lowered.card, "").instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
         self._check_instance(job)
         if job.request.wants("query_instance_id"):
@@ -85,6 +87,7 @@ class RequestsInFlight:
 
     def instances_changed(self) -> None:
         """Move requests away from workers whose process does not answer its daemon; others may try some again."""
+        self._prefill.instances_changed()
         for request in list(self._open):
             request.reconsider()
             if request.instance is not None and self._view.quarantined(request.instance):
@@ -118,6 +121,7 @@ class RequestsInFlight:
             longest=self._longest,
             suspicions=self._suspicions,
             suspect=suspect,
+            prefill=partial(self._prefill.open, card, prompt) if card.capabilities.handoff else None,
         )
 
     def _acquire(

@@ -14,6 +14,7 @@ from dynamod.message.errors import UserError
 from dynamod.router.approx import TTL
 from dynamod.router.cost import TERMS, weights_of
 from dynamod.router.policies import NAMES, mode_of
+from dynamod.router.prefill import ConditionalDisagg, PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -58,6 +59,19 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     router_queue_size: Annotated[
         int, Meta(ge=0, description="requests that wait when all are busy; more are refused")
     ] = 0
+    remote_prefill: Annotated[
+        bool, Meta(description="prompts are computed by prefill workers where there are some")
+    ] = True
+    conditional_disagg: Annotated[bool, Meta(description="only where that pays, as the next two keys say")] = True
+    max_local_prefill_length: Annotated[
+        int, Meta(ge=0, description="tokens that the answering worker lacks, up to which it computes them itself")
+    ] = 1000
+    max_prefill_queue_size: Annotated[
+        int, Meta(ge=0, description="prompts that wait for prefill workers, from which on it computes all itself")
+    ] = 2
+    router_conditional_disagg_config: Annotated[
+        ConditionalDisagg | None, Meta(description="policy and bounds in place of the two keys before")
+    ] = None
     shadow_router_mode: Annotated[str | None, Meta(description="another mode, scored and counted, never acted on")] = (
         None
     )
@@ -100,6 +114,13 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             busy_blocks=self.active_decode_blocks_threshold,
             busy_prefill=self.active_prefill_tokens_threshold,
             queue_size=self.router_queue_size,
+            prefill=PrefillSettings(
+                self.remote_prefill,
+                self.conditional_disagg,
+                self.max_local_prefill_length,
+                self.max_prefill_queue_size,
+                self.router_conditional_disagg_config,
+            ),
         )
 
     def limits(self) -> "Limits":

@@ -6,7 +6,7 @@ can be mixed: local = xxh3_64(little-endian u32 tokens, seed 1337); the first bl
 each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from struct import Struct
 
 from xxhash import xxh3_64_intdigest
@@ -52,3 +52,9 @@ class PrefixHashes:
         local = local_hashes(ids, self._size)
         self.blocks += chain(local, self.blocks[-1] if self.blocks else None)
         self.local += local
+
+    def locals_of(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        """Local hashes of blocks of this sequence that follow each other, by their sequence hashes."""
+        names, first = self.blocks, blocks[0]
+        index = len(names) - 1 if names[-1] == first else names.index(first)
+        return tuple(self.local[index : index + len(blocks)])

@@ -1,6 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +11,10 @@ Word = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\
 """A name. It is shown in terminals, logs and metrics, so it has no control characters."""
 Label = Annotated[str, Meta(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]*\Z")]
 Count = Annotated[int, Meta(ge=0, le=2**31)]
+
+DisaggregationMode = Literal["aggregated", "prefill", "decode"]
+PREFILL: Final = "prefill"
+"""The pool of workers that compute prompts for others."""
 
 
 class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +46,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
+    `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them.
     """
 
     exact_continuation: bool = False
@@ -53,6 +58,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: bool = False
     grammars: bool = False
     greedy_continuation: bool = False
+    handoff: bool = False
 
     @property
     def continues(self) -> bool:
@@ -62,6 +68,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything an ingress needs to serve a model that a worker announces.
+
+    `types`: what clients may ask for; none where the worker only helps others.
 
     `kind`: "tokens" engines get `Generate`, "text" engines get `Chat`. `path`: folder or GGUF file on the worker's
     machine (empty for an engine without a model). `mdc_sum`: checksum over the files that decide how text becomes

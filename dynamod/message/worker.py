@@ -46,12 +46,31 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int | None = None
 
 
+class Handoff(msgspec.Struct, frozen=True, array_like=True):
+    """KV blocks of a prompt at the instance that computes it, for the instance that answers.
+
+    `session`: their name there, which cannot be guessed. `shape`: pull, the reader fetches them when it likes;
+    rendezvous, both sides were told at once and meet. `tokens`: of the prompt, from its start. `layout`: digest of what
+    must agree for the bytes to mean the same. `addresses`: where they are read, by transfer backend. `lease`: seconds
+    without a reader or a renewal after which they are dropped. `params`: the engine's own.
+    """
+
+    session: str
+    shape: Literal["pull", "rendezvous"] = "pull"
+    tokens: int = 0
+    layout: str = ""
+    addresses: dict[str, str] = {}
+    lease: float = 30.0
+    params: Any = None
+
+
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """One request to a token engine.
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
     the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
-    crashed a worker, and no other such request may be where it is.
+    crashed a worker, and no other such request may be where it is. `handoff`: blocks of the prompt, and of the prior
+    output, that another instance computes.
     """
 
     request_id: str
@@ -64,6 +83,22 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     annotations: tuple[str, ...] = ()
     prior_output: bytes = b""
     alone: bool = False
+    handoff: Handoff | None = None
+
+
+class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
+    """Compute the prompt of a request, and its prior output, for another instance.
+
+    Answered by one item, the `Handoff`, as soon as the other instance may begin to read. The stream ends when the
+    blocks are needed no more: who cancels it releases them.
+    """
+
+    request: Generate
+
+    @property
+    def request_id(self) -> str:
+        """Of the request whose prompt it is."""
+        return self.request.request_id
 
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
@@ -113,7 +148,7 @@ class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
     seconds_left: float | None = None
 
 
-Request = Generate | Chat | Call | Subscribe | Describe | Files
+Request = Generate | Prefill | Chat | Call | Subscribe | Describe | Files
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

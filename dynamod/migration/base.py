@@ -1,12 +1,13 @@
 """What a request in flight works with: who gives places, takes the answer, counts, and knows of crashes; its clocks."""
 
+from asyncio import Future
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
-from dynamod.message.worker import Request
+from dynamod.message.worker import Generate, Handoff, Request
 from dynamod.router.placement import Placement
 
 
@@ -70,6 +71,30 @@ class AcquirePlace(Protocol):
 
     def __call__(self, exclude: Collection[int], *, again: bool, alone: bool, received: int) -> Awaitable[Placement]:
         """The arguments are those of `router.placement.Acquire`. Raises Overloaded."""
+        ...
+
+
+class RemotePrompt(Protocol):
+    """A prompt at a prefill worker; leaving its context drops what is left of it there."""
+
+    handoff: "Future[Handoff]"
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Drop it."""
+
+
+class RemotePrefill(Protocol):
+    """Has the prompt of a request computed for the instance of a placement (ingress.remote_prefill).
+
+    None: that instance has to do it.
+    """
+
+    def __call__(self, request: Generate, placement: Placement) -> Awaitable[RemotePrompt | None]:
+        """Raises Overloaded when this process ends."""
         ...
 
 

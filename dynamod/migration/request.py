@@ -10,6 +10,7 @@ import asyncio
 import logging
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import msgspec
@@ -23,7 +24,7 @@ from dynamod.message.worker import PASSED, TRIAL_TAKEN, Chat, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Transport
 
-from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
+from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, RemotePrefill, RemotePrompt, Suspicions
 from .decision import Broken, decide
 
 log = logging.getLogger("dynamod.migration")
@@ -62,6 +63,7 @@ class InFlightRequest:
         prompt_tokens: int = 0,
         longest: int | None = None,
         suspect: bool = False,
+        prefill: RemotePrefill | None = None,
     ) -> None:
         self.request = request
         self.index = index
@@ -72,6 +74,7 @@ class InFlightRequest:
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit = exact, limit
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
+        self._prefill, self._left = prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
@@ -99,9 +102,9 @@ class InFlightRequest:
             while not self.over:
                 self._waiting = asyncio.current_task()
                 placement = await self._place()
-                self._waiting = None
-                with placement:
-                    broken = await self._send(placement)
+                with placement, await self._prompt(placement) as prompt:
+                    self._waiting = None
+                    broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
                         await self._judge(placement)
                 if broken is not None and not self.over:
@@ -130,7 +133,21 @@ class InFlightRequest:
         self._suspicions.suspect(self.request)
         self._suspect = True
 
-    async def _send(self, placement: Placement) -> "_Break | None":
+    async def _prompt(self, placement: Placement) -> AbstractContextManager[RemotePrompt | None]:
+        """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
+        self._left, self.instance = "", placement.instance
+        request = self.request
+        if self._prefill is None or placement.alone or not isinstance(request, Generate):
+            return nullcontext()
+        return await self._prefill(self._continued(request), placement) or nullcontext()
+
+    def _continued(self, request: Generate) -> Generate:
+        """The request to the next instance: it goes on behind what has come."""
+        if not self._history:
+            return request
+        return msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
+
+    async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> "_Break | None":
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
         self._placement, self.instance, self._sent = placement, placement.instance, True
         placement.leave = self._displace
@@ -140,9 +157,14 @@ class InFlightRequest:
         self.moved_at = self._now()
         self._base = self._received
         self._pending_logprobs = None
+        if self._left:
+            self.instance = None
+            return _Break(self._left, retry=True)
         request = self.request
-        if self._history:
-            request = msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
+        if isinstance(request, Generate):
+            request = self._continued(request)
+            if prompt is not None:
+                request = msgspec.structs.replace(request, handoff=prompt.handoff.result())
         if placement.alone and isinstance(request, Generate | Chat):
             request = msgspec.structs.replace(request, alone=True)
         attempt = self._attempt = _Attempt(self)
@@ -231,6 +253,8 @@ class InFlightRequest:
         """The instance cannot be waited for: go on elsewhere, or end with an error."""
         if self._attempt is not None:
             self._break(why, retry=False, died=True)
+        elif self.instance is not None:
+            self._left = why  # its prompt is being computed elsewhere: it has not got there
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.

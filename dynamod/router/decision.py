@@ -4,6 +4,8 @@ from collections import OrderedDict
 
 import msgspec
 
+from .prefill import PrefillDecision
+
 KEPT = 16
 """Candidates that a decision keeps, and instances that could not take the request: of thousands nobody reads more."""
 
@@ -28,7 +30,8 @@ class Decision(msgspec.Struct, frozen=True):
     lowest total, in modes that know no costs the fewest requests; in modes that know no load they are the first.
     `excluded` has KEPT at most, `more_excluded` counts the others. `rule` names what decided; `tied` are those
     of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
-    that had most (`most_overlap`). `shadow`: what another policy would have chosen. `at`: seconds since 1970.
+    that had most (`most_overlap`). `pool`: of the instances; `prefill`: where the prompt is computed. `shadow`: what
+    another policy would have chosen. `at`: seconds since 1970.
     """
 
     request: str
@@ -50,6 +53,8 @@ class Decision(msgspec.Struct, frozen=True):
     left_out: int = 0
     more_excluded: int = 0
     most_overlap: int = 0
+    pool: str = ""
+    prefill: PrefillDecision | None = None
 
     @property
     def overlap(self) -> int:
@@ -82,6 +87,13 @@ class DecisionLog:
         self._requests[request] = [decision]
         if len(self._requests) > self._capacity:
             self._requests.popitem(last=False)
+
+    def complete(self, decision: Decision, prefill: PrefillDecision) -> None:
+        """Keep what was decided about the prompt beside the decision on its answer."""
+        known = self._requests.get(_whole(decision.request), [])
+        for place, other in enumerate(known):
+            if other is decision:
+                known[place] = msgspec.structs.replace(decision, prefill=prefill)
 
     def of(self, request: str) -> list[Decision]:
         """All decisions for a request, in order; empty when it is not known (any more)."""

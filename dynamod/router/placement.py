@@ -11,6 +11,7 @@ from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import Overloaded
 
 from .decision import Decision
+from .prefill import PrefillDecision
 from .router import Prompt, Router
 
 NO_LIMIT = 1e9
@@ -92,6 +93,20 @@ class Acquire:
         return bool(self.exclude or self.prompt.session or self.prompt.instance is not None)
 
 
+@dataclass(slots=True, eq=False)
+class AcquirePrefill:
+    """Message to the dispatcher: place the prompt of a request at a prefill worker, if it pays.
+
+    `answer`: the decision on where it is answered. The reply is a Placement, or the PrefillDecision against it.
+    `placement` is what was granted: who leaves before the reply has come finds it here.
+    """
+
+    model: str
+    prompt: Prompt
+    answer: Decision
+    placement: Placement | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class DispatcherClient:
     """Places requests: the client side of the dispatcher's mailbox. `view`: the instances, published for reading."""
@@ -132,6 +147,22 @@ class DispatcherClient:
                 raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
             raise
         return placement
+
+    async def acquire_prefill(self, card: ModelCard, prompt: Prompt, answer: Decision) -> Placement | PrefillDecision:
+        """A place for the prompt of a request at a prefill worker, or why there is none. It is never waited for.
+
+        Raises Overloaded when the dispatcher is not there.
+        """
+        message = AcquirePrefill(card.name, prompt, answer)
+        try:
+            found: Placement | PrefillDecision = await self.dispatcher.ask(message, timeout=NO_LIMIT)
+        except BaseException as error:
+            if message.placement is not None:
+                message.placement.release()
+            if isinstance(error, ActorUnreachable):
+                raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
+            raise
+        return found
 
     def available(self, card: ModelCard, prompt: Prompt, exclude: Collection[int], *, pool: str = "") -> bool:
         """Whether an instance is there, busy or not, that may take the request and has not failed it."""

@@ -53,8 +53,9 @@ class Router:
         random: random_module.Random,
         now: Callable[[], float],
         wall: Callable[[], float],
+        pool: str = "",
     ) -> None:
-        self.model, self.block_size, self.settings = model, block_size, settings
+        self.model, self.block_size, self.settings, self.pool = model, block_size, settings, pool
         self.state = WorkerState(settings, block_size, now)
         self.workers: set[int] = set()  # those that are there, kept by the dispatcher
         self._random, self._wall = random, wall
@@ -138,6 +139,7 @@ class Router:
             left_out=left_out,
             more_excluded=len(self.state.columns.all.ids) - len(workers.ids) - len(excluded),
             most_overlap=eligible.most_overlap(choice.instance),
+            pool=self.pool,
         )
 
     def _shown(self, question: Question, place: int) -> Sequence[int]:

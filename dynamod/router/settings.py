@@ -7,6 +7,7 @@ import msgspec
 from .approx import TTL
 from .cost import Weights
 from .policies import policy_class
+from .prefill import PrefillSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class RouterSettings:
     busy_blocks: float | None = None
     busy_prefill: float | None = None
     queue_size: int = 0
+    prefill: PrefillSettings = PrefillSettings()
 
     @property
     def needs_events(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -41,6 +42,7 @@ ANSWER = 5.0
 """Seconds within which an actor of the process answers."""
 MADE_UP = "run-"
 """So begin the names that `dynamo-run` gives to its graphs."""
+LOOPBACK = "127.0.0.1"
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
 
@@ -143,6 +145,16 @@ class ProcessContext:
         if self.transport.connection is not None and not self.subject:
             self.subject = await self.transport.serve(_subject(address, self.registry.lease))
 
+    def host(self) -> str:
+        """The address at which other nodes reach this machine; its loopback address when there are none."""
+        connection = self.transport.connection
+        if connection is None:
+            return LOOPBACK
+        server = urlsplit(connection.settings.servers[0])
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:  # sends nothing
+            way.connect((server.hostname or LOOPBACK, server.port or 1))
+            return str(way.getsockname()[0])
+
     async def caught_up(self, prefix: str, watcher: Watcher) -> None:
         """Watch a prefix and wait (with a bound) until all watchers know all that stands there now.
 
@@ -174,6 +186,7 @@ class ComponentContext:
         self.name = service.name
         self.namespace = str(service.spec.get("namespace", "dynamo"))
         self.component = str(service.spec.get("component", self.name))
+        self.pool = ""  # of the instances that are published from now on
         self._published: dict[str, list[str]] = {}  # keys, by endpoint
 
     @property
@@ -254,6 +267,7 @@ class ComponentContext:
             node=process_context.registry.node,
             pid=os.getpid(),
             process=process_context.plan.name,
+            pool=self.pool,
         )
 
     async def _require_agreement(self, card: ModelCard) -> None:

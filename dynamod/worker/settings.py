@@ -9,6 +9,7 @@ from msgspec import Meta
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
+from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 
 
@@ -47,6 +48,13 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     num_nodes: Annotated[int, Meta(ge=1, le=1024, description="nodes of this one engine")] = 1
     node_rank: Annotated[int, Meta(ge=0, description="which of them this is; only 0, the leader, gets requests")] = 0
     leader_addr: Annotated[str, _about("HOST:PORT of the node with rank 0")] = ""
+    disaggregation_mode: Annotated[
+        DisaggregationMode | None,
+        _about("prefill: compute prompts for the other workers of the model; default: as the component's type says"),
+    ] = None
+    transfer_host: Annotated[
+        str, _about("prefill: address at which workers of other nodes read; default: that of the way to the brokers")
+    ] = ""
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
         Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")

@@ -5,20 +5,23 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
-from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import RequestError
+from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Subscribe
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
 from dynamod.transport.base import Reply
 
 from .events import EventPublisher
 from .model_files import send_files
+
+if TYPE_CHECKING:
+    from .handoff import HandoffEndpoint
 
 log = logging.getLogger("dynamod.engine")
 
@@ -38,7 +41,10 @@ STEP_LOOK = 0.02
 
 
 class WorkerStatistics(msgspec.Struct, frozen=True):
-    """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own."""
+    """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
+
+    `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
+    """
 
     accepted: Total
     open: int
@@ -46,6 +52,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     refused: Total
     feeds: int
     engine: EngineStatistics
+    handoff: msgspec.Struct | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +87,9 @@ class Worker(Actor):
         self._watching = False
         self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
+        self.handoff: HandoffEndpoint | None = None
+        self.mode: DisaggregationMode = "aggregated"
+        self.transfer_host = ""  # of a prefill worker: where other nodes reach it
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
@@ -89,6 +99,12 @@ class Worker(Actor):
         engine.progress = self.progress
         await engine.start()
         card = engine.card()
+        if self.mode != "aggregated" and not card.capabilities.handoff:
+            text = f"engine {engine.name} cannot be a {self.mode} worker of model {card.name}"
+            raise UserError(text, "leave out the disaggregation mode, or take engine llamacpp or mocker")
+        if self.mode == PREFILL:
+            await self._handoff_endpoint(engine).listen(self.transfer_host, self._options.sockets)
+            card = msgspec.structs.replace(card, types=())
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
 
@@ -105,6 +121,8 @@ class Worker(Actor):
         """Leave the registry, free the engine, and fail open streams so that their senders may retry elsewhere."""
         self._withdraw()
         try:
+            if self.handoff is not None:
+                self.handoff.close()
             if self._engine is not None:
                 await self._engine.close()
         finally:
@@ -120,7 +138,9 @@ class Worker(Actor):
         assert engine is not None
         if reply.cancelled:
             return
-        if isinstance(request, engine.serves):
+        if isinstance(request, Prefill):
+            self._begin_work(engine, request.request, reply, self._handoff_endpoint(engine).prefill)
+        elif isinstance(request, engine.serves):
             if request.alone:
                 self._try_alone(engine, request, reply)
             else:
@@ -159,11 +179,24 @@ class Worker(Actor):
             self._submit(engine, request, reply)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+        if isinstance(request, Generate) and request.handoff is not None:
+            self._begin_work(engine, request, reply, self._handoff_endpoint(engine).adopt)
+        else:
+            self._begin_work(engine, request, reply, engine.submit)
+
+    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint":
+        if self.handoff is None:
+            from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
+
+            self.handoff = HandoffEndpoint(engine, self.context.task)
+        return self.handoff
+
+    def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._accepted += 1
         try:
             blocks, uncached = engine.footprint(request) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
-            engine.submit(request, reply)
+            begin(request, reply)
         except RequestError as error:
             reply.raised(error)
         except Exception as error:  # an engine's bug ends this request, not its neighbours
@@ -228,9 +261,8 @@ class Worker(Actor):
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        return WorkerStatistics(
-            self._accepted, len(self._open), self._cancelled, self._refused, len(self._events), engine
-        )
+        counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._events))
+        return WorkerStatistics(*counts, engine, self.handoff.statistics() if self.handoff is not None else None)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

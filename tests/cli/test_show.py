@@ -7,6 +7,7 @@ import msgspec
 
 from dynamod.cli.show import decision, processes
 from dynamod.message.discovery import Instance
+from dynamod.router.prefill import PrefillSettings, PrefillState, decide
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 
@@ -66,3 +67,15 @@ def test_a_decision_fits_a_narrow_terminal() -> None:
 
 def test_a_decision_among_few_shows_all() -> None:
     assert " more" not in shown(24).replace("left out: 4 more", "")
+
+
+def test_a_decision_without_costs() -> None:
+    router = Router("m", 16, RouterSettings("round-robin"), random.Random(0), lambda: 1.0, lambda: 1.5e9)
+    made = router.decide(Prompt("r", 40), (Instance("n", "c", "e", 1, {}),))
+    assert made is not None
+    made = msgspec.structs.replace(made, prefill=decide(PrefillSettings(), PrefillState(40, 0, 2, 0)))
+    record = msgspec.to_builtins(made)
+    record["candidates"][0]["process"] = "worker.1"
+    text = decision({**record, "overlap": 0, "regret": 0})
+    assert "| worker.1* |" in text
+    assert "prompt computed where it was answered: not more than max_local_prefill_length 1000 (40 tokens" in text

@@ -239,7 +239,9 @@ def test_completion(shared: Any) -> None:
     for text, expected in {
         "dynamo s": {"serve", "status", "scale", "stop", "sim"},
         "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
-        "dynamo serve -f conf": {"configs/agg.yaml", "configs/agg_router.yaml", "configs/two_models.yaml"},
+        "dynamo serve -f conf": {
+            f"configs/{name}.yaml" for name in ("agg", "agg_router", "disagg", "disagg_router", "two_models")
+        },
         "dynamo pull sam": {"sample", "sample.gguf"},
         "dynamo restart W": set(),  # no daemon runs
     }.items():

@@ -15,6 +15,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock, answer_limit
+from .handoff import Held
 from .scheduler import BatchScheduler
 
 
@@ -58,11 +59,28 @@ class BatchingEngine(Engine[Generate]):
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where cache or context do."""
-        limit = answer_limit(request, self.room)
-        if tokens.count(request.prior_output) >= limit:
-            reply.tokens(b"", 0, "length")
-        else:
+        if (limit := self._limit(request, reply)) is not None:
             reply.on_cancel(self.queue(request, reply, limit))
+
+    def adopt(self, request: Generate, reply: Reply) -> Held | None:
+        """As `submit`, with blocks of its prompt still to come; None when there is nothing to compute."""
+        if (limit := self._limit(request, reply)) is None:
+            return None
+        held = self.hold(request, reply, limit)
+        reply.on_cancel(held.cancel)
+        return held
+
+    def _limit(self, request: Generate, reply: Reply) -> int | None:
+        """Tokens that the answer may have; None when it has them already, which is said. Raises BadRequest."""
+        limit = answer_limit(request, self.room)
+        if tokens.count(request.prior_output) < limit:
+            return limit
+        reply.tokens(b"", 0, "length")
+        return None
+
+    def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
+        """See `handoff.Blocks`, with `layout` and `export`: engines with the capability `handoff` have all three."""
+        raise NotImplementedError
 
     @abstractmethod
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:

@@ -46,7 +46,8 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
 
     `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all. `dp_size`: data-parallel ranks, each
     with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
-    takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one.
+    takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `kv_bytes_per_token`: size of what is
+    handed to another worker, `transfer_gbps`: how fast, in gigabytes per second; 0: as fast as the bytes come.
     """
 
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
@@ -54,6 +55,8 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     startup_time: Annotated[float, Meta(ge=0)] | None = None
     timing: TimingName = "later"
     seed: int = 0
+    kv_bytes_per_token: Annotated[int, Meta(ge=1, le=2**24)] = 64
+    transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)

@@ -5,6 +5,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
@@ -13,8 +14,10 @@ from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine
+from ..batching.handoff import Done, Held, Put
 from . import output
 from .arguments import MockerArguments, arguments_of
+from .handoff import Export, Imports
 from .output import Stream
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
@@ -35,12 +38,19 @@ class Rank:
         self._arguments, self._publish, self._hand_out = arguments, publish, hand_out
         self.scheduler = Scheduler(arguments, TIMINGS[arguments.timing], stored=self._stored, removed=self._removed)
         self.clock = StepClock()
+        self.exports: list[Export] = []
         self._work = asyncio.Event()
 
     def add(self, sequence: Scheduled) -> None:
         """Queue a request."""
         self.scheduler.add(sequence)
         self._work.set()
+
+    def drop(self, export: Export) -> None:
+        """Nobody wants a prompt any more. Does nothing the second time."""
+        if export in self.exports:
+            self.exports.remove(export)
+            self.scheduler.remove(export.sequence)
 
     def uncached(self, blocks: Sequence[int], length: int) -> int:
         """Tokens of a prompt of `length` tokens that are not in this rank's cache. `blocks`: its full blocks."""
@@ -70,12 +80,14 @@ class Rank:
                 await asyncio.sleep(0)
             clock.end()
             self._hand_out(step.tokens)
+            if self.exports:
+                self.exports = [export for export in self.exports if export.goes_on(step.finished)]
 
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         acting = self.scheduler.acting
         assert acting is not None
-        stream: Stream = acting.owner
-        self._publish(Stored(parent, tuple(blocks), stream.locals_of(blocks)))
+        hashes: PrefixHashes = acting.owner.hashes
+        self._publish(Stored(parent, tuple(blocks), hashes.locals_of(blocks)))
 
     def _removed(self, blocks: Sequence[int]) -> None:
         self._publish(Removed(tuple(blocks)))
@@ -104,7 +116,9 @@ class Mocker(BatchingEngine):
     """Answers with made-up tokens, at the speed and with the KV blocks of a real engine. Needs a model's tokenizer."""
 
     name = "mocker"
-    capabilities = Capabilities(exact_continuation=True, kv_events=True, seed=True, deterministic=True, min_tokens=True)
+    capabilities = Capabilities(
+        exact_continuation=True, kv_events=True, seed=True, deterministic=True, min_tokens=True, handoff=True
+    )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.arguments: MockerArguments = arguments_of(options.arguments, options.kv_cache_block_size)
@@ -137,16 +151,44 @@ class Mocker(BatchingEngine):
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed, by the rank that has it soonest."""
+        sequence = self._sequence(request, reply, limit)
+        rank = self._rank(sequence.blocks, sequence.length)
+        rank.add(sequence)
+        return functools.partial(rank.scheduler.remove, sequence)
+
+    def _sequence(self, request: Generate, reply: Reply, limit: int) -> Scheduled:
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
         seed = request.sampling.seed
         ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
         hashes = self.hashes(request)
         stream = Stream(reply, request, ids, self.block_size, hashes)
         name = stream.name if self.caching else lambda _index: None  # no block can be found again
-        sequence = Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
-        rank = self._rank(hashes.blocks, prompt + done)
-        rank.add(sequence)
-        return functools.partial(rank.scheduler.remove, sequence)
+        return Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
+
+    def layout(self) -> str:
+        """Model and sizes: what a block's bytes depend on here."""
+        return f"mocker/1/{self._card.mdc_sum}/{self.block_size}/{self.arguments.kv_bytes_per_token}"
+
+    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """Compute a prompt for another worker."""
+        ids = (request.token_ids + request.prior_output)[:-4]  # the last token gives the next one: the reader's work
+        export = Export(
+            PrefixHashes(self.block_size, ids), self.block_size, self.arguments.kv_bytes_per_token, put, done
+        )
+        if not export.hashes.blocks:
+            done(None)
+            return lambda: None
+        length = len(export.hashes.blocks) * self.block_size
+        export.sequence = Scheduled(export, tuple(export.hashes.blocks), length, 0, lambda _index: None)
+        rank = self._rank(export.hashes.blocks, length)
+        rank.exports.append(export)
+        rank.add(export.sequence)
+        return functools.partial(rank.drop, export)
+
+    def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
+        """Hold a request until its blocks have come."""
+        sequence = self._sequence(request, reply, limit)
+        return Imports(sequence, self._rank(sequence.blocks, sequence.length), self.arguments)
 
     def uncached(self, blocks: Sequence[int], length: int) -> int:
         """By the cache of the rank that would take the request."""

@@ -98,9 +98,3 @@ class Stream:
                 ids += b"".join(self.output.ids[first:end])
             self.hashes.extend(ids)
         return blocks[index]
-
-    def locals_of(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """Local hashes of blocks of this sequence that follow each other."""
-        names, first = self.hashes.blocks, blocks[0]
-        index = len(names) - 1 if names[-1] == first else names.index(first)
-        return tuple(self.hashes.local[index : index + len(blocks)])

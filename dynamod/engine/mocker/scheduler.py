@@ -21,6 +21,7 @@ class Sequence:
     """One request. `blocks`: sequence hashes of the prompt's full blocks; `length`: tokens of the prompt.
 
     `name(index)` gives the sequence hash of the block `index` once the output has filled it, None when it has none.
+    With `max_tokens` 0 it ends when its prompt is computed.
     """
 
     owner: Any
@@ -41,7 +42,10 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One iteration: how long it takes, and who has a new token at its end. `finished` are among `tokens`."""
+    """One iteration: how long it takes, and who has a new token at its end.
+
+    `finished`: of these, and of the prompts without an answer.
+    """
 
     ms: float
     tokens: list[Sequence]
@@ -86,8 +90,13 @@ class Scheduler(BatchScheduler[Sequence]):
         if context:  # who was prefilled in this iteration gets a first token from that
             ms += self._timing.decode_ms(context / self._capacity)
         for sequence in decoding:
-            if sequence.computed < sequence.total or not self._grow(sequence):
+            if sequence.computed < sequence.total:
                 continue  # it gave its blocks to another
+            if not sequence.max_tokens:
+                finished.append(sequence)
+                continue
+            if not self._grow(sequence):
+                continue
             sequence.generated += 1
             if sequence.total % size == 0:
                 self._name_last(sequence, sequence.total // size - 1)
@@ -102,6 +111,14 @@ class Scheduler(BatchScheduler[Sequence]):
             for sequence in finished:
                 self.free(sequence)
         return Step(ms, tokens, finished, prefilled)
+
+    def insert(self, before: Block | None, block: int) -> bool:
+        """Use a block that was computed elsewhere; it follows `before`, which is in use. False: there is no room."""
+        pair = [block] if before is None else [before, block]
+        if self.pool.active + self.pool.needed(pair) > self._settings.usable_blocks or not self.pool.take(pair):
+            return False
+        self.pool.give_back(pair[:-1])
+        return True
 
     def _prefill(self) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.

@@ -10,7 +10,7 @@ from dynamod.actor import handle
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
@@ -38,6 +38,13 @@ class WorkerComponent(Worker):
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
         await self._find_model()
+        if (mode := self._settings.disaggregation_mode) is not None:
+            self.mode = mode
+        elif self._ctx.service.spec.get("component_type") == PREFILL:
+            self.mode = PREFILL
+        if self.mode == PREFILL:
+            self._ctx.pool = PREFILL
+            self.transfer_host = self._settings.transfer_host or self._ctx.process_context.host()
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self._settings.node_rank:
             return  # the leader takes the requests

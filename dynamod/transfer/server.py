@@ -1,0 +1,75 @@
+"""The source's doors: one listening socket per backend, and the sign of life of all connections."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dynamod.transport.base import Spawn
+
+from .names import backends
+from .sending import SourceEnd
+from .sessions import Sessions
+
+log = logging.getLogger("dynamod.transfer")
+
+BEAT = 1.0
+"""Seconds between two signs of life on a connection that has nothing else to send."""
+
+
+class BlockServer:
+    """Lets other processes read the sessions of this one. `folder`: private, for sockets; None: no shared memory."""
+
+    def __init__(self, sessions: Sessions, spawn: Spawn, folder: Path | None) -> None:
+        self._sessions, self._spawn, self._folder = sessions, spawn, folder
+        self._addresses: dict[str, str] = {}
+        self._closers: list[Callable[[], None]] = []
+        self._ends: set[SourceEnd] = set()
+        self._task: Any = None  # sends signs of life
+
+    async def start(self, host: str) -> None:
+        """Listen by every backend that works here. `host`: the own address, as other nodes reach it.
+
+        Raises OSError when none works.
+        """
+        problems = []
+        for name, backend in backends():
+            try:
+                listening = await backend.listen(self._source, host, self._folder)
+            except OSError as error:
+                problems.append(f"{name}: {error}")
+                log.warning("blocks are not offered over %s: %s", name, error)
+                continue
+            if listening is not None:
+                self._addresses[name] = listening.address
+                self._closers.append(listening.close)
+        if not self._addresses:
+            raise OSError("; ".join(problems))
+        self._task = self._spawn(self._beat(), "signs of life of block transfers")
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """Backend name to the address that other processes read at."""
+        return dict(self._addresses)
+
+    def close(self) -> None:
+        """Stop listening, and end all connections at once."""
+        for close in self._closers:
+            close()
+        self._closers.clear()
+        self._addresses.clear()
+        for end in list(self._ends):
+            end.abort()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _source(self, end: type[SourceEnd]) -> SourceEnd:
+        return end(self._sessions, self._ends)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            for end in list(self._ends):
+                end.beat()

@@ -1,0 +1,149 @@
+"""The worker's side of a hand-off: prompts computed for other workers, and blocks of prompts read from them.
+
+The stream of a `Prefill` request is the session's lease: it stays open until the blocks have been read, and whoever
+cancels it, or dies, releases them. A failed transfer is never served: what is missing is computed here, and counted.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from dynamod.actor import Total
+from dynamod.engine.base import Engine, Spawn
+from dynamod.engine.batching.handoff import Blocks, Held
+from dynamod.message.errors import BadRequest
+from dynamod.message.worker import Generate, Handoff
+from dynamod.transfer.base import TransferError
+from dynamod.transfer.reader import read
+from dynamod.transfer.server import BlockServer
+from dynamod.transfer.sessions import Session, Sessions, SessionStatistics
+from dynamod.transport.base import Reply
+
+log = logging.getLogger("dynamod.engine")
+
+LEASE = 30.0
+"""Seconds that a session lives without a reader or a renewal."""
+
+
+class _Refused(Exception):
+    def __str__(self) -> str:
+        return "the engine does not take it: it is another block, or there is no room"
+
+
+class HandoffStatistics(msgspec.Struct, frozen=True):
+    """Prompts read from other workers: blocks, bytes and milliseconds; transfers that failed, `failures` by their kind.
+
+    `sessions`: of the prompts that this worker computes for others.
+    """
+
+    transfers: Total
+    blocks: Total
+    bytes: Total
+    milliseconds: Total
+    failed: Total
+    failures: dict[str, int]
+    sessions: SessionStatistics | None
+
+
+class HandoffEndpoint:
+    """One for each worker. Raises BadRequest for an engine that cannot do it."""
+
+    def __init__(self, engine: Engine[Any], spawn: Spawn) -> None:
+        if not engine.card().capabilities.handoff:
+            raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
+        self._engine, self._engine_blocks, self._spawn = engine, cast(Blocks, engine), spawn
+        self._sessions: Sessions | None = None
+        self._server: BlockServer | None = None
+        self._transfers = self._blocks = self._bytes = 0
+        self._seconds = 0.0
+        self._failed: Counter[str] = Counter()
+
+    async def listen(self, host: str, folder: Path | None) -> None:
+        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private."""
+        self._sessions = Sessions(
+            asyncio.get_running_loop().time, self._spawn, self._engine_blocks.layout(), lease=LEASE
+        )
+        self._server = BlockServer(self._sessions, self._spawn, folder)
+        await self._server.start(host)
+
+    def close(self) -> None:
+        """Drop all sessions."""
+        if self._server is not None:
+            self._server.close()
+        if self._sessions is not None:
+            self._sessions.close()
+
+    def prefill(self, request: Generate, reply: Reply) -> None:
+        """Compute a prompt for another worker. Raises RequestError."""
+        if self._sessions is None or self._server is None:
+            raise BadRequest("this worker computes no prompts for others: its disaggregation mode is not prefill")
+        blocks = self._engine_blocks
+        session = self._sessions.open(lambda why: _ended(reply, why))
+        handoff = Handoff(
+            session.id,
+            tokens=len(request.token_ids + request.prior_output) // 4,
+            layout=blocks.layout(),
+            addresses=self._server.addresses,
+            lease=LEASE,
+        )
+        reply.items((msgspec.msgpack.encode(handoff),))
+
+        def done(error: Exception | None) -> None:
+            self._engine.prefill_completed(reply)
+            if error is None:
+                session.finish()
+            else:
+                session.fail(str(error))
+
+        cancel = blocks.export(request, session.put, done)
+        reply.on_cancel(lambda: _release(session, cancel))
+
+    def adopt(self, request: Generate, reply: Reply) -> None:
+        """Serve a request whose prompt another worker computes. Raises RequestError."""
+        held = self._engine_blocks.adopt(request, reply)
+        if held is not None:
+            assert request.handoff is not None
+            self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
+
+    async def _read(self, held: Held, request: Generate, handoff: Handoff) -> None:
+        began, first = time.monotonic(), held.first
+        try:
+            if handoff.layout != self._engine_blocks.layout():
+                raise TransferError("layout", "the blocks of the two workers are not alike")
+            async for block in read(handoff.addresses, handoff.session, handoff.layout, first):
+                if not held.put(block.name, block.data):
+                    raise _Refused
+                self._blocks += 1
+                self._bytes += len(block.data)
+            self._transfers += 1
+        except (TransferError, _Refused) as error:
+            kind = error.kind if isinstance(error, TransferError) else "refused"
+            self._failed[kind] += 1
+            text = "request %s: the prompt is computed here from block %d on: %s"
+            log.warning(text, request.request_id, held.first, error)
+        finally:
+            self._seconds += time.monotonic() - began
+            held.go()
+
+    def statistics(self) -> HandoffStatistics:
+        """A snapshot."""
+        sessions = self._sessions.statistics() if self._sessions is not None else None
+        counts = (self._transfers, self._blocks, self._bytes, round(self._seconds * 1000), self._failed.total())
+        return HandoffStatistics(*counts, dict(self._failed), sessions)
+
+
+def _ended(reply: Reply, why: str) -> None:
+    if why == "read":
+        reply.items((), "stop")
+    else:
+        reply.failed("EngineFailed", f"the blocks of the prompt were not read: {why}", retry=True)
+
+
+def _release(session: Session, cancel: Any) -> None:
+    session.release()
+    cancel()

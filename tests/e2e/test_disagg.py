@@ -1,0 +1,227 @@
+"""Prompts computed by prefill workers: the same answers as without, whoever dies, hangs or leaves meanwhile."""
+
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from .asking import chat_body
+from .nodes import Servers, front, instances, on
+from .together import together
+
+LONG = " ".join(f"word{number}" for number in range(120))
+"""Some 500 tokens."""
+SLOW = {"block_size": 16, "max_num_batched_tokens": 64}
+"""A prompt takes about ten iterations, a quarter of a second."""
+
+
+def serve(machine: Any, *flags: str, graph: str = "disagg", arguments: dict[str, Any] = SLOW, **env: str) -> Any:
+    """The shipped graph with mockers; prompts of more than 32 tokens are computed remotely."""
+    return machine.start(
+        "dynamo",
+        *("serve", f"graphs.{graph}:Frontend", "-f", f"configs/{graph}.yaml", "--Frontend.port=0"),
+        *("--Worker.engine=mocker", "--PrefillWorker.engine=mocker", "--Processor.max-local-prefill-length=32"),
+        *(f"--Worker.engine_args={json.dumps(arguments)}", f"--PrefillWorker.engine_args={json.dumps(arguments)}"),
+        *flags,
+        DYNAMOD_HEARTBEAT_TIMEOUT="1",
+        **env,
+    )
+
+
+def counts(machine: Any, url: str) -> dict[str, float]:
+    """What the frontend has counted of prompts."""
+    found: dict[str, float] = {}
+    for line in machine.ask(url, "/metrics")[1].splitlines():
+        if line.startswith("dynamo_frontend_model_") and "prefill" in line:
+            name, _, value = line.rpartition(" ")
+            short = name.partition("{")[0].removeprefix("dynamo_frontend_model_")
+            found[short] = found.get(short, 0.0) + float(value)
+    return found
+
+
+def workers(machine: Any) -> list[dict[str, Any]]:
+    """Statistics of all workers."""
+    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
+    return [one for one in details if one and "engine" in one and "feeds" in one]
+
+
+def handoffs(machine: Any) -> dict[str, Any]:
+    """Of the only worker that reads prompts of others."""
+    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"] is None]
+    return dict(found)
+
+
+def sessions(machine: Any) -> dict[str, Any]:
+    """Of the prefill worker."""
+    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
+    return dict(found["sessions"])
+
+
+@together
+def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
+    serve(machine)
+    command = machine.commands[-1]
+    url = command.ready()
+    assert [row["component"] for row in machine.ps()][:2] == ["PrefillWorker", "Worker"]
+    assert [one["id"] for one in json.loads(machine.ask(url, "/v1/models")[1])["data"]] == ["sample"]
+    remote = machine.chat(url, LONG, max_tokens=30)
+    short = machine.chat(url, "hello", max_tokens=5)
+    assert short
+    found = counts(machine, url)
+    assert (found["remote_prefill_total"], found["local_prefill_total"]) == (1, 1), found
+    read = handoffs(machine)
+    assert read["blocks"] > 20, read
+    assert (read["transfers"], read["failed"], sessions(machine)["read"]) == (1, 0, 1), read
+
+    answer = json.loads(machine.ask(url, "/v1/chat/completions", chat_body(LONG, max_tokens=2))[1])
+    text = machine.run("dynamo", "explain", answer["id"]).out
+    assert "prompt computed by a prefill worker: more than max_local_prefill_length 32" in text, text
+    assert "prefill workers" in text
+
+    off = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
+    assert machine.chat(off.ready(), LONG, max_tokens=30) == remote
+    assert counts(machine, off.ready())["remote_prefill_total"] == 0
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+@together
+def test_a_prefill_worker_that_goes_while_it_computes(machine: Any, how: str) -> None:
+    command = serve(machine)
+    url = command.ready()
+    whole = machine.chat(url, LONG, max_tokens=20)
+    pid = machine.row("PrefillWorker")["pid"]
+    begun = [machine.begin(url, f"{number} {LONG}", request=f"r{number}", max_tokens=20) for number in range(3)]
+    time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    texts = [one.answer()["choices"][0]["message"]["content"] for one in begun]
+    began = time.monotonic()
+    assert machine.chat(url, LONG, max_tokens=20) == whole, "aggregated, for nobody is there"
+    assert time.monotonic() - began < 5
+    if how == "stopped":
+        os.kill(pid, signal.SIGCONT)
+    machine.until(lambda: machine.row("PrefillWorker")["state"] == "Ready")
+    assert [machine.chat(url, f"{number} {LONG}", max_tokens=20) for number in range(3)] == texts
+
+    def remotely() -> bool:
+        before = counts(machine, url)["remote_prefill_total"]
+        machine.chat(url, f"{time.monotonic_ns()} {LONG}", max_tokens=1)
+        return counts(machine, url)["remote_prefill_total"] > before
+
+    machine.until(remotely)
+
+
+@together
+def test_the_answering_worker_dies_after_it_has_the_blocks(machine: Any) -> None:
+    command = serve(machine, "--Worker.ServiceArgs.workers=2")
+    url = command.ready()
+    whole = machine.chat(url, LONG, max_tokens=200, ignore_eos=True)
+    streams = [machine.stream(url, LONG, max_tokens=200, ignore_eos=True) for _ in range(4)]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    assert [stream.read().text for stream in streams] == [whole] * 4
+    assert all(stream.error is None for stream in streams)
+
+
+@together
+def test_a_client_that_leaves_leaves_no_blocks(machine: Any) -> None:
+    command = serve(machine, arguments={**SLOW, "speedup_ratio": 0.2})
+    url = command.ready()
+    begun = [machine.begin(url, f"{number} {LONG}", request=f"r{number}", max_tokens=50) for number in range(3)]
+    machine.until(lambda: sessions(machine)["open"] == 3)
+    for one in begun:
+        one.leave()
+    machine.until(lambda: sessions(machine)["open"] == 0, 2.0)
+    assert sessions(machine)["held_bytes"] == 0
+    assert machine.chat(url, "hello", max_tokens=2)
+    machine.until(lambda: all(one["engine"]["running"] == one["engine"]["waiting"] == 0 for one in workers(machine)))
+
+
+@together
+def test_workers_that_are_not_alike(machine: Any) -> None:
+    """Another block size: the answer is computed where it is given, and that is counted."""
+    other = f"--PrefillWorker.engine_args={json.dumps({**SLOW, 'block_size': 32})}"
+    command = serve(machine, other)
+    url = command.ready()
+    plain = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
+    assert machine.chat(url, LONG, max_tokens=20) == machine.chat(plain.ready(), LONG, max_tokens=20)
+    assert handoffs(machine)["failures"] == {"layout": 1}
+
+
+@together
+def test_behind_the_kv_router(machine: Any) -> None:
+    """What the answering worker has cached is not computed elsewhere."""
+    command = serve(machine, graph="disagg_router")
+    url = command.ready()
+    first = machine.chat(url, LONG, max_tokens=8)
+
+    def cached() -> bool:
+        assert machine.chat(url, LONG, max_tokens=8) == first
+        return counts(machine, url).get("local_prefill_total", 0) > 0
+
+    machine.until(cached)
+
+
+@together
+def test_by_dynamo_run(machine: Any) -> None:
+    arguments = ("--extra-engine-args", json.dumps(SLOW))
+    for pool in ("prefill", "decode"):
+        words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
+        machine.start("dynamo-run", *words)
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0")
+    url = front.ready()
+    machine.until(lambda: machine.serves(url))
+    machine.until(lambda: len(machine.ps("Worker")) == 2)
+    long = " ".join([LONG] * 4)
+
+    def remotely() -> bool:
+        machine.chat(url, f"{time.monotonic_ns()} {long}", max_tokens=4)
+        return counts(machine, url).get("remote_prefill_total", 0) > 0
+
+    machine.until(remotely)
+
+
+def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:
+    """The frontend on one node, the answering worker on another, the prefill worker on a third: blocks go over TCP."""
+    _door, url = front(machine, shared_servers)
+    arguments = ("--extra-engine-args", json.dumps(SLOW))
+    started = {}
+    for node, pool in (("two", "decode"), ("three", "prefill")):
+        words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
+        started[pool] = machine.start("dynamo-run", *words, **on(machine, shared_servers, node))
+    for command in started.values():
+        command.prints("ready", 30)
+    machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
+    long = " ".join([LONG] * 4)
+    machine.until(lambda: machine.chat(url, f"{time.monotonic_ns()} {long}", max_tokens=4) and remote(machine, url))
+
+    def read() -> int:
+        details = [one.get("details") for one in machine.raw("GET", "/v1/inspect", socket_path=two)[1]]
+        return sum(one["handoff"]["blocks"] for one in details if one and one.get("handoff"))
+
+    two = machine.folder / "two/d.sock"
+    assert read() > 60
+    whole = machine.chat(url, f"again {long}", max_tokens=50)
+    begun = [machine.begin(url, f"{number} {long}", request=f"r{number}", max_tokens=50) for number in range(3)]
+    started["prefill"].kill()
+    texts = [one.answer()["choices"][0]["message"]["content"] for one in begun]
+    assert [machine.chat(url, f"{number} {long}", max_tokens=50) for number in range(3)] == texts
+    assert machine.chat(url, f"again {long}", max_tokens=50) == whole
+
+
+def remote(machine: Any, url: str) -> bool:
+    return counts(machine, url).get("remote_prefill_total", 0) > 0
+
+
+def test_a_prefill_worker_serves_no_clients(machine: Any) -> None:
+    refused = machine.run("dynamo-run", "in=http", "out=mocker", "sample", "--disaggregation-mode", "prefill")
+    assert refused.code != 0
+    assert "a prefill worker serves no clients" in refused.err
+    refused = machine.run("dynamo-run", "in=http", "out=mocker", "sample", "--disaggregation-mode", "half")
+    assert refused.code != 0
+    assert "prefill" in refused.err
+    mode = ("in=dyn://m.prefill.generate", "out=echo_core", "sample", "--disaggregation-mode", "prefill")
+    echo = machine.run("dynamo-run", *mode)
+    assert echo.code != 0
+    assert "cannot be a prefill worker" in echo.err

@@ -1,0 +1,196 @@
+"""The mocker computes prompts for another mocker, which answers as if it had computed them itself. Virtual time."""
+
+import asyncio
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given, settings
+
+from dynamod.actor import System
+from dynamod.actor.testing import run, virtual
+from dynamod.engine.base import EngineOptions
+from dynamod.engine.mocker.engine import Mocker
+from dynamod.engine.mocker.handoff import content
+from dynamod.kvcache.hashes import block_hashes
+from dynamod.message.worker import Generate
+from dynamod.transport.base import Reply
+
+SIZE = 4  # tokens of a block, as words.mocker has it
+
+
+class Outbox:
+    """Where a reply goes that nobody reads."""
+
+    def __init__(self) -> None:
+        self.streams: dict[int, Reply] = {}
+        self.deltas: list[Any] = []
+        self.origin = self
+
+    def add(self, delta: Any) -> None:
+        self.deltas.append(delta)
+
+    def backlog(self, stream: int) -> int:
+        return 0
+
+
+def engine_of(house: Any) -> Mocker:
+    engine = house.workers[-1]._engine
+    assert isinstance(engine, Mocker)
+    return engine
+
+
+class Exported:
+    """What an export gives."""
+
+    def __init__(self, engine: Mocker, request: Generate) -> None:
+        self.blocks: list[tuple[int, bytes]] = []
+        self.over = asyncio.Event()
+        self.cancel = engine.export(request, lambda name, data: self.blocks.append((name, data)), self._done)
+
+    def _done(self, error: Exception | None) -> None:
+        assert error is None
+        assert not self.over.is_set()
+        self.over.set()
+
+
+def tokens_of(outbox: Outbox) -> tuple[bytes, str | None]:
+    found = [delta for delta in outbox.deltas if hasattr(delta, "ids")]
+    return b"".join(delta.ids for delta in found), found[-1].finish if found else None
+
+
+async def answered(outbox: Outbox) -> bytes:
+    async with asyncio.timeout(60):
+        while tokens_of(outbox)[1] is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return tokens_of(outbox)[0]
+
+
+@settings(max_examples=30, deadline=None)
+@given(ids=st.lists(st.integers(0, 50), min_size=1, max_size=40), warm=st.integers(0, 40), most=st.integers(0, 12))
+def test_the_answer_is_the_same_however_many_blocks_come(words: Any, ids: list[int], warm: int, most: int) -> None:
+    async def main() -> None:
+        async with System() as system:
+            one = engine_of(await words.mocker(system, num_gpu_blocks=64))
+            options = EngineOptions("m", arguments={"block_size": SIZE, "num_gpu_blocks": 64, "watermark": 0})
+            other = engine_of(await words.House(system, words.Mock, options).start("other"))
+            request = words.generate(ids, max_tokens=6)
+            whole = Outbox()
+            one.submit(request, Reply(whole, 1))
+            expected = await answered(whole)
+
+            exported = Exported(one, request)
+            await asyncio.wait_for(exported.over.wait(), 60)
+            names = block_hashes(request.token_ids[:-4], SIZE)
+            assert exported.blocks == [(name, content(name, SIZE * 64)) for name in names]
+
+            if warm:
+                before = Outbox()
+                other.submit(words.generate(ids[:warm] or [1], max_tokens=1), Reply(before, 2))
+                await answered(before)
+            outbox = Outbox()
+            held = other.adopt(request, Reply(outbox, 3))
+            assert held is not None
+            for name, data in exported.blocks[held.first :][:most]:
+                assert held.put(name, data)
+            assert not outbox.deltas, "nothing is computed before"
+            here = held.first
+            steps = other.schedulers[0].cached_tokens
+            held.go()
+            assert await answered(outbox) == expected
+            assert other.schedulers[0].cached_tokens - steps >= here * SIZE, "what has come is not computed"
+            assert all(one.schedulers[0].pool.active == 0 for one in (one, other))
+
+    run(main())
+
+
+@virtual
+async def test_blocks_come_while_the_prompt_is_computed(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, max_num_batched_tokens=8))
+        exported = Exported(engine, words.generate(list(range(33)), max_tokens=1))
+        seen = []
+        while not exported.over.is_set():
+            await asyncio.sleep(0.005)
+            seen.append(len(exported.blocks))
+        assert {2, 4, 6, 8} <= set(seen)
+
+
+@virtual
+async def test_what_is_wrong_is_not_taken(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        request = words.generate(list(range(20)), max_tokens=3)
+        names = block_hashes(request.token_ids, SIZE)
+        outbox = Outbox()
+        held = engine.adopt(request, Reply(outbox, 1))
+        assert held is not None
+        assert not held.put(names[1], content(names[1], SIZE * 64)), "another one comes first"
+        assert not held.put(names[0], b"\0" * SIZE * 64)
+        assert not held.put(names[0], content(names[0], SIZE * 64)[:-1])
+        assert held.put(names[0], content(names[0], SIZE * 64))
+        assert held.first == 1
+        held.go()
+        held.go()
+        assert await answered(outbox)
+        assert not held.put(names[1], content(names[1], SIZE * 64)), "too late"
+
+
+@virtual
+async def test_a_reader_that_leaves_gives_the_blocks_back(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, transfer_gbps=0.001))
+        request = words.generate(list(range(20)), max_tokens=3)
+        names = block_hashes(request.token_ids, SIZE)
+        pool = engine.schedulers[0].pool
+        for moment in ("before", "waiting"):
+            reply = Reply(Outbox(), 1)
+            held = engine.adopt(request, reply)
+            assert held is not None
+            if held.first == 0:
+                assert held.put(names[0], content(names[0], SIZE * 64))
+            assert pool.active == 1
+            if moment == "waiting":
+                held.go()
+            reply.cancel()
+            await asyncio.sleep(1)
+            assert (pool.active, engine.schedulers[0].idle) == (0, True)
+
+
+@virtual
+async def test_a_prompt_that_nobody_wants_any_more(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, max_num_batched_tokens=8))
+        exported = Exported(engine, words.generate(list(range(60)), max_tokens=1))
+        await asyncio.sleep(0.03)
+        exported.cancel()
+        exported.cancel()
+        count = len(exported.blocks)
+        await asyncio.sleep(1)
+        assert (len(exported.blocks), exported.over.is_set()) == (count, False)
+        assert (engine.schedulers[0].pool.active, engine.schedulers[0].idle) == (0, True)
+
+
+@virtual
+async def test_the_transfer_takes_its_time(words: Any) -> None:
+    async with System() as system:
+        bandwidth = {"kv_bytes_per_token": 1_000_000, "transfer_gbps": 0.016}
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, **bandwidth))
+        request = words.generate(list(range(9)), max_tokens=1)
+        names, outbox = block_hashes(request.token_ids, SIZE), Outbox()
+        held = engine.adopt(request, Reply(outbox, 1))
+        assert held is not None
+        for name in names:
+            assert held.put(name, content(name, SIZE * 1_000_000))
+        begin = asyncio.get_running_loop().time()
+        held.go()
+        await answered(outbox)
+        assert 0.5 <= asyncio.get_running_loop().time() - begin <= 0.6, "8 MB at 16 MB per second"
+
+
+@virtual
+async def test_a_prompt_without_a_full_block(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        exported = Exported(engine, words.generate([1, 2, 3, 4], max_tokens=1))
+        assert exported.over.is_set(), "its last token gives the next one, which is the reader's work"
+        assert exported.blocks == []

@@ -1,0 +1,99 @@
+"""A source with its server, a source that follows a script, and blocks."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Self
+
+from dynamod.transfer.base import Block
+from dynamod.transfer.frames import VERSION, Accept, Frame, Head, Hello, Piece, checksum, pack
+from dynamod.transfer.reader import read
+from dynamod.transfer.server import BlockServer
+from dynamod.transfer.sessions import Session, Sessions
+
+LAYOUT = "layout"
+
+
+class Source:
+    """Sessions and their server, in this process."""
+
+    def __init__(self, folder: Path | None, host: str = "127.0.0.1", **options: Any) -> None:
+        self.tasks: list[asyncio.Task[None]] = []
+        self.sessions = Sessions(asyncio.get_running_loop().time, self.spawn, LAYOUT, **options)
+        self.server = BlockServer(self.sessions, self.spawn, folder)
+        self.host = host
+
+    def spawn(self, work: Any, name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> Self:
+        await self.server.start(self.host)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.sessions.close()
+        self.server.close()
+        await asyncio.wait(self.tasks)
+        await asyncio.sleep(0.01)
+
+    def filled(self, blocks: list[Block]) -> Session:
+        """A session that has all of them."""
+        session = self.sessions.open()
+        for block in blocks:
+            session.put(block.name, block.data)
+        session.finish()
+        return session
+
+    def reading(self, backend: str, session: str, first: int = 0, **options: Any) -> AsyncGenerator[Block, None]:
+        return read({backend: self.server.addresses[backend]}, session, options.pop("layout", LAYOUT), first, **options)
+
+
+def some_blocks(count: int, size: int = 5000) -> list[Block]:
+    return [Block(2**64 - 1 - index, bytes([index % 256]) * size) for index in range(count)]
+
+
+async def collect(blocks: AsyncIterator[Block]) -> list[Block]:
+    return [block async for block in blocks]
+
+
+async def until(check: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not check():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def framed(block: Block, *, named: int | None = None, data: bytes | None = None) -> bytes:
+    """A block on the wire; with another name or other bytes than its checksum says."""
+    sent = block.data if data is None else data
+    head = Head(block.name if named is None else named, len(sent), checksum(block.name, block.data))
+    return pack(head) + (pack(Piece(len(sent))) + sent if sent else b"")
+
+
+@contextlib.asynccontextmanager
+async def scripted(*script: Frame | bytes, accept: bool = True, stay: bool = True) -> AsyncIterator[str]:
+    """The TCP address of a source that sends this, whoever asks, and then stays silent or leaves."""
+    left = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(pack(Hello(VERSION, "session", LAYOUT, 0))))
+        for part in ([Accept()] if accept else []) + list(script):
+            writer.write(part if isinstance(part, bytes) else pack(part))
+        if stay:
+            await left.wait()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        left.set()
+        server.close()
+        await asyncio.sleep(0.01)
+
+
+def asked(address: str, first: int = 0, stall: float = 5.0) -> AsyncGenerator[Block, None]:
+    """Read from a scripted source."""
+    return read({"tcp": address}, "session", LAYOUT, first, stall=stall)
