@@ -118,6 +118,7 @@ def test_a_program_never_outlives_its_worker(machine: Any) -> None:
     machine.until(lambda: not lives(program), 5)
     os.kill(child, signal.SIGKILL)
     command.wait(20)
+    command.gone(5)  # the other processes of the daemon notice its end
 
 
 @together
