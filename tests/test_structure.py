@@ -48,7 +48,7 @@ PACKAGES |= {
     "control": EVERYBODY | {"graph", "runtime", "discovery", "transport", "daemon"},
     "sim": EVERYBODY
     | {"transport", "discovery", "preprocess", "kvcache", "router", "migration", "http", "ingress"}
-    | {"engine", "worker", "runtime", "daemon"},
+    | {"engine", "transfer", "worker", "runtime", "daemon"},
     "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery"},
 }
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "sim", "replay"}

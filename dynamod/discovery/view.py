@@ -180,6 +180,11 @@ class View:
         """Whether the daemon of the instance's process does not hear from it."""
         return bool(self._quarantined) and quarantine_key(instance.instance_id) in self._quarantined
 
+    def gone(self, instance: Instance) -> bool:
+        """Whether nothing should be sent to an instance any more."""
+        here = instance_key(instance) in self._by_key and instance.instance_id not in self._exits
+        return not here or self.quarantined(instance)
+
     async def cause(self, instance: Instance, timeout: float) -> str:
         """Why an instance's process crashed or hung, as its daemon says.
 

@@ -90,8 +90,11 @@ class RequestsInFlight:
         self._prefill.instances_changed()
         for request in list(self._open):
             request.reconsider()
-            if request.instance is not None and self._view.quarantined(request.instance):
+            instance = request.instance
+            if instance is not None and self._view.quarantined(instance):
                 request.leave("the worker's process does not answer any more")
+            elif instance is not None and not request.attempting and self._view.gone(instance):
+                request.leave("the worker is gone")
 
     def _check_instance(self, job: Job) -> None:
         """Refuse an instance that is not there: no repetition of the request would help. Raises BadRequest."""

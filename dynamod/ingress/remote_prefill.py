@@ -51,17 +51,21 @@ class RemotePrompt(Sink):
         self.fail(EngineFailed(why))
 
     def fail(self, error: RequestError) -> None:
-        """The worker does no more for it."""
+        """The stream has ended: the worker does no more for it."""
         self._end()
         if not self.handoff.done():
             self.handoff.set_exception(error)
             self.handoff.exception()  # whoever waits gets it; nobody may
 
-    def close(self) -> None:
-        """It is needed no more, or never was: the worker drops its blocks."""
+    def leave(self, why: str) -> None:
+        """Wait for the worker no more; it drops what it has, as soon as it can."""
         if not self._over and self.outbound is not None:
             self.outbound.cancel()
-        self.fail(EngineFailed("the request has ended"))
+        self.fail(EngineFailed(why))
+
+    def close(self) -> None:
+        """It is needed no more, or never was."""
+        self.leave("the request has ended")
 
     def _end(self) -> None:
         self._over = True
@@ -128,4 +132,4 @@ class RemotePrefill:
     def instances_changed(self) -> None:
         """Wait no more for workers whose process does not answer its daemon."""
         for remote in [one for one in self._waiting if self._view.quarantined(one.placement.instance)]:
-            remote.fail(EngineFailed("the prefill worker's process does not answer any more"))
+            remote.leave("the prefill worker's process does not answer any more")

@@ -149,6 +149,9 @@ class InFlightRequest:
 
     async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> "_Break | None":
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
+        if self._left:
+            self.instance = None
+            return _Break(self._left, retry=True, displaced=True)
         self._placement, self.instance, self._sent = placement, placement.instance, True
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
@@ -157,9 +160,6 @@ class InFlightRequest:
         self.moved_at = self._now()
         self._base = self._received
         self._pending_logprobs = None
-        if self._left:
-            self.instance = None
-            return _Break(self._left, retry=True)
         request = self.request
         if isinstance(request, Generate):
             request = self._continued(request)
@@ -182,6 +182,11 @@ class InFlightRequest:
             return await attempt.ended
         finally:
             self.instance = None
+
+    @property
+    def attempting(self) -> bool:
+        """Whether it has been sent to the instance; else its prompt may be on the way there."""
+        return self._attempt is not None
 
     async def _until_passed(self, attempt: "_Attempt", placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""

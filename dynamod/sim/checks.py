@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 
 from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, QUARANTINED
+from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
 
 from .clients import Client
@@ -29,10 +30,10 @@ def serving(place: Place) -> list[int]:
     out = registry.known(QUARANTINED).keys() | registry.known(EXITED).keys()
     cards = {key.removeprefix(CARDS) for key, value in registry.known(CARDS).items() if _card(value)}
     found: list[int] = []
-    for key in registry.known(INSTANCES):
+    for key, value in registry.known(INSTANCES).items():
         where = key.removeprefix(INSTANCES)
         lease = where.rpartition("/")[2]
-        if where in cards and not out & {f"{QUARANTINED}{lease}", f"{EXITED}{lease}"}:
+        if where in cards and b'"pool"' not in value and not out & {f"{QUARANTINED}{lease}", f"{EXITED}{lease}"}:
             found.append(int(lease, 16))
     return found
 
@@ -109,7 +110,7 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str, *, tol
             continue
         if told and not informed(place):
             continue
-        if place.processor is None or place.processor.waiting:
+        if place.processor is None or place.processor.waiting or client.bound not in ("", process.name):
             continue
         log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")
 
@@ -124,11 +125,18 @@ def revoked(log: Log, cluster: Cluster, process: Process, lease: int, session: i
 def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
     """All requests are over and all faults healed: nothing is left of them. `whole`: no payload can have been lost."""
     live: dict[int, SimulatedWorker] = {}
+    answering: set[int] = set()  # without those that only compute prompts
     for place in cluster.running(ingress=False):
         worker = place.worker
         if worker is None or worker.instance is None or place.registry is None:
             continue
         live[place.registry.lease] = worker
+        if not place.prefill:
+            answering.add(place.registry.lease)
+        if (handoff := worker.handoff) is not None and handoff.sessions is not None:
+            left = handoff.sessions.statistics()
+            if left.open or left.held_bytes:
+                log.violate("sessions end", f"{place.name}: {left}")
         if worker.open_requests:
             log.violate("workers are idle", f"{place.name} has {worker.open_requests} open requests")
         load = worker.load()
@@ -148,10 +156,12 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         if processor is None or place.backend is None:
             continue
         view = processor.view
-        for known in ({instance.instance_id for instance in view.serving(MODEL)}, set(view.instances(PATH))):
-            if known == set(live):
-                continue
-            log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(live)}")
+        for known, there in (
+            ({instance.instance_id for instance in view.served(MODEL, pool="").instances}, answering),
+            (set(view.instances(PATH)), set(live)),
+        ):
+            if known != there:
+                log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(there)}")
         if len(processor.requests):
             log.violate("requests end", f"{place.name} has {len(processor.requests)} in flight")
         router = processor.router()
@@ -162,11 +172,14 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         if len(router.state.active):  # at the living or the dead, of its own or as workers have published
             log.violate("load is released", f"{place.name} counts {len(router.state.active)} requests")
         indexed = dict(router.state.index.dump())
-        if not indexed.keys() <= live.keys():
-            log.violate(
-                "the index knows the living", f"{place.name} has blocks of {_hex(indexed.keys() - live.keys())}"
-            )
+        if not indexed.keys() <= answering:
+            log.violate("the index knows the living", f"{place.name} has blocks of {_hex(indexed.keys() - answering)}")
+        prompts = processor.dispatch.routers.get((MODEL, PREFILL))
+        if prompts is not None and len(prompts.state.active):
+            log.violate("load is released", f"{place.name} counts {len(prompts.state.active)} prompts")
         for number, worker in live.items():
+            if number not in answering:
+                continue
             if whole and router.settings.needs_events:
                 names = worker.blocks()
                 have = set(indexed[number].blocks) if number in indexed else set()

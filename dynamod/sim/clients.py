@@ -81,6 +81,7 @@ class Client:
         self.sends: list[int] = []  # instances that it was sent to
         self.at, self.since = "", 0.0  # the process of the last one, and when
         self.on = self.base = 0  # the instance of the last one, and the tokens before it
+        self.handed = False  # a prefill worker has its prompt
         self.hit: set[str] = set()  # processes that crashed or hung while it was there
         self.relinked = False  # a link between nodes has failed while it was there: it may try all again
         self.strikes = 0  # workers that it has crashed or stopped
@@ -126,7 +127,9 @@ class Client:
     def sent(self, instance: Instance, request: Generate) -> None:
         """The ingress sends the request to an instance."""
         prior = tokens.count(request.prior_output)
-        self._log("send", f"{self.id} to {instance.process} behind {prior} tokens")
+        self.handed = request.handoff is not None
+        handed = ", prompt computed elsewhere" if self.handed else ""
+        self._log("send", f"{self.id} to {instance.process} behind {prior} tokens{handed}")
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
@@ -141,6 +144,17 @@ class Client:
     def _made_room(self) -> set[int]:
         """Instances to which the request may come back, because it left them only for the trial of another."""
         return self.run.in_flight[0].made_room if isinstance(self.run, RequestRun) else set()
+
+    @property
+    def bound(self) -> str:
+        """The process for which its prompt is being computed elsewhere, or that has it; empty while it has no place."""
+        instance = self.run.in_flight[0].instance if isinstance(self.run, RequestRun) else None
+        return instance.process if instance is not None else ""
+
+    @property
+    def waits_for_prompt(self) -> bool:
+        """Whether it has a place, and its prompt is being computed elsewhere."""
+        return bool(self.bound) and isinstance(self.run, RequestRun) and not self.run.in_flight[0].attempting
 
     @property
     def displaced(self) -> int:

@@ -11,8 +11,8 @@ from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.ingress.processor import ProcessorBackend
-from dynamod.message.discovery import Instance
-from dynamod.message.worker import Generate
+from dynamod.message.discovery import PREFILL, Instance
+from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
 
@@ -21,6 +21,7 @@ from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
 from .shape import Poison, Shape
+from .transfer import Transfers
 from .wire import Process, SimulatedTransport, Wire, WorkerServer
 
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
@@ -45,6 +46,7 @@ class Place:
     worker: SimulatedWorker | None = None
     processor: SimulatedProcessor | None = None
     backend: ProcessorBackend | None = None
+    prefill: bool = False
     wanted: bool = True
     draining: bool = False
 
@@ -64,18 +66,28 @@ class Node:
     places: dict[str, Place] = field(default_factory=dict[str, Place])
 
 
-Sent = Callable[[Place, Instance, Generate], None]
+Sent = Callable[[Place, Instance, Request], None]
 
 
 class Cluster:
-    """Builds nodes and processes, and knows which ways are cut. `sent` gets each request that leaves an ingress."""
+    """Builds nodes and processes, and knows which ways are cut. `sent` gets each request that leaves an ingress.
+
+    `broken`: chance of a transfer between workers to be broken.
+    """
 
     def __init__(
-        self, system: System, log: Log, random: random_module.Random, options: EngineOptions, routing: RouterSettings
+        self,
+        system: System,
+        log: Log,
+        random: random_module.Random,
+        options: EngineOptions,
+        routing: RouterSettings,
+        broken: float = 0.0,
     ) -> None:
         self.system, self.log, self.options, self.routing = system, log, options, routing
         self.wire = Wire(log, random_module.Random(random.getrandbits(64)), self.reachable, self.separated)
         self.etcd = Etcd(log, random_module.Random(random.getrandbits(64)), self._hears)
+        self.transfers = Transfers(random_module.Random(random.getrandbits(64)), broken, self.direct)
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
         self.cuts: dict[tuple[int, int], int] = {}  # pairs of nodes that do not reach each other, counted
@@ -100,6 +112,12 @@ class Cluster:
         if self.mail_down or self.mail_cuts.get(a) or self.mail_cuts.get(b):
             return False
         return not self.cuts.get((min(a, b), max(a, b)))
+
+    def direct(self, a: int, b: int) -> bool:
+        """Whether two nodes reach each other without a broker."""
+        one, other = self.nodes[a], self.nodes[b]
+        cut = self.cuts.get((min(a, b), max(a, b)))
+        return one.alive and other.alive and not (one.frozen or other.frozen or cut)
 
     def separated(self, a: int, b: int) -> bool:
         """Whether one of two nodes gets nothing from the other."""
@@ -132,12 +150,17 @@ class Cluster:
         await self._boot(node)
         return node
 
-    async def build(self, shape: Shape, workers: int, pause: float) -> None:
-        """The nodes, and so many workers in turn on them; after a pause they have come up."""
+    async def build(self, shape: Shape, workers: int, pause: float, prefill: int = 0) -> None:
+        """The nodes, and so many workers in turn on them; after a pause they have come up.
+
+        `prefill`: workers that compute prompts for the others, in addition.
+        """
         for _ in range(shape.nodes):
             await self.add_node()
         for number in range(workers):
             self.add(f"w{number}", self.nodes[number % shape.nodes])
+        for number in range(prefill):
+            self.add(f"p{number}", self.nodes[number % shape.nodes], prefill=True)
         await asyncio.sleep(pause)
 
     async def open(self, shape: Shape) -> None:
@@ -159,9 +182,9 @@ class Cluster:
         """The node's supervisor, while it runs."""
         return self.system.supervisor_of(node.supervisor) if node.supervisor is not None else None
 
-    def add(self, name: str, node: Node, *, ingress: bool = False) -> Place:
+    def add(self, name: str, node: Node, *, ingress: bool = False, prefill: bool = False) -> Place:
         """A worker or an ingress on a node, started at once."""
-        place = Place(name, node.number)
+        place = Place(name, node.number, prefill=prefill)
         self.places[name] = node.places[name] = place
         self.start(place, ingress=ingress)
         return place
@@ -187,6 +210,8 @@ class Cluster:
             self.options,
             lambda state: self._reported(process, registry, state),
             lambda kind, request: self._strike(place, kind, request),
+            self.transfers,
+            PREFILL if place.prefill else "aggregated",
         )
         place.worker = worker
         return worker

@@ -17,7 +17,7 @@ K = TypeVar("K", bound=Hashable)
 
 GENTLE: tuple[Fault, ...] = (
     *("crash", "hang", "link", "drain", "double", "slow"),
-    *("registry-outage", "registry-loss", "registry-values", "leave", "poison"),
+    *("registry-outage", "registry-loss", "registry-values", "leave", "poison", "transfer"),
 )
 """Faults under which no request may fail, as long as no more of them hit workers than a request may move."""
 
@@ -25,8 +25,8 @@ HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
 TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
 """Faults under which the registry goes on to tell everybody everything."""
 
-REQUESTS: tuple[Fault, ...] = ("leave", "poison")
-"""Not events, but a matter of the workload."""
+REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer")
+"""Not events, but a matter of the workload, or of the cluster."""
 WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
 
 
@@ -45,23 +45,29 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first. `poison`: requests
-    that crash or stop their workers, which fail of course.
+    that crash or stop their workers, which fail of course. `prefill`: workers that compute prompts of more than
+    `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken.
     """
 
     events: tuple[Event, ...]
     gentle: bool
     workers: int
     poison: tuple[Poison, ...] = ()
+    prefill: int = 0
+    longest_local: int = 0
+    broken: float = 0.0
 
     @property
     def strikes(self) -> int:
         """Workers that a poison request may crash or stop: two, where ingresses always learn how a worker has ended.
 
-        Another poison request, or a fault, that is taken for its doing may hide it once.
+        Another poison request, or a fault, that is taken for its doing may hide it once. A prefill worker is one more
+        each time that the request is sent as an ordinary one.
         """
         if any(event.fault not in TOLD for event in self.events):
-            return MIGRATIONS + 1
-        return 1 + len(self.poison) + sum(event.fault in HITS for event in self.events)
+            return (MIGRATIONS + 1) * (2 if self.prefill else 1)
+        hidden = len(self.poison) + sum(event.fault in HITS for event in self.events)
+        return 1 + hidden + (hidden if self.prefill else 0)
 
 
 def draw(random: random_module.Random, shape: Shape) -> Plan:
@@ -87,7 +93,13 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
                 continue
         events.append(event)
     events.sort(key=lambda event: event.at)
-    return Plan(tuple(events), gentle, shape.workers if gentle else max(1, min(few, shape.workers)), tuple(poison))
+    workers = shape.workers if gentle else max(1, min(few, shape.workers))
+    prefill, longest_local, broken = 0, 0, 0.0
+    if "transfer" in shape.faults:
+        prefill, longest_local = random.choice((0, 0, 1, 2)), random.choice((0, 40, 80))
+        broken = random.choice((0.0, 0.1, 0.5))
+        prefill = 0 if gentle and poison else prefill  # a prefill worker that hangs too leaves more to be tried alone
+    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken)
 
 
 class Faults:

@@ -13,16 +13,18 @@ from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Request
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
+from dynamod.worker.handoff import HandoffEndpoint
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
 from .shape import CLOCKS, MODEL, POISON, Poison
+from .transfer import SimulatedHandoff, Transfers
 from .wire import Process, SimulatedTransport
 
 STRIKES = 0.02
@@ -41,13 +43,16 @@ class SimulatedWorker(Worker):
         options: EngineOptions,
         report: Callable[[str], None],
         struck: Callable[[Poison, str], None],
+        transfers: Transfers,
+        mode: DisaggregationMode,
     ) -> None:
-        self.process, self.registry, self._struck = process, registry, struck
+        self.process, self.registry, self._struck, self._transfers = process, registry, struck, transfers
         self._names: dict[Reply, str] = {}  # of requests
         self.engine: SimulatedMocker | None = None
         self.instance: Instance | None = None  # what the registry has for it
         self._report = report
         super().__init__(self._made, options, self._published, self._withdrawn)
+        self.mode = mode
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         self.engine = SimulatedMocker(options, spawn)
@@ -62,7 +67,11 @@ class SimulatedWorker(Worker):
         transport = {"simulated": self.process.name}
         namespace, component, endpoint = PATH.split(".")
         self.instance = Instance(
-            namespace, component, endpoint, lease, transport, node=node, pid=self.process.pid, process=self.process.name
+            *(namespace, component, endpoint, lease, transport),
+            node=node,
+            pid=self.process.pid,
+            process=self.process.name,
+            pool=PREFILL if self.mode == PREFILL else "",
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
@@ -82,10 +91,15 @@ class SimulatedWorker(Worker):
         await super().stopping(reason)
         self._report("stopped")
 
-    def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
+    def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint:
+        if self.handoff is None:
+            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers)
+        return self.handoff
+
+    def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
-        super()._submit(engine, request, reply)
+        super()._begin_work(engine, request, reply, begin)
         for kind, token in POISON.items():
             if request.token_ids.endswith(tokens.pack((token,))):
                 asyncio.get_running_loop().call_later(STRIKES, self.process.enter, partial(self._strike, kind, reply))

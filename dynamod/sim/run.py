@@ -16,8 +16,9 @@ from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Generate, Request
 from dynamod.router.policies import NAMES
+from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings
 
 from . import checks, watch
@@ -155,9 +156,9 @@ class Driver(Actor):
         elif client.run is not None and planned.leaves == 0:
             client.leave()
 
-    def _sent(self, place: Place, instance: Instance, request: Generate) -> None:
+    def _sent(self, place: Place, instance: Instance, request: Request) -> None:
         client = self._by_id.get(request.request_id)
-        if client is not None and place.process is not None and place.process.alive:
+        if client is not None and isinstance(request, Generate) and place.process is not None and place.process.alive:
             client.sent(instance, request)
             if instance.instance_id in self._crashed or self._cluster.stopped(instance.process):
                 client.hit.add(instance.process)  # of which its ingress has not heard yet
@@ -242,9 +243,10 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
     work = workload(random_module.Random(random.getrandbits(64)), shape, plan.poison)
     with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
-            cluster = Cluster(system, log, random, _machine(random, plan), _routing(random, plan))
+            machine, routing = _machine(random, plan), _routing(random, plan)
+            cluster = Cluster(system, log, random, machine, routing, plan.broken)
             log("plan", f"{'gentle' if plan.gentle else 'rough'}, {len(plan.events)} faults, {cluster.routing.mode}")
-            await cluster.build(shape, plan.workers, 0.1)
+            await cluster.build(shape, plan.workers, 0.1, plan.prefill)
             await cluster.open(shape)
             driver = Driver(cluster, log, plan, work, shape)
             cluster.system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
@@ -255,7 +257,8 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
-    ends = Counter(client.end for client in driver.clients)
+    ends, happened = Counter(client.end for client in driver.clients), Counter(event.fault for event in plan.events)
+    happened += Counter({"transfer": cluster.transfers.broken})
     found.append(
         Outcome(
             seed,
@@ -264,7 +267,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             list(log.lines),
             log.violations,
             dict(sorted(ends.items())),
-            dict(sorted(Counter(event.fault for event in plan.events).items())),
+            dict(sorted(happened.items())),
             sum(max(0, len(client.sends) - 1) for client in driver.clients),
             loop.time() - begun,
             cluster.wire.payloads,
@@ -282,7 +285,8 @@ def _machine(random: random_module.Random, plan: Plan) -> Any:
 def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:
     mode = random.choice(MODES)
     busy, queue = (float(random.choice((150, 400))), random.choice((0, 16))) if random.random() < 0.25 else (None, 0)
-    return RouterSettings(mode, busy_prefill=None if plan.gentle else busy, queue_size=queue)
+    prefill = PrefillSettings(longest_local=plan.longest_local)
+    return RouterSettings(mode, busy_prefill=None if plan.gentle else busy, queue_size=queue, prefill=prefill)
 
 
 def _complaint(about: dict[str, Any]) -> str:

@@ -32,6 +32,7 @@ Fault = Literal[
     "leave",
     "slow",
     "poison",
+    "transfer",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 

@@ -94,7 +94,8 @@ class Watch:
             client = self._clients[decision.request]
             requests += 1
             blocks.update(client.blocks if router.settings.needs_blocks else ())
-            if client.on != instance or client.tokens == client.base:
+            begun = client.on == instance and (client.handed or client.tokens > client.base)
+            if not begun or client.waits_for_prompt:
                 prefill += max(0, decision.tokens - decision.overlap * BLOCK)
         return len(blocks) + requests, prefill, requests
 

@@ -6,8 +6,9 @@ cancels it, or dies, releases them. A failed transfer is never served: what is m
 
 import asyncio
 import logging
-import time
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.handoff import Blocks, Held
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import TransferError
+from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
 from dynamod.transfer.sessions import Session, Sessions, SessionStatistics
@@ -28,6 +29,10 @@ log = logging.getLogger("dynamod.engine")
 
 LEASE = 30.0
 """Seconds that a session lives without a reader or a renewal."""
+
+
+Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
+"""Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
 
 
 class _Refused(Exception):
@@ -53,42 +58,45 @@ class HandoffStatistics(msgspec.Struct, frozen=True):
 class HandoffEndpoint:
     """One for each worker. Raises BadRequest for an engine that cannot do it."""
 
-    def __init__(self, engine: Engine[Any], spawn: Spawn) -> None:
+    def __init__(self, engine: Engine[Any], spawn: Spawn, read: Read = read) -> None:
         if not engine.card().capabilities.handoff:
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._engine_blocks, self._spawn = engine, cast(Blocks, engine), spawn
-        self._sessions: Sessions | None = None
+        self._read_blocks = read
+        self.sessions: Sessions | None = None  # of the prompts that are computed here
         self._server: BlockServer | None = None
+        self._addresses: dict[str, str] = {}
         self._transfers = self._blocks = self._bytes = 0
         self._seconds = 0.0
         self._failed: Counter[str] = Counter()
 
     async def listen(self, host: str, folder: Path | None) -> None:
         """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private."""
-        self._sessions = Sessions(
+        self.sessions = Sessions(
             asyncio.get_running_loop().time, self._spawn, self._engine_blocks.layout(), lease=LEASE
         )
-        self._server = BlockServer(self._sessions, self._spawn, folder)
+        self._server = BlockServer(self.sessions, self._spawn, folder)
         await self._server.start(host)
+        self._addresses = self._server.addresses
 
     def close(self) -> None:
         """Drop all sessions."""
         if self._server is not None:
             self._server.close()
-        if self._sessions is not None:
-            self._sessions.close()
+        if self.sessions is not None:
+            self.sessions.close()
 
     def prefill(self, request: Generate, reply: Reply) -> None:
         """Compute a prompt for another worker. Raises RequestError."""
-        if self._sessions is None or self._server is None:
+        if self.sessions is None:
             raise BadRequest("this worker computes no prompts for others: its disaggregation mode is not prefill")
         blocks = self._engine_blocks
-        session = self._sessions.open(lambda why: _ended(reply, why))
+        session = self.sessions.open(lambda why: _ended(reply, why))
         handoff = Handoff(
             session.id,
             tokens=len(request.token_ids + request.prior_output) // 4,
             layout=blocks.layout(),
-            addresses=self._server.addresses,
+            addresses=self._addresses,
             lease=LEASE,
         )
         reply.items((msgspec.msgpack.encode(handoff),))
@@ -111,28 +119,34 @@ class HandoffEndpoint:
             self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
 
     async def _read(self, held: Held, request: Generate, handoff: Handoff) -> None:
-        began, first = time.monotonic(), held.first
+        now = asyncio.get_running_loop().time
+        began, first = now(), held.first
         try:
             if handoff.layout != self._engine_blocks.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
-            async for block in read(handoff.addresses, handoff.session, handoff.layout, first):
-                if not held.put(block.name, block.data):
-                    raise _Refused
-                self._blocks += 1
-                self._bytes += len(block.data)
+            blocks = self._read_blocks(handoff.addresses, handoff.session, handoff.layout, first)
+            async with aclosing(blocks):
+                async for block in blocks:
+                    if not held.put(block.name, block.data):
+                        raise _Refused
+                    self._blocks += 1
+                    self._bytes += len(block.data)
             self._transfers += 1
         except (TransferError, _Refused) as error:
             kind = error.kind if isinstance(error, TransferError) else "refused"
             self._failed[kind] += 1
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
+        except Exception:  # a bug in the transfer costs the transfer, not the worker
+            self._failed["failed"] += 1
+            log.exception("request %s: the blocks of its prompt could not be read", request.request_id)
         finally:
-            self._seconds += time.monotonic() - began
+            self._seconds += now() - began
             held.go()
 
     def statistics(self) -> HandoffStatistics:
         """A snapshot."""
-        sessions = self._sessions.statistics() if self._sessions is not None else None
+        sessions = self.sessions.statistics() if self.sessions is not None else None
         counts = (self._transfers, self._blocks, self._bytes, round(self._seconds * 1000), self._failed.total())
         return HandoffStatistics(*counts, dict(self._failed), sessions)
 

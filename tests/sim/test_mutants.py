@@ -15,8 +15,10 @@ from dynamod.discovery import view
 from dynamod.discovery.keys import exited_key
 from dynamod.discovery.view import View
 from dynamod.ingress.in_flight import RequestsInFlight
+from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
+from dynamod.message.errors import EngineFailed
 from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
@@ -240,6 +242,24 @@ def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InFlightRequest, "_judge", at_once)
 
 
+def keeps_prompts_of_who_left(patch: pytest.MonkeyPatch) -> None:
+    """A prefill worker is not told that nobody wants a prompt any more."""
+
+    def silent(self: RemotePrompt, why: str) -> None:
+        self.fail(EngineFailed(why))
+
+    patch.setattr(RemotePrompt, "leave", silent)
+
+
+def keeps_the_load_of_prompts(patch: pytest.MonkeyPatch) -> None:
+    """A prompt that a prefill worker has computed counts as load there for ever."""
+
+    def ended(self: RemotePrompt) -> None:
+        self._over = True
+
+    patch.setattr(RemotePrompt, "_end", ended)
+
+
 MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (forgets_the_last_token, "crash,hang", {"prior output", "the text is the reference"}),
     (takes_doubled_frames, "double", {"the text is the reference", "finished is complete"}),
@@ -267,6 +287,8 @@ MUTANTS: list[tuple[Patch, str, set[str]]] = [
     (overlooks_lost_numbers, "drop,leave", {"work for nobody", "clocks"}),
     (suspects_nobody, "poison", {"poison"}),
     (convicts_everybody, "poison", {"failures have a reason"}),
+    (keeps_prompts_of_who_left, "transfer,leave,hang", {"work for nobody", "sessions end"}),
+    (keeps_the_load_of_prompts, "transfer", {"load is released"}),
 ]
 
 

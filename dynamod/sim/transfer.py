@@ -1,0 +1,125 @@
+"""Blocks of prompts between simulated workers: real sessions, read over ways that are slow, cut, or lie."""
+
+import asyncio
+import random as random_module
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dynamod.engine.base import Engine, Spawn
+from dynamod.transfer.base import Block, Kind, TransferError
+from dynamod.transfer.sessions import Session, Sessions
+from dynamod.worker.handoff import LEASE, HandoffEndpoint
+
+from .wire import FAR, NEAR, Process
+
+STALL = 5.0
+"""Seconds of silence after which a reader gives up, as `transfer.reader` does."""
+
+LOOK = 0.02
+"""Seconds between looks at a source that has nothing to send."""
+
+LIES: tuple[Kind | str, ...] = ("damaged", "short", "stalled", "gone", "swapped")
+"""What a broken transfer does; `swapped`: the bytes of another block under the right name."""
+
+
+class Transfers:
+    """All of a cluster. `direct(a, b)`: two nodes reach each other. `chance`: of a transfer to be broken."""
+
+    def __init__(self, random: random_module.Random, chance: float, direct: Callable[[int, int], bool]) -> None:
+        self.sources: dict[str, tuple[Process, Sessions]] = {}
+        self.blocks = self.broken = 0
+        self._random, self._chance, self._direct = random, chance, direct
+
+    async def read(
+        self, reader: Process, addresses: Mapping[str, str], session: str, layout: str, first: int
+    ) -> AsyncGenerator[Block, None]:
+        """As `transfer.reader.read`, for a worker in the process `reader`."""
+        process, sessions = self.sources.get(addresses["simulated"], (None, None))
+        lie = self._random.choice(LIES) if self._random.random() < self._chance else ""
+        place = first + self._random.randrange(4)  # of the block that it happens to
+        await asyncio.sleep((NEAR if process is None or process.node == reader.node else FAR) * 4)
+        if process is None or sessions is None or not self._reaches(process, reader):
+            raise TransferError("unreachable", "nobody listens there")
+        follower = _Follower()
+        found = sessions.attach(session, layout, follower)
+        try:
+            while True:
+                await self._more(found, first, follower, process, reader)
+                if lie and first >= place:
+                    self.broken += 1
+                    await asyncio.sleep(STALL if lie == "stalled" else 0.0)
+                    if lie != "swapped":
+                        raise TransferError(_kind(lie), f"it is {lie}")
+                if first >= len(found.blocks):
+                    follower.ended = True
+                    found.end("read")
+                    return
+                block = found.blocks[first]
+                found.sent(block)
+                found.touch()
+                self.blocks += 1
+                data = found.blocks[0].data[::-1] if lie == "swapped" and first >= place else block.data
+                first += 1
+                yield Block(block.name, data)
+        finally:
+            if not follower.ended:
+                found.detach()
+
+    async def _more(
+        self, session: Session, first: int, follower: "_Follower", process: Process, reader: Process
+    ) -> None:
+        """Wait until the block `first` is there, or all have been."""
+        silent = 0.0
+        while True:
+            if follower.ended:
+                raise TransferError(follower.kind, follower.why)
+            if not process.alive:
+                raise TransferError("short", "the source is gone")
+            heard = self._reaches(process, reader) and not process.frozen
+            if heard and (first < len(session.blocks) or session.finished):
+                return
+            silent = 0.0 if heard else silent + LOOK
+            if silent >= STALL:
+                raise TransferError("stalled", f"nothing has come for {STALL:g} s")
+            await asyncio.sleep(LOOK)
+
+    def _reaches(self, process: Process, reader: Process) -> bool:
+        return process.alive and (process.node == reader.node or self._direct(process.node, reader.node))
+
+
+class _Follower:
+    """A reader, as its session sees it."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.kind: Kind = "failed"
+        self.why = ""
+
+    def more(self) -> None:
+        """Somebody looks soon."""
+
+    def over(self, kind: Kind, why: str) -> None:
+        """The session has ended."""
+        self.ended, self.kind, self.why = True, kind, why
+
+
+def _kind(lie: Kind | str) -> Kind:
+    kinds: dict[str, Kind] = {"damaged": "damaged", "short": "short", "stalled": "stalled"}
+    return kinds.get(lie, "gone")
+
+
+class SimulatedHandoff(HandoffEndpoint):
+    """The worker's side, without sockets."""
+
+    def __init__(self, engine: Engine[Any], spawn: Spawn, process: Process, transfers: Transfers) -> None:
+        super().__init__(engine, spawn, partial(transfers.read, process))
+        self._process, self._ways = process, transfers
+
+    async def listen(self, host: str, folder: Path | None) -> None:
+        """Be found by readers."""
+        now = asyncio.get_running_loop().time
+        self.sessions = Sessions(now, self._spawn, self._engine_blocks.layout(), lease=LEASE)
+        self._addresses = {"simulated": self._process.name}
+        self._ways.sources[self._process.name] = self._process, self.sessions
