@@ -29,7 +29,7 @@ PATIENCE = 5
 JOINED = 32 * 1024
 """Bytes up to which a piece is copied behind its frame, to leave in one packet."""
 
-_BUFFER = 4 * FRAME_LIMIT
+_BUFFER = 2 * FRAME_LIMIT
 """A reader says little."""
 
 
@@ -52,6 +52,13 @@ class SourceEnd(Link):
     def room(self) -> int:
         """Bytes that the next piece may have, at most."""
         return PIECE
+
+    def prepared(self) -> bool:
+        """Whether this end can send, before the session is looked up; False: the reader takes the next backend."""
+        return True
+
+    def attached(self) -> None:
+        """The session has let the reader in, which is not told so yet."""
 
     def carry(self, frame: bytes, data: memoryview) -> None:
         """Send the frame of a piece, and its bytes."""
@@ -151,6 +158,9 @@ class SourceEnd(Link):
         if hello.version != VERSION:
             self.over("failed", f"the source speaks version {VERSION}, the reader version {hello.version}")
             return
+        if not self.prepared():
+            self.over("unreachable", "the source has no memory free for this connection")
+            return
         try:
             session = self._sessions.attach(hello.session, hello.layout, self)
         except TransferError as error:
@@ -158,6 +168,7 @@ class SourceEnd(Link):
             return
         self._session = session
         self._next = hello.first
+        self.attached()
         self.send(Accept())
         self.more()
 

@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
+
+import pytest
 
 from dynamod.transfer.base import Block
 from dynamod.transfer.frames import VERSION, Accept, Frame, Head, Hello, Piece, checksum, pack
@@ -13,6 +16,8 @@ from dynamod.transfer.server import BlockServer
 from dynamod.transfer.sessions import Session, Sessions
 
 LAYOUT = "layout"
+INSTALLED = [name for name in ("shm", "nixl", "tcp") if name != "nixl" or importlib.util.find_spec("nixl")]
+each_backend = pytest.mark.parametrize("backend", INSTALLED)
 
 
 class Source:
