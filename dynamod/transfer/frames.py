@@ -74,7 +74,7 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The source lives, and waits for the engine. The reader answers with the same: it lives too."""
+    """The source lives, though it may wait for its engine. A reader that takes blocks, or waits, says the same."""
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=6):

@@ -51,8 +51,6 @@ class Link(asyncio.BufferedProtocol):
     def hold(self) -> None:
         """Look at nothing more until `resume`: the bytes of a piece come another way."""
         self._held = True
-        if self.transport is not None:
-            self.transport.pause_reading()
 
     def resume(self, place: memoryview) -> None:
         """Go on: the bytes are in their place."""
@@ -124,6 +122,8 @@ class Link(asyncio.BufferedProtocol):
             self.damaged(str(error))
         if self.closed:
             self._start = self._stop = 0
+        elif self._held and self._stop - self._start > len(self._buffer) // 2 and self.transport is not None:
+            self.transport.pause_reading()  # not before: a connection that is paused does not see its end
 
     def _step(self) -> bool:
         """Take one frame or the rest of a piece out of the buffer; False: more bytes are needed."""

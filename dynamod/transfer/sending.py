@@ -73,12 +73,12 @@ class SourceEnd(Link):
     # Called each second by the server.
 
     def beat(self) -> None:
-        """Show a reader that waits for the engine that the source lives; end connections that lead to nothing."""
+        """Show the reader that the source lives, and have it answer; end connections that lead to nothing."""
         if self._session is None:
             self._age += 1
             if self._age > PATIENCE:
                 self.abort()
-        elif self._next >= len(self._session.blocks) and not self._all_sent:
+        elif not self._all_sent:
             self.send(Idle())
 
     # Called by the session.

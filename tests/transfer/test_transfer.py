@@ -13,7 +13,7 @@ from dynamod.transfer.frames import PIECE, WINDOW
 from dynamod.transfer.names import BACKENDS
 from dynamod.transfer.reader import read
 
-from .places import LAYOUT, Source, collect, each_backend, some_blocks, until
+from .places import LAYOUT, Source, broken, collect, each_backend, some_blocks, until
 
 
 def test_each_backend_is_tested() -> None:
@@ -152,6 +152,25 @@ async def test_a_slow_reader_bounds_what_is_under_way(backend: str, tmp_path: Pa
             await asyncio.sleep(0.01)
             assert source.sessions.statistics().sent_bytes <= (turn + 2) * 100_000 + 3 * WINDOW
         assert got + await collect(reading) == blocks
+
+
+@each_backend
+async def test_the_lease_is_for_readers_that_take_nothing_not_for_slow_ones(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "BEAT", 0.1)
+    blocks = some_blocks(200, 100_000)
+    async with Source(tmp_path, lease=1.0) as source:
+        reading = source.reading(backend, source.filled(blocks).id)
+        got = []
+        for _ in range(6):
+            got.append(await anext(reading))
+            await asyncio.sleep(0.25)
+        assert source.sessions.statistics().expired == 0
+        await until(lambda: source.sessions.statistics().expired == 1)
+        rest, error = await broken(reading)
+        assert error.kind == "gone"
+        assert [*got, *rest] == blocks[: len(got) + len(rest)]
 
 
 @each_backend
