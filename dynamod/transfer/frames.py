@@ -24,11 +24,14 @@ PIECE = 1024 * 1024
 BLOCK_LIMIT = 1024 * 1024 * 1024
 """Largest block."""
 
-FRAME_LIMIT = 4096
+FRAME_LIMIT = 16 * 1024
 """Largest frame, without the bytes of a piece. It is checked before anything is kept, so a stranger is seen at once."""
 
 WHY_LIMIT = 1000
 """Characters of a reason. A character takes up to four bytes."""
+
+AGENT_LIMIT = 15 * 1024
+"""Bytes that describe a NIXL agent."""
 
 _LENGTH = struct.Struct("<I")
 
@@ -71,7 +74,7 @@ class Credit(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Idle(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """The source lives, and waits for the engine. The reader answers with the same: it lives too."""
+    """The source lives, though it may wait for its engine. A reader that takes blocks, or waits, says the same."""
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=6):
@@ -91,7 +94,14 @@ class Done(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """The reader has all blocks."""
 
 
-Frame = Hello | Accept | Head | Piece | Credit | Idle | End | Failed | Done
+class Region(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """Behind Hello, with NIXL: the source's agent, its memory for pieces, and where the ring of this connection is."""
+
+    agent: Annotated[bytes, msgspec.Meta(max_length=AGENT_LIMIT)]
+    address: _Count
+
+
+Frame = Hello | Accept | Head | Piece | Credit | Idle | End | Failed | Done | Region
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Frame] = msgspec.msgpack.Decoder(Frame)

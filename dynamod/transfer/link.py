@@ -23,6 +23,7 @@ class Link(asyncio.BufferedProtocol):
         self._target: memoryview | None = None  # of the piece that comes now
         self._filled = 0
         self._direct = False
+        self._held = False  # nothing is looked at until `resume`
 
     # For subclasses.
 
@@ -46,6 +47,18 @@ class Link(asyncio.BufferedProtocol):
     def expect(self, target: memoryview) -> None:
         """The next bytes are no frames, and belong into `target`, which is not empty."""
         self._target, self._filled = target, 0
+
+    def hold(self) -> None:
+        """Look at nothing more until `resume`: the bytes of a piece come another way."""
+        self._held = True
+
+    def resume(self, place: memoryview) -> None:
+        """Go on: the bytes are in their place."""
+        self._held = False
+        self._target, self._filled = place, len(place)
+        self._look()
+        if self.transport is not None and not (self._held or self.closed):
+            self.transport.resume_reading()
 
     def send(self, frame: Frame) -> None:
         """Send a frame; dropped when the connection has ended."""
@@ -87,17 +100,11 @@ class Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what has come."""
-        try:
-            if self._direct:
-                self._advance(nbytes)
-                return
+        if self._direct:
+            self._filled += nbytes
+        else:
             self._stop += nbytes
-            while not self.closed and self._step():
-                pass
-        except FrameError as error:
-            self.damaged(str(error))
-        if self.closed:
-            self._start = self._stop = 0
+        self._look()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The other end is gone, or we are."""
@@ -106,14 +113,30 @@ class Link(asyncio.BufferedProtocol):
         self._target = None
         self.lost()
 
+    def _look(self) -> None:
+        """Take all that is complete."""
+        try:
+            while not (self.closed or self._held) and self._step():
+                pass
+        except FrameError as error:
+            self.damaged(str(error))
+        if self.closed:
+            self._start = self._stop = 0
+        elif self._held and self._stop - self._start > len(self._buffer) // 2 and self.transport is not None:
+            self.transport.pause_reading()  # not before: a connection that is paused does not see its end
+
     def _step(self) -> bool:
         """Take one frame or the rest of a piece out of the buffer; False: more bytes are needed."""
         if self._target is not None:
             size = min(len(self._target) - self._filled, self._stop - self._start)
             self._target[self._filled : self._filled + size] = self._buffer[self._start : self._start + size]
             self._start += size
-            self._advance(size)
-            return self._target is None
+            self._filled += size
+            if self._filled < len(self._target):
+                return False
+            self._target = None
+            self.filled(self._filled)
+            return True
         found = unpack(self._buffer[self._start : self._stop])
         if found is None:
             return False
@@ -121,9 +144,3 @@ class Link(asyncio.BufferedProtocol):
         self._start += size
         self.received(frame)
         return True
-
-    def _advance(self, size: int) -> None:
-        self._filled += size
-        if self._target is not None and self._filled == len(self._target):
-            self._target = None
-            self.filled(self._filled)

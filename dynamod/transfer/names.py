@@ -7,6 +7,7 @@ from .base import Backend
 
 BACKENDS = {
     "shm": "dynamod.transfer.shm:Shm",
+    "nixl": "dynamod.transfer.nixl:Nixl",
     "tcp": "dynamod.transfer.tcp:Tcp",
 }
 

@@ -62,6 +62,7 @@ class ReaderEnd(Link):
         self._owed = 0  # bytes that came and are not credited
         self._wake: asyncio.Future[None] | None = None
         self._gone = asyncio.Event()  # the connection
+        self._taking = False  # somebody has taken a block since the last answer
         self._reads = 0  # of the socket
 
     # For the reader.
@@ -83,6 +84,7 @@ class ReaderEnd(Link):
             await self._news(stall)
         block = self._blocks.popleft()
         self._waiting -= len(block.data)
+        self._taking = True
         self._grant()
         return block
 
@@ -122,7 +124,9 @@ class ReaderEnd(Link):
             case _ if not self._accepted:
                 raise FrameError(f"{type(frame).__name__} before Accept")
             case Idle():
-                self.send(Idle())
+                if self._taking or not self._blocks:
+                    self.send(Idle())
+                self._taking = False
             case Head() if self._assembly is None:
                 self._assembly = _Assembly(frame)
                 self._finish_block(self._assembly)

@@ -29,7 +29,7 @@ PATIENCE = 5
 JOINED = 32 * 1024
 """Bytes up to which a piece is copied behind its frame, to leave in one packet."""
 
-_BUFFER = 4 * FRAME_LIMIT
+_BUFFER = 2 * FRAME_LIMIT
 """A reader says little."""
 
 
@@ -53,6 +53,13 @@ class SourceEnd(Link):
         """Bytes that the next piece may have, at most."""
         return PIECE
 
+    def prepared(self) -> bool:
+        """Whether this end can send, before the session is looked up; False: the reader takes the next backend."""
+        return True
+
+    def attached(self) -> None:
+        """The session has let the reader in, which is not told so yet."""
+
     def carry(self, frame: bytes, data: memoryview) -> None:
         """Send the frame of a piece, and its bytes."""
         if self.transport is None:
@@ -66,12 +73,12 @@ class SourceEnd(Link):
     # Called each second by the server.
 
     def beat(self) -> None:
-        """Show a reader that waits for the engine that the source lives; end connections that lead to nothing."""
+        """Show the reader that the source lives, and have it answer; end connections that lead to nothing."""
         if self._session is None:
             self._age += 1
             if self._age > PATIENCE:
                 self.abort()
-        elif self._next >= len(self._session.blocks) and not self._all_sent:
+        elif not self._all_sent:
             self.send(Idle())
 
     # Called by the session.
@@ -151,6 +158,9 @@ class SourceEnd(Link):
         if hello.version != VERSION:
             self.over("failed", f"the source speaks version {VERSION}, the reader version {hello.version}")
             return
+        if not self.prepared():
+            self.over("unreachable", "the source has no memory free for this connection")
+            return
         try:
             session = self._sessions.attach(hello.session, hello.layout, self)
         except TransferError as error:
@@ -158,6 +168,7 @@ class SourceEnd(Link):
             return
         self._session = session
         self._next = hello.first
+        self.attached()
         self.send(Accept())
         self.more()
 

@@ -1,7 +1,7 @@
 """Inside a node: frames over a unix socket, the bytes of pieces through memory that both processes map.
 
 The memory has no name: the source passes a descriptor with the first byte of the connection, so nothing is left when a
-process is killed. It is a ring of WINDOW bytes, in which the credits keep the source behind the reader.
+process is killed.
 """
 
 import asyncio
@@ -17,41 +17,27 @@ from pathlib import Path
 from .base import Listening
 from .frames import PIECE, WINDOW, FrameError
 from .reading import ReaderEnd
+from .ring import Ring
 from .sending import SourceEnd
 
 
-class _Ring:
-    """The memory, and how far this side is."""
+class _Shared(Ring):
+    """A ring that both processes map."""
 
     def __init__(self, descriptor: int, protection: int) -> None:
         self._map = mmap.mmap(descriptor, WINDOW, mmap.MAP_SHARED, protection)
-        self._view = memoryview(self._map)
-        self._position = 0
-
-    def room(self) -> int:
-        """Bytes up to the end of the memory: a piece does not go around it."""
-        return WINDOW - self._position
-
-    def write(self, data: memoryview) -> None:
-        """Copy a piece in."""
-        self._view[self._position : self._position + len(data)] = data
-        self._position = (self._position + len(data)) % WINDOW
-
-    def read(self, place: memoryview) -> None:
-        """Copy a piece out."""
-        place[:] = self._view[self._position : self._position + len(place)]
-        self._position = (self._position + len(place)) % WINDOW
+        super().__init__(memoryview(self._map))
 
     def close(self) -> None:
         """Give the memory back."""
-        self._view.release()
+        self._memory.release()
         self._map.close()
 
 
 class ShmSource(SourceEnd):
     """The source's end. A connection that it cannot give memory to ends at once, and the reader takes another way."""
 
-    _ring: _Ring | None = None
+    _ring: _Shared | None = None
 
     def opened(self) -> None:
         """Pass the memory on."""
@@ -61,7 +47,7 @@ class ShmSource(SourceEnd):
         except OSError:
             self.abort()
 
-    def _pass_on(self) -> _Ring:
+    def _pass_on(self) -> _Shared:
         assert self.transport is not None
         descriptor = os.memfd_create("dynamod-blocks", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -71,7 +57,7 @@ class ShmSource(SourceEnd):
             own = os.dup(self.transport.get_extra_info("socket").fileno())  # event loops show no sendmsg
             with socket.socket(fileno=own) as connection:
                 socket.send_fds(connection, [b"\0"], [descriptor])
-            return _Ring(descriptor, mmap.PROT_READ | mmap.PROT_WRITE)
+            return _Shared(descriptor, mmap.PROT_READ | mmap.PROT_WRITE)
         finally:
             os.close(descriptor)
 
@@ -96,7 +82,7 @@ class ShmSource(SourceEnd):
 class ShmReader(ReaderEnd):
     """The reader's end. `ring` is set before the connection is made."""
 
-    ring: _Ring | None = None
+    ring: _Shared | None = None
 
     def fetch(self, place: memoryview) -> None:
         """Copy the bytes of a piece."""
@@ -170,7 +156,7 @@ def _bound(path: Path) -> socket.socket:
     return listener
 
 
-async def _taken_over(connection: socket.socket) -> _Ring:
+async def _taken_over(connection: socket.socket) -> _Shared:
     """The memory that the source passes with its first byte. Raises OSError."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
@@ -183,7 +169,7 @@ async def _taken_over(connection: socket.socket) -> _Ring:
     try:
         if first != b"\0" or len(descriptors) != 1 or os.fstat(descriptors[0]).st_size != WINDOW:
             raise OSError("the source has passed no memory")
-        return _Ring(descriptors[0], mmap.PROT_READ)
+        return _Shared(descriptors[0], mmap.PROT_READ)
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import Any
 
 import uvloop
 
+from dynamod.transfer import nixl
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
 from dynamod.transfer.sessions import Sessions
@@ -45,6 +46,7 @@ async def serve(pipe: Connection, folder: str) -> None:
 
 
 async def measure(pipe: Connection, seconds: float) -> None:
+    """Print a line for each backend and size."""
     pipe.send(SIZES["1 MiB"])
     backends = pipe.recv()[0]
     for backend in backends:
@@ -68,17 +70,21 @@ def _cpu() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def source(pipe: Connection, folder: str) -> None:
+def source(pipe: Connection, folder: str, devices: Path) -> None:
+    nixl.DEVICES = devices
     uvloop.run(serve(pipe, folder))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each figure, at least")
+    parser.add_argument("--nixl", action="store_true", help="also without the network cards that it is for")
     arguments = parser.parse_args()
+    if arguments.nixl:
+        nixl.DEVICES = Path("/")
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     with tempfile.TemporaryDirectory() as folder:
-        process = multiprocessing.get_context("spawn").Process(target=source, args=(theirs, folder))
+        process = multiprocessing.get_context("spawn").Process(target=source, args=(theirs, folder, nixl.DEVICES))
         process.start()
         uvloop.run(measure(ours, arguments.seconds))
         process.join()

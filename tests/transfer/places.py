@@ -2,17 +2,23 @@
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Self
 
-from dynamod.transfer.base import Block
+import pytest
+
+from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.frames import VERSION, Accept, Frame, Head, Hello, Piece, checksum, pack
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
 from dynamod.transfer.sessions import Session, Sessions
 
 LAYOUT = "layout"
+INSTALLED = [name for name in ("shm", "nixl", "tcp") if name != "nixl" or importlib.util.find_spec("nixl")]
+Broken = tuple[list[Block], TransferError]
+each_backend = pytest.mark.parametrize("backend", INSTALLED)
 
 
 class Source:
@@ -57,6 +63,18 @@ def some_blocks(count: int, size: int = 5000) -> list[Block]:
 
 async def collect(blocks: AsyncIterator[Block]) -> list[Block]:
     return [block async for block in blocks]
+
+
+async def broken(reading: AsyncIterator[Block], at: Callable[[int], object] = lambda count: None) -> Broken:
+    """What comes before the error, and the error. `at` is called with the count of blocks so far."""
+    got: list[Block] = []
+    try:
+        async for block in reading:
+            got.append(block)
+            at(len(got))
+    except TransferError as error:
+        return got, error
+    pytest.fail("all blocks came")
 
 
 async def until(check: Callable[[], bool]) -> None:
