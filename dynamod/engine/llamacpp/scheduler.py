@@ -100,6 +100,8 @@ class Scheduler(BatchScheduler[Sequence]):
                     break
                 continue
             left -= self._chunk(self.running[-1], left, rows, promised)
+        if self._exports:
+            self._export()  # what was found in the cache
         return rows
 
     def ahead(self, rows: list[Row], goes_on: Callable[[Sequence], bool]) -> list[Row]:

@@ -40,6 +40,16 @@ def test_an_export_is_computed_as_a_prompt_and_ends_with_its_last_block() -> Non
     assert (again.names, house.computed()) == (export.wanted, [])
 
 
+def test_cached_blocks_are_exported_before_the_step_that_computes_the_others() -> None:
+    house = House(64)
+    house.add(list(range(13)))
+    house.run()
+    export = house.export(list(range(21)))
+    [row] = house.scheduler.plan(1000)
+    house.tell()
+    assert (row.start, row.count, len(export.names)) == (12, 8, 3)
+
+
 def test_equal_exports_and_prompts_are_computed_once() -> None:
     house = House(64, budget=8)
     exports = [house.export(list(range(21))) for _ in range(2)]
