@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import os
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -356,3 +357,42 @@ async def test_there_is_none_without_the_prefix_cache_or_a_sequence_for_it(engin
     engine = await engines.start(max_num_seqs=255)
     assert engine.card().capabilities.handoff
     assert msgspec.structs.asdict(engine.card().capabilities)["kv_events"]
+
+
+async def test_exports_imports_cancels_and_faults_all_at_once_in_few_cells(engines: Engines) -> None:
+    small: dict[str, Any] = {"num_blocks": 60, "max_num_seqs": 4, "max_cached_seqs": 4, "step_seconds": 0.01}
+    alone, prefill, decode = await engines.start(), await engines.start(**small), await engines.start(**small)
+    prompts = [noise(30 + number, 40 + 60 * number) for number in range(5)]
+    prompts.append(prompts[-1][:200] + noise(40, 60))
+    wanted = [heard(await engines.ask(alone, asked(prompt)).wait()) for prompt in prompts]
+    chance = random.Random(4)
+
+    async def one() -> None:
+        number = chance.randrange(len(prompts))
+        export = Exported(prefill, asked(prompts[number]), stop_after=chance.choice([2, 10**6, 10**6]))
+        held, answer = engines.hold(decode, asked(prompts[number]))
+        fault = chance.randrange(60)
+        for _ in range(150):
+            there = export.blocks[held.first :]
+            sent = [held.put(name, data[1:] if name % 60 == fault else data) for name, data in there]
+            if export.ends or not all(sent):
+                break
+            await asyncio.sleep(0.002)
+        export.cancel()
+        if chance.random() < 0.2:
+            answer.stream.cancel()
+            return
+        held.go()
+        _ids, logprobs = heard(await answer.wait())
+        assert logprobs[0][1][0][0][1] == pytest.approx(wanted[number][1][0][1][0][0][1], abs=0.1)
+
+    async def several() -> None:
+        for _ in range(4):
+            await one()
+
+    await asyncio.gather(*[several() for _ in range(6)])
+    totals = decode.statistics()
+    assert totals.imported_blocks > 20
+    for engine in (prefill, decode):
+        await engines.idle(engine)
+        assert engine.statistics().waiting == 0
