@@ -35,7 +35,10 @@ async def engines(words: Any) -> AsyncIterator[Engines]:
 
 @pytest.mark.parametrize("flash", ["on", "off"])
 async def test_the_answer_has_the_bits_of_one_engine_alone(engines: Engines, flash: str) -> None:
-    """Flash attention adds in an order that depends on the cells, so engines are the same only while they are new."""
+    """With flash attention blocks depend on the cells they were computed in: engines agree only while they are new.
+
+    Without it only answers do, and these two have had the same requests.
+    """
     alone, prefill, decode = await three(engines, flash_attn=flash)
     blocks_of: Blocks = decode
     assert prefill.layout() == blocks_of.layout() != ""
