@@ -26,6 +26,8 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     token, of all sequences together; or `num_blocks` of `block_size` cells. None: four whole contexts if a quarter of
     the free memory has room for them. `max_num_seqs`: sequences that run at a time. `max_num_batched_tokens`: tokens of
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
+    `split_tail`: what is behind the last full block of a prompt gets a step of its own. So it is computed where the
+    blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits.
     `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
     `swa_full`: a sliding window keeps all cells, which the prefix cache needs; else it is off for such models.
@@ -41,6 +43,7 @@ class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     max_num_seqs: Annotated[int, Meta(ge=1, le=MOST_SEQS)] = 32
     max_num_batched_tokens: _Count = 512
     step_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.5
+    split_tail: bool = False
     enable_prefix_caching: bool = True
     max_cached_seqs: Annotated[int, Meta(ge=1, le=MOST_SEQS)] = 96
     n_ubatch: _Count = 512

@@ -9,24 +9,29 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.errors import UserError
+from dynamod.message.errors import BadRequest, EngineFailed, UserError
+from dynamod.message.kv_events import Load
 from dynamod.message.worker import Generate
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
+from ..batching.handoff import Done, Put
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
+from .handoff import Export, HeldRequest, Shared, Totals
 from .kv_cells import Cells, Operation, Sequence
 from .model import Model, StepFailed, Work
-from .request import Stream
+from .ranges import Transfer
+from .request import Stream, checked
 from .sampling import Picked
 from .scheduler import Row, Scheduler
 from .sizing import StepBudget
@@ -42,9 +47,14 @@ waits between two steps, less than a millisecond, does not count then."""
 
 
 class LlamaCppStatistics(BatchingStatistics, frozen=True):
-    """`computed_total`: tokens computed, of prompts and answers."""
+    """`computed_total`: tokens computed, of prompts and answers. Blocks that went to other workers and came from them;
+    `refused_blocks`: those that came, could not be used, and were computed.
+    """
 
     computed_total: int = 0
+    exported_blocks: Total = 0
+    imported_blocks: Total = 0
+    refused_blocks: Total = 0
 
 
 class _Step(NamedTuple):
@@ -73,7 +83,11 @@ class LlamaCpp(BatchingEngine):
         self._work = asyncio.Event()
         self._stopped = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="llamacpp")
-        self._operations: list[Operation] = []  # for the next step
+        self._operations: list[Operation | Transfer] = []  # for the next step
+        self._transfers = False  # among them
+        self._totals = Totals()
+        self._held: Seq[Sequence] = ()
+        self._layout = ""
         self._computed = 0
         self._model: Model | None = None
 
@@ -93,7 +107,9 @@ class LlamaCpp(BatchingEngine):
             log.warning("llama.cpp: the context is cut to the %d KV cells there are", model.context_length)
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
-        self._card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
+        card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
+        capabilities = msgspec.structs.replace(card.capabilities, handoff=model.ranges is not None)
+        self._card = msgspec.structs.replace(card, capabilities=capabilities)
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -103,6 +119,10 @@ class LlamaCpp(BatchingEngine):
             publish=self.publish,
         )
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
+        self._held = self._scheduler.held
+        self._shared = Shared(
+            self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
+        )
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
         self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
@@ -125,17 +145,68 @@ class LlamaCpp(BatchingEngine):
         context = self.options.context_length
         model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
         model.vocabulary.compare(open_card(card).build())
-        return model.warm()
+        rate = model.warm()
+        self._layout = model.layout
+        return rate
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know."""
-        assert self._model is not None
-        stream = Stream(request, reply, self._model.vocabulary.size, limit)
-        ids = tokens.unpack(request.token_ids + request.prior_output)
-        sequence = Sequence(stream, ids, self.block_size, self.hashes(request))
+        sequence = self._sequence(request, reply, limit)
         self._scheduler.add(sequence)
         self._work.set()
         return functools.partial(self._scheduler.remove, sequence)
+
+    def _sequence(self, request: Generate, reply: Reply, limit: int) -> Sequence:
+        assert self._model is not None
+        stream = Stream(request, reply, self._model.vocabulary.size, limit)
+        ids = tokens.unpack(request.token_ids + request.prior_output)
+        split = self._split(len(ids)) if self.arguments.split_tail else 0
+        return Sequence(stream, ids, self.block_size, self.hashes(request), split)
+
+    def _split(self, length: int) -> int:
+        """Tokens of a prompt's full blocks, without its last token."""
+        return (length - 1) // self.block_size * self.block_size
+
+    # KV blocks, as `batching.handoff.Blocks`; with `capabilities.handoff` on the card.
+
+    def layout(self) -> str:
+        """Digest of all that must agree for the bytes of a block to mean the same; empty without hand-off."""
+        return self._layout
+
+    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """Compute the full blocks of a prompt but for its last token, and put each; returns what cancels it.
+
+        A request that cannot be served is an error given to `done`.
+        """
+        assert self._model is not None
+        try:
+            prompt, prior = checked(request, self._model.vocabulary.size)
+            length = len(prompt) + len(prior)
+            if not self._layout:
+                raise BadRequest("this worker exports no blocks")
+            if not prompt or length > self.room:
+                raise BadRequest(f"a prompt of {length} tokens; this worker has room for {self.room}")
+        except BadRequest as error:
+            done(error)
+            return _nothing
+        split = self._split(length)
+        if not split:
+            done(None)
+            return _nothing
+        ids = tokens.unpack(request.token_ids + request.prior_output)[: split + 1]
+        sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
+        return Export(self._shared, request, sequence, put, done).cancel
+
+    def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
+        """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""
+        return HeldRequest(self._shared, self._sequence(request, reply, limit))
+
+    def _transfer(self, transfer: Transfer) -> None:
+        """Give it to the thread, with the next step or without one; what came of it is told on the loop."""
+        transfer.told = functools.partial(_later, asyncio.get_running_loop(), transfer.told)
+        self._operations.append(transfer)
+        self._transfers = True
+        self._work.set()
 
     async def close(self) -> None:
         """End the step that is being computed, or the loading, and give all memory back."""
@@ -166,18 +237,18 @@ class LlamaCpp(BatchingEngine):
         took = 0.0
         while True:
             if step is None:
-                if scheduler.idle:
+                if scheduler.idle and not self._transfers:
                     self._work.clear()
                     await self._work.wait()
                 if self._stopped.is_set():
                     return
-                if scheduler.idle:
+                if scheduler.idle and not self._transfers:
                     continue
                 step = self._begin(model, scheduler.plan(step_budget.chunk(scheduler.decoding)))
             ahead = scheduler.ahead(step.rows, _goes_on) if took < AHEAD else []
             following = self._begin(model, ahead) if ahead else None
             rows, began = step.rows, now()
-            if not scheduler.idle:  # or nobody waits for it any more
+            if rows and not scheduler.idle:  # or nobody waits for it any more
                 clock.begin(step.tokens)
             try:
                 picked = await asyncio.wrap_future(step.picked)
@@ -200,6 +271,7 @@ class LlamaCpp(BatchingEngine):
         """Give a step to the thread, with what has to happen to the cells before."""
         work, operations = [_work(row) for row in rows], self._operations.copy()
         self._operations.clear()
+        self._transfers = False
         count = sum([row.count for row in rows])
         self._computed += count
         return _Step(rows, count, self._thread.submit(model.step, operations, work))
@@ -215,11 +287,14 @@ class LlamaCpp(BatchingEngine):
 
     def _end(self, sequence: Sequence, error: Exception) -> None:
         """One answer cannot go on. What llama.cpp says of it is for the log, not for clients."""
-        stream: Stream = sequence.owner
-        request = stream.request.request_id
+        owner: Stream | Export = sequence.owner
+        request = owner.request.request_id
         log.warning("llama.cpp: request %s failed: %s", request, error)
         why = f"{self.name} could not compute request {request}; the worker's log says why under this id"
-        stream.reply.failed("EngineFailed", why)
+        if isinstance(owner, Export):
+            owner.failed(EngineFailed(why))
+        else:
+            owner.reply.failed("EngineFailed", why)
 
     def _hand_out(self, rows: list[Row], picked: list[Picked | Exception]) -> None:
         """The hot loop: once per token."""
@@ -245,9 +320,31 @@ class LlamaCpp(BatchingEngine):
         """By the cells' cache; the last token is always computed, as it gives the next one."""
         return length - self._cells.prefix(blocks, length) * self.block_size
 
+    def load(self) -> Load:
+        """The kit's; held requests wait too."""
+        load = super().load()
+        return msgspec.structs.replace(load, waiting=load.waiting + len(self._held))
+
     def statistics(self) -> LlamaCppStatistics:
         """The kit's, with the tokens that were computed."""
-        return LlamaCppStatistics(**msgspec.structs.asdict(super().statistics()), computed_total=self._computed)
+        totals = self._totals
+        return LlamaCppStatistics(
+            **msgspec.structs.asdict(super().statistics()),
+            computed_total=self._computed,
+            exported_blocks=totals.exported,
+            imported_blocks=totals.imported,
+            refused_blocks=totals.refused,
+        )
+
+
+def _nothing() -> None:
+    """There is nothing to cancel."""
+
+
+def _later(loop: asyncio.AbstractEventLoop, told: Callable[[bytes | Exception], object], result: Any) -> None:
+    """In the thread. A loop that is closed needs nothing any more."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(told, result)
 
 
 def _work(row: Row) -> Work:

@@ -22,19 +22,26 @@ Operation = tuple[int, int, int, int]
 
 The cells of the source belong to the target too, or those of the target belong to it no more.
 """
-_REMOVE = -1
+REMOVE = -1
 
 
 class Sequence:
     """`ids`: prompt and answer so far. `computed`: how many of them are in the KV cache, in the cells of `slot`.
 
     `held`: its blocks, in order: a full and computed one by its sequence hash. `slot`: llama.cpp's number of the
-    sequence, -1 while it has none. `gone`: it has ended, or its reader has left.
+    sequence, -1 while it has none. `gone`: it has ended, or its reader has left. `split`: a step ends before this
+    position. `export`: gets the first block that is newly there and the one behind the last; such a sequence ends at
+    its split, which is one token before its end.
     """
 
-    __slots__ = ("_size", "cached", "computed", "gone", "hashes", "held", "ids", "owner", "slot")
+    __slots__ = (
+        *("_size", "cached", "computed", "export", "exported", "gone", "hashes", "held", "ids", "owner", "slot"),
+        "split",
+    )
 
-    def __init__(self, owner: Any, ids: Seq[int], size: int, hashes: PrefixHashes | None = None) -> None:
+    def __init__(
+        self, owner: Any, ids: Seq[int], size: int, hashes: PrefixHashes | None = None, split: int = 0
+    ) -> None:
         self.owner = owner
         self.ids = array("i", ids)
         self.computed = 0
@@ -42,6 +49,9 @@ class Sequence:
         self.held: list[Block] = []
         self.slot = -1
         self.gone = False
+        self.split = split
+        self.export: Callable[[int, int], None] | None = None
+        self.exported = 0  # blocks
         self._size = size
         self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
 
@@ -79,7 +89,7 @@ class Cells:
         publish: Callable[[Stored | Removed], None] = lambda _event: None,
     ) -> None:
         self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
-        self.size, self.caching = size, caching
+        self.size, self.slots, self.caching = size, slots, caching
         self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
@@ -148,7 +158,7 @@ class Cells:
             name = sequence.name(index)
             if name in self._owner:  # computed by another at the same time: one copy is enough
                 self._name(sequence, index, name)
-                self._operate((_REMOVE, sequence.slot, index * size, (index + 1) * size))
+                self._operate((REMOVE, sequence.slot, index * size, (index + 1) * size))
                 self._adopt(sequence, index, index + 1)
                 self._stored(sequence, fresh)
                 fresh = []
@@ -168,10 +178,10 @@ class Cells:
         if owned:
             self._kept[slot] = set(owned.values())
             for first, end in _runs(index for index in range(max(owned)) if index not in owned):
-                self._operate((_REMOVE, slot, first * size, end * size))
-            self._operate((_REMOVE, slot, (max(owned) + 1) * size, -1))
+                self._operate((REMOVE, slot, first * size, end * size))
+            self._operate((REMOVE, slot, (max(owned) + 1) * size, -1))
         else:
-            self._operate((_REMOVE, slot, 0, -1))
+            self._operate((REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
 
@@ -200,7 +210,7 @@ class Cells:
 
     def _leave(self, slot: int, first: int, end: int) -> None:
         """An ended sequence's slot keeps some blocks no more; it is free when those were the last."""
-        self._operate((_REMOVE, slot, first * self.size, end * self.size))
+        self._operate((REMOVE, slot, first * self.size, end * self.size))
         if not self._kept[slot]:
             del self._kept[slot]
             self._free.append(slot)
@@ -219,7 +229,7 @@ class Cells:
             else:
                 del self._owner[name]
                 dropped.append(name)
-        self._operate((_REMOVE, slot, 0, -1))
+        self._operate((REMOVE, slot, 0, -1))
         self.pool.forget(dropped)
         if dropped:
             self._publish(Removed(tuple(dropped)))
@@ -235,7 +245,7 @@ class Cells:
         for slot, indices in by_slot.items():
             runs = list(_runs(sorted(indices)))
             for first, end in runs[:-1]:
-                self._operate((_REMOVE, slot, first * self.size, end * self.size))
+                self._operate((REMOVE, slot, first * self.size, end * self.size))
             self._leave(slot, *runs[-1])
         self._publish(Removed(tuple(names)))
 

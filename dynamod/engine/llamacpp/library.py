@@ -37,12 +37,16 @@ def library() -> Any:
         raise UserError(f"llama-cpp-python cannot be loaded: {reason}", f"again: {extra_hint('llama_cpp')}") from None
     fields = {name for name, *_ in module.llama_context_params._fields_}
     if not {"kv_unified", "n_outputs_max"} <= fields or not all(hasattr(module, name) for name in _NEEDED):
-        version = getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version")
-        raise UserError(f"llama-cpp-python {version} is too old", "install 0.3.36 or later")
+        raise UserError(f"llama-cpp-python {version()} is too old", "install 0.3.36 or later")
     module.dynamod_log = module.llama_log_callback(_logged)  # lives as long as the library
     module.llama_log_set(module.dynamod_log, ctypes.c_void_p(0))
     module.llama_backend_init()
     return module
+
+
+def version() -> str:
+    """Of llama-cpp-python, which brings its llama.cpp."""
+    return str(getattr(importlib.import_module("llama_cpp"), "__version__", "of unknown version"))
 
 
 def _logged(level: int, text: bytes, _data: object) -> None:

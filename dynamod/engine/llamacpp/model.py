@@ -16,8 +16,10 @@ from dynamod.preprocess.gguf_file import read_metadata
 
 from .arguments import LlamaCppArguments
 from .kv_cells import Operation
-from .library import last_error, last_errors, library
+from .layout import digest, weights
+from .library import last_error, last_errors, library, version
 from .parameters import context_parameters, model_parameters
+from .ranges import Ranges, Transfer
 from .sampling import Floats, Picked, Sampler
 from .sizing import cell_bytes, cells_for, threads
 from .vocabulary import Vocabulary
@@ -50,7 +52,8 @@ class Work:
 class Model:
     """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
-    `shares`: whether a prefix of one sequence can be given to another.
+    `shares`: whether a prefix of one sequence can be given to another. `ranges`: exports and imports blocks, where the
+    prefix cache is on and there is a sequence left for it.
     """
 
     def __init__(
@@ -106,16 +109,19 @@ class Model:
         """Make the context, as large as the arguments say or as fits."""
         api, arguments, model = self._api, self._arguments, self._model
         trained = int(api.llama_model_n_ctx_train(model) * arguments.stretch)
-        cells = cells_for(arguments, trained, cell_bytes(read_metadata(path), arguments), context_length)
+        metadata = read_metadata(path)
+        cells = cells_for(arguments, trained, cell_bytes(metadata, arguments), context_length)
+        self._weights = weights(path, metadata, cells)
         caching = self.shares and arguments.enable_prefix_caching
         most = min(int(api.llama_max_parallel_sequences()), 256)
         wanted = arguments.max_num_seqs + (arguments.max_cached_seqs if caching else 0)
-        self.slots = min(most, wanted)
+        spare = int(caching and arguments.max_num_seqs < most)  # sequence for exports and imports
+        self.slots = min(most - spare, wanted)
         params = context_parameters(api, arguments)
-        params.n_ctx, params.n_seq_max, params.swa_full = cells, self.slots, caching
+        params.n_ctx, params.n_seq_max, params.swa_full = cells, self.slots + spare, caching
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
-        params.n_outputs_max = self.slots  # llama.cpp's own, n_batch, must not be below the slots
+        params.n_outputs_max = self.slots + spare  # llama.cpp's own, n_batch, must not be below the slots
         params.n_threads = arguments.n_threads or threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         self._context = api.llama_init_from_model(model, params)
@@ -125,6 +131,7 @@ class Model:
         self.cells = cells  # llama.cpp rounds up; what it has beyond stays unused
         self.context_length = min(context_length or trained or cells, cells)
         self._memory = api.llama_get_memory(self._context)
+        self.ranges = Ranges(api, self._context, self.slots, arguments.block_size) if spare else None
         self._batch = _Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
@@ -138,19 +145,37 @@ class Model:
             self._api.llama_synchronize(self._context)
             rate = count / max(1e-6, time.monotonic() - began)
             self._api.llama_memory_clear(self._memory, False)
+        if self.ranges is not None:
+            one = [1 % self.vocabulary.size]
+            self.ranges.measure(lambda position: self.step([], [Work(0, position, one, None)]))
+            self._api.llama_memory_clear(self._memory, False)
         return rate
 
-    def step(self, operations: Sequence[Operation], work: Sequence[Work]) -> list[Picked | Exception]:
+    @property
+    def layout(self) -> str:
+        """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
+        return "" if self.ranges is None else digest(self._weights, self.ranges.head, version(), self._arguments)
+
+    def step(self, operations: Sequence[Operation | Transfer], work: Sequence[Work]) -> list[Picked | Exception]:
         """Move cells, compute, and choose a token for each of `work` that has a sampler, in that order.
+
+        Without work only cells are moved.
 
         An exception in place of a token ends that answer alone. Raises StepFailed when nothing was computed.
         """
         api = self._api
-        for source, target, start, end in operations:
+        for operation in operations:
+            if isinstance(operation, Transfer):
+                assert self.ranges is not None
+                self.ranges.run(operation)
+                continue
+            source, target, start, end = operation
             if source < 0:
                 api.llama_memory_seq_rm(self._memory, target, start, end)
             else:
                 api.llama_memory_seq_cp(self._memory, source, target, start, end)
+        if not work:
+            return []
         last_errors.clear()
         chosen, self._chosen = self._chosen, {}
         try:

@@ -1,5 +1,7 @@
 """One request of the engine: what it asks for, where its answer goes, and when it ends."""
 
+from collections.abc import Sequence
+
 from xxhash import xxh3_64_intdigest
 
 from dynamod.message import tokens
@@ -11,25 +13,34 @@ from dynamod.transport.base import Reply
 from .sampling import Picked, Sampler
 
 
+def checked(request: Generate, vocabulary: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The ids of the prompt and of the prior output. Raises BadRequest: other senders than the frontend may not check.
+
+    `vocabulary`: ids there are.
+    """
+    try:
+        prompt, prior = tokens.unpack(request.token_ids), tokens.unpack(request.prior_output)
+    except ValueError:
+        raise BadRequest("the token ids cannot be read") from None
+    for name, ids in (("token_ids", prompt), ("prior_output", prior)):
+        checks.token_ids(ids, name, vocabulary)
+    return prompt, prior
+
+
 class Stream:
     """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have.
 
-    `vocabulary`: ids there are. Raises BadRequest: the frontend checks too, but other senders may not.
+    `vocabulary`: ids there are. Raises BadRequest.
     """
 
     __slots__ = ("_ends", "_fresh", "_min", "done", "limit", "reply", "request", "sampler")
 
     def __init__(self, request: Generate, reply: Reply, vocabulary: int, limit: int) -> None:
-        try:
-            prompt, prior = tokens.unpack(request.token_ids), tokens.unpack(request.prior_output)
-        except ValueError:
-            raise BadRequest("the token ids cannot be read") from None
+        prompt, prior = checked(request, vocabulary)
         stops, seed = request.stops, request.sampling.seed
         self.request, self.reply = request, reply
         self.done, self.limit = len(prior), limit
-        bias = list(request.sampling.logit_bias or ())
-        for name, ids in (("token_ids", prompt), ("prior_output", prior), ("logit_bias", bias)):
-            checks.token_ids(ids, name, vocabulary)
+        checks.token_ids(list(request.sampling.logit_bias or ()), "logit_bias", vocabulary)
         ends = () if stops.ignore_eos else request.eos_token_ids
         self._ends = frozenset((*stops.stop_token_ids_hidden, *ends))
         self._min = stops.min_tokens or 0

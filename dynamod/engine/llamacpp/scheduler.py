@@ -4,6 +4,9 @@ Running sequences come first, one token each; then prompts, oldest first, cut to
 run out the newest sequence gives way and is computed again later. The caller computes what `plan` returns, calls
 `commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`. It may
 begin with what `ahead` returns before that; then it calls neither `plan` nor `failed` until that is over too.
+
+Sequences whose blocks are exported are prompts like others, and end with their last block. Held ones wait for blocks
+from elsewhere, in cells of their own once the first has come: no step has them, and they give way before others do.
 """
 
 from collections.abc import Callable
@@ -31,13 +34,40 @@ class Scheduler(BatchScheduler[Sequence]):
         self.cells = cells
         self._most, self._budget = max_num_seqs, max_num_batched_tokens
         self._suspects: list[Sequence] = []  # of a step that failed: each is tried alone
+        self._exports: list[Sequence] = []
+        self.held: list[Sequence] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
+        super().add(sequence)
+        if sequence.export is not None:
+            self._exports.append(sequence)
+
+    def take(self, sequence: Sequence) -> bool:
+        """Give a held sequence cells for its prompt, the cached ones too; False when there is no room now."""
+        taken = sum([one.slot >= 0 for one in self.held])
+        return taken < self.cells.slots - self._most and self.cells.admit(sequence, len(self.running))
+
+    def go(self, sequence: Sequence) -> None:
+        """A held sequence is computed now. Without a place it waits; what has been imported stays cached then."""
+        self.held.remove(sequence)
+        if sequence.slot < 0 or len(self.running) >= self._most:
+            if sequence.slot >= 0:
+                self.free(sequence)
+            self.add(sequence)
+            return
+        self.waiting.appendleft(sequence)
+        self.admitted(len(sequence.ids), sequence.cached)
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or its reader has left. Does nothing the second time."""
         sequence.gone = True
         super().remove(sequence)
-        if sequence in self._suspects:
-            self._suspects.remove(sequence)
+        for others in (self._suspects, self._exports, self.held):
+            if sequence in others:
+                others.remove(sequence)
+                if others is self.held and sequence.slot >= 0:
+                    self.free(sequence)
 
     def free(self, sequence: Sequence) -> None:
         """Its full blocks stay cached as long as there is room."""
@@ -49,7 +79,12 @@ class Scheduler(BatchScheduler[Sequence]):
         return any(sequence.missing == 1 for sequence in self.running)
 
     def plan(self, chunk: int) -> list[Row]:
-        """The next step: at least one row unless idle. `chunk`: most tokens of prompts that it may compute."""
+        """The next step. `chunk`: most tokens of prompts that it may compute.
+
+        It has at least one row unless all that ran has been exported: the next one has then, or nothing is left.
+        """
+        if self._exports:
+            self._export()
         if self._suspects:
             return self._alone(chunk)
         ready = [sequence for sequence in self.running if sequence.missing == 1]
@@ -61,8 +96,12 @@ class Scheduler(BatchScheduler[Sequence]):
                 left -= self._chunk(sequence, left, rows, promised)
         while self.waiting and len(self.running) < self._most and left > 0:
             if not self._admit(len(self.running)):
-                break
+                if self.running or not self._drop():
+                    break
+                continue
             left -= self._chunk(self.running[-1], left, rows, promised)
+        if self._exports:
+            self._export()  # what was found in the cache
         return rows
 
     def ahead(self, rows: list[Row], goes_on: Callable[[Sequence], bool]) -> list[Row]:
@@ -110,6 +149,10 @@ class Scheduler(BatchScheduler[Sequence]):
         self.cached_tokens += cells.extend(sequence)
         start, missing = sequence.computed, sequence.missing
         count = min(missing, left)
+        if start < sequence.split:
+            count = min(count, sequence.split - start)
+        elif sequence.export is not None:
+            return 0  # all its blocks are there
         if size < count < missing:
             count -= (start + count) % size  # whole blocks can be shared
         if cells.caching:
@@ -131,11 +174,33 @@ class Scheduler(BatchScheduler[Sequence]):
     def _grow(self, sequence: Sequence) -> bool:
         """Make room for its next token; False when the sequence itself had to give way."""
         while not self.cells.grow(sequence, sequence.computed):
+            if self._drop():
+                continue
             victim = self.running[-1]  # always the last of those that run, so the order of the queue stays
             self.preempt(victim)
             if victim is sequence:
                 return False
         return True
+
+    def _drop(self) -> bool:
+        """The newest held sequence with cells gives way; False when there is none."""
+        for sequence in reversed(self.held):
+            if sequence.slot >= 0:
+                self.free(sequence)
+                self.preemptions += 1
+                return True
+        return False
+
+    def _export(self) -> None:
+        """Have the blocks exported that are there now, each once."""
+        for sequence in self._exports.copy():
+            end = sequence.computed // self.cells.size
+            if end > sequence.exported:
+                assert sequence.export is not None
+                first, sequence.exported = sequence.exported, end
+                sequence.export(first, end)
+            if end * self.cells.size == sequence.split:
+                self.remove(sequence)
 
     def _alone(self, chunk: int) -> list[Row]:
         """A step of the oldest suspect."""
@@ -144,7 +209,7 @@ class Scheduler(BatchScheduler[Sequence]):
             if self.waiting[0] is not suspect:  # one that was no part of the failed step waits at the head
                 self.waiting.remove(suspect)
                 self.waiting.appendleft(suspect)
-            if not self._admit(0):
+            if not self._admit(0) and not self._drop():
                 self.preempt(self.running[-1])
         if not self._grow(suspect):
             return self.plan(chunk)

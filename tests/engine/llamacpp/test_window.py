@@ -18,6 +18,8 @@ from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Sampling
 
+from .exchange import Engines, Exported, asked, heard, noise, put, three
+
 pytestmark = pytest.mark.engine
 
 WINDOW = 32
@@ -84,6 +86,22 @@ async def test_without_all_cells_the_prefix_cache_is_off_and_answers_are_right(w
         for answer, wanted in zip(together, alone, strict=True):
             assert seen(await answer.wait(30)) == pytest.approx(wanted, abs=0.05)
         assert few.workers[-1]._engine.statistics().preemptions > 0
+
+
+async def test_blocks_go_to_another_worker_behind_a_window(words: Any, windowed: Path) -> None:
+    engines = Engines(words)
+    try:
+        alone, prefill, decode = await three(engines, windowed, flash_attn="off")
+        for seed in range(4):
+            request = asked(noise(seed, 70 + 60 * seed), logit_bias={77: 100.0})
+            held, answer = engines.hold(decode, request)
+            assert put(held, await Exported(prefill, request).wait())
+            held.go()
+            assert heard(await answer.wait()) == heard(await engines.ask(alone, request).wait())
+        assert decode.statistics().imported_blocks == 4 + 8 + 11 + 15
+        assert not (await engines.start(windowed, swa_full=False)).card().capabilities.handoff
+    finally:
+        await engines.close()
 
 
 async def test_prefixes_are_shared_behind_a_window(words: Any, windowed: Path) -> None:
