@@ -1,0 +1,87 @@
+"""Prefill and decode workers with llama.cpp: text and log probabilities are those of one worker, to the last bit."""
+
+import json
+import os
+import random
+import signal
+from typing import Any
+
+import pytest
+
+from .nodes import Servers, front, instances, on
+
+pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+
+PROMPTS = 24
+EXACT = {"flash_attn": "off", "split_tail": True, "n_threads": 1}
+"""Flash attention adds up in an order that depends on where the KV cells lie. The tail of a prompt is what the worker
+that reads the blocks computes itself: one that does all cuts there, too."""
+
+
+def noise(number: int) -> list[int]:
+    """A prompt of ids that were drawn."""
+    draw = random.Random(number)
+    return [draw.randrange(300, 1000) for _ in range(draw.randrange(40, 300))]
+
+
+def answers(machine: Any, url: str, **fields: Any) -> list[Any]:
+    """Texts, and all log probabilities, one request at a time."""
+    found = []
+    for number in range(PROMPTS):
+        body = {"model": "sample", "prompt": noise(number), "max_tokens": 12, "logprobs": 2, **fields}
+        if number % 2:
+            body |= {"temperature": 1.0, "seed": number}
+        status, text = machine.ask(url, "/v1/completions", {"temperature": 0, **body})
+        assert status == 200, text
+        choice = json.loads(text)["choices"][0]
+        found.append((choice["text"], choice["logprobs"]["token_logprobs"], choice["logprobs"]["top_logprobs"]))
+    return found
+
+
+def handoffs(machine: Any) -> list[dict[str, Any]]:
+    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
+    return [one["handoff"] for one in details if one and one.get("handoff")]
+
+
+def test_the_answers_are_those_of_one_worker(machine: Any) -> None:
+    arguments = json.dumps(EXACT)
+    words = ("out=llamacpp", "sample.gguf", "--model-name", "sample", "--extra-engine-args", arguments)
+    alone = machine.start("dynamo-run", "in=http", *words, "--http-port=0")
+    expected = answers(machine, alone.ready())
+    alone.end()
+
+    command = machine.start(
+        "dynamo",
+        *("serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0"),
+        *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
+        "--Processor.max-local-prefill-length=16",
+    )
+    url = command.ready()
+    assert answers(machine, url) == expected
+    (reader,) = [one for one in handoffs(machine) if one["sessions"] is None]
+    assert (reader["transfers"], reader["failed"]) == (PROMPTS, 0), reader
+    (source,) = [one["sessions"] for one in handoffs(machine) if one["sessions"]]
+    assert (source["open"], source["read"], source["expired"]) == (0, PROMPTS, 0), source
+
+    # the prefill worker is killed while prompts are there: the answers are complete, and computed where they are given
+    prompt = " ".join(f"word{number}" for number in range(350))
+    begun = [machine.begin(url, f"{number} {prompt}", request=f"r{number}", max_tokens=8) for number in range(3)]
+    os.kill(machine.row("PrefillWorker")["pid"], signal.SIGKILL)
+    assert all(one.answer()["usage"]["completion_tokens"] == 8 for one in begun)
+
+
+def test_over_nodes(machine: Any, shared_servers: Servers) -> None:
+    _door, url = front(machine, shared_servers, "--max-local-prefill-length", 16)
+    common = ("out=llamacpp", "sample.gguf", "--model-name", "sample", "--extra-engine-args", json.dumps(EXACT))
+    for node, pool in (("two", "decode"), ("three", "prefill")):
+        words = (f"in=dyn://m.{pool}.generate", *common, "--disaggregation-mode", pool)
+        machine.start("dynamo-run", *words, **on(machine, shared_servers, node)).prints("ready", 60)
+    machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
+    remote = answers(machine, url)
+    socket_path = machine.folder / "two/d.sock"
+    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect", socket_path=socket_path)[1]]
+    (reader,) = [one["handoff"] for one in details if one and one.get("handoff")]
+    assert (reader["transfers"], reader["failed"]) == (PROMPTS, 0), reader
+    machine.commands[-1].end()  # the prefill worker
+    machine.until(lambda: instances(machine, url) == ["two"])
+    assert [text for text, *_ in answers(machine, url)] == [text for text, *_ in remote], "aggregated, from its cache"
