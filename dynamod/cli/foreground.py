@@ -102,7 +102,7 @@ class _Foreground:
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
-        self._progress = ProgressLine()
+        self._progress = ProgressLine(lambda text: _output.put(sys.stderr, text))
         self._signals = 0
         self._code = 0
 
