@@ -43,7 +43,9 @@ def hub(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def unfinished(machine: Any) -> list[Path]:
-    return list((machine.folder / "hf").rglob("*.incomplete"))
+    # os.walk lives through folders that go meanwhile
+    found = [Path(folder, name) for folder, _, names in os.walk(machine.folder / "hf") for name in names]
+    return [path for path in found if path.suffix == ".incomplete"]
 
 
 def complaints(text: str) -> list[str]:
