@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dynamod import __version__
 from dynamod.actor import System
@@ -20,6 +20,7 @@ from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
+from dynamod.observe.backlog import Backlog
 from dynamod.observe.progress import ProgressLine
 from dynamod.runtime.attach import reach
 from dynamod.runtime.components.served import ServedModel
@@ -101,7 +102,7 @@ class _Foreground:
         self._greeted = False
         self._report: Report | None = None
         self._components: list[str] = []
-        self._progress = ProgressLine()
+        self._progress = ProgressLine(lambda text: _output.put(sys.stderr, text))
         self._signals = 0
         self._code = 0
 
@@ -169,7 +170,7 @@ class _Foreground:
     def _fail(self, *problems: str) -> None:
         self._progress.end()
         for problem in problems:
-            print(f"error: {problem}", file=sys.stderr)
+            _print(f"error: {problem}", sys.stderr)
         self._leave(1)
 
     def _leave(self, code: int) -> None:
@@ -192,7 +193,7 @@ class _Foreground:
                 self._changed.set()
             case Ended(why):
                 self._progress.end()
-                print(why, file=sys.stderr, flush=True)
+                _print(why, sys.stderr)
                 self._leave(0 if self._request.talk is None else 1)
             case Output():
                 self._lines.take(message)
@@ -318,12 +319,21 @@ def given_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
-def _print(text: str) -> None:
-    """Print at once, into a pipe too. A reader that has left (`dynamo serve | head`) is no reason to end."""
+def _print(text: str, stream: TextIO | None = None) -> None:
+    """Have a line printed at once, to stdout if no stream is given. A reader that stops to read stops nothing here."""
+    _output.put(stream or sys.stdout, f"{text}\n")
+
+
+def _write(stream: TextIO, text: str, _dropped: int) -> None:
     try:
-        print(text, flush=True)
-    except OSError:
-        leave_stdout()
+        stream.write(text)
+        stream.flush()
+    except OSError:  # a reader that has left (`dynamo serve | head`) is no reason to end
+        if stream is sys.stdout:
+            leave_stdout()
+
+
+_output = Backlog(_write)
 
 
 def leave_stdout() -> None:

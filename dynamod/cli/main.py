@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import NoReturn
 
 from dynamod.message.errors import DynamodError, UserError
 
@@ -14,27 +15,27 @@ COMPLETE = "_DYNAMO_RUN_COMPLETE"
 
 def dynamo() -> None:
     """`dynamo`: serve graphs and control the daemon."""
-    sys.exit(guarded(_dynamo, sys.argv[1:]))
+    _end(guarded(_dynamo, sys.argv[1:]))
 
 
 def dynamod() -> None:
     """`dynamod`: the daemon as a service."""
-    sys.exit(guarded(_dynamod, sys.argv[1:]))
+    _end(guarded(_dynamod, sys.argv[1:]))
 
 
 def dynamo_run() -> None:
     """`dynamo-run`: one engine without a graph file."""
-    sys.exit(guarded(_dynamo_run, sys.argv[1:]))
+    _end(guarded(_dynamo_run, sys.argv[1:]))
 
 
 def frontend() -> None:
     """`python -m dynamo.frontend`: the frontend alone."""
-    sys.exit(guarded(_frontend, sys.argv[1:]))
+    _end(guarded(_frontend, sys.argv[1:]))
 
 
 def worker(engine: str, module: str) -> None:
     """`python -m dynamo.mocker` and its like: a worker of one engine."""
-    sys.exit(guarded(partial(_worker, engine, module), sys.argv[1:]))
+    _end(guarded(partial(_worker, engine, module), sys.argv[1:]))
 
 
 def _dynamo(argv: Sequence[str]) -> int:
@@ -94,6 +95,14 @@ def _attach(argv: Sequence[str], kinds: Sequence[str], without: Collection[str] 
         from .attach import attach_early
 
         attach_early(argv, kinds)
+
+
+def _end(code: int) -> NoReturn:
+    """End the process, also when somebody has stopped to read what it prints."""
+    backlog = sys.modules.get("dynamod.observe.backlog")
+    if backlog is not None and not backlog.written():
+        os._exit(code)
+    sys.exit(code)
 
 
 def guarded(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> int:

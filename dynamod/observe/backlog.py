@@ -4,7 +4,8 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 T = TypeVar("T")
 
@@ -12,6 +13,21 @@ LIMIT = 1 << 20
 """Characters that may wait."""
 LINGER = 5.0
 """Seconds that the thread stays when there is nothing to write."""
+FLUSH = 0.5
+"""Seconds that lines get at the end of the process."""
+
+_all: "WeakSet[Backlog[Any]]" = WeakSet()
+
+
+def written() -> bool:
+    """Give all lines of this process a last moment; whether they are written.
+
+    If not, only `os._exit` ends the process: the interpreter would wait for the thread that writes.
+    """
+    backlogs = list(_all)
+    for one in backlogs:
+        one.flush(FLUSH)
+    return all(one.idle for one in backlogs)
 
 
 class Backlog(Generic[T]):
@@ -26,6 +42,7 @@ class Backlog(Generic[T]):
         self._size = self._dropped = 0
         self._busy = False
         self._thread: threading.Thread | None = None
+        _all.add(self)
 
     @property
     def idle(self) -> bool:

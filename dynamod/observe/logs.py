@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TextIO
 
 from dynamod.message.errors import UserError
 
-from .backlog import Backlog
+from .backlog import FLUSH, Backlog
 from .levels import TRACE, Filter, apply, parse, parse_level
 from .lines import HumanLines, JsonLines, Lines, MarkedLines, bind, bound
 
@@ -25,9 +25,6 @@ __all__ = ["PIPE", "TRACE", "Console", "adopt_structlog", "bind", "bound", "conf
 
 PIPE = "DYNAMOD_LOG_PIPE"
 """When "1" in the environment, standard error is read by the daemon's `capture.LineReader`."""
-
-FLUSH = 0.5
-"""Seconds that they get at the end of the process."""
 
 
 class Console(logging.Handler):

@@ -2,15 +2,24 @@
 
 import sys
 import time
+from collections.abc import Callable
 
 PAUSE = 10.0
 """Seconds between two lines where they stay."""
 
 
-class ProgressLine:
-    """Shows the last text that it was given. `end` removes it from a terminal."""
+def _write(text: str) -> None:
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except OSError:
+        pass
 
-    def __init__(self) -> None:
+
+class ProgressLine:
+    """Shows the last text that it was given. `end` removes it from a terminal. `write`: to standard error."""
+
+    def __init__(self, write: Callable[[str], object] = _write) -> None:
+        self._write = write
         self._text = ""
         self._shown = -PAUSE
 
@@ -21,22 +30,15 @@ class ProgressLine:
         elif text != self._text:
             self._text = text
             if sys.stderr.isatty():
-                _write(f"\r\x1b[K{text}\r")  # what is printed next begins at the left
+                self._write(f"\r\x1b[K{text}\r")  # what is printed next begins at the left
             elif (now := time.monotonic()) - self._shown >= PAUSE:
                 self._shown = now
-                _write(f"{text}\n")
+                self._write(f"{text}\n")
 
     def end(self, why: str = "") -> None:
         """Nothing more comes. `why`: the text stays, with this behind it."""
         text, self._text = self._text, ""
         if text and why:
-            _write(f"\r\x1b[K{text}; {why}\n" if sys.stderr.isatty() else f"{text}; {why}\n")
+            self._write(f"\r\x1b[K{text}; {why}\n" if sys.stderr.isatty() else f"{text}; {why}\n")
         elif text and sys.stderr.isatty():
-            _write("\r\x1b[K")
-
-
-def _write(text: str) -> None:
-    try:
-        print(text, end="", file=sys.stderr, flush=True)
-    except OSError:
-        pass
+            self._write("\r\x1b[K")

@@ -70,19 +70,18 @@ def _failure(popen: subprocess.Popen[bytes]) -> UserError | None:
 
 async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None:
     """Connect `make()` to the daemon of `path`; `start`: start one when there is none. Raises OSError, UserError."""
-    loop, spawned, end = asyncio.get_running_loop(), None, time.monotonic() + UP
-    while True:
-        sock = connect(path)
-        if sock is not None:
-            if spawned is not None and spawned.stderr is not None:
-                spawned.stderr.close()  # what it says from now on is its own business
-            await loop.create_unix_connection(make, sock=sock)
-            return
-        if not start:
-            raise ConnectionRefusedError(errno.ECONNREFUSED, f"no daemon answers at {path}")
-        spawned = spawned or _spawn(path)
-        if (failure := _failure(spawned)) is not None:
-            raise failure
-        if time.monotonic() > end:
-            raise UserError(f"the daemon at {path} does not answer within {UP:g} s", "see dynamo doctor")
-        await asyncio.sleep(LOOK)
+    spawned, end = None, time.monotonic() + UP
+    try:
+        while (sock := connect(path)) is None:
+            if not start:
+                raise ConnectionRefusedError(errno.ECONNREFUSED, f"no daemon answers at {path}")
+            spawned = spawned or _spawn(path)
+            if (failure := _failure(spawned)) is not None:
+                raise failure
+            if time.monotonic() > end:
+                raise UserError(f"the daemon at {path} does not answer within {UP:g} s", "see dynamo doctor")
+            await asyncio.sleep(LOOK)
+    finally:
+        if spawned is not None and spawned.stderr is not None:
+            spawned.stderr.close()  # what it says from now on is its own business
+    await asyncio.get_running_loop().create_unix_connection(make, sock=sock)

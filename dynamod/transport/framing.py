@@ -40,10 +40,19 @@ class Unframer:
         self._rest: list[bytes] = []  # joined when the next payload is complete: each byte is copied once
         self._missing = 0  # bytes without which nothing new can be said
         self._magic = True  # it is still to come
+        self._large: memoryview | None = None  # a payload that is filled as it comes, so that its end copies little
+        self._filled = 0
 
     def feed(self, data: bytes) -> Iterator[bytes | memoryview]:
         """Yield complete payloads. Raises FrameError for a wrong greeting or an impossible length."""
-        if self._rest:
+        if self._large is not None:
+            used = self._fill(data, 0)
+            if self._filled < len(self._large):
+                return
+            filled, self._large = self._large, None
+            yield filled
+            data = data[used:]
+        elif self._rest:
             self._rest.append(data)
             self._missing -= len(data)
             if self._missing > 0:
@@ -66,6 +75,10 @@ class Unframer:
                 raise FrameError(f"a frame of {length} bytes is above the limit of {LIMIT}")
             need = 4 + length
             if position + need > size:
+                if length > _LARGE:
+                    self._large, self._filled = memoryview(bytearray(length)), 0
+                    self._fill(data, position + 4)
+                    return
                 break
             payload = memoryview(data) if length > _LARGE else data
             yield payload[position + 4 : position + need]
@@ -73,6 +86,14 @@ class Unframer:
             need = 4
         if position < size:
             self._rest, self._missing = [data[position:]], need - (size - position)
+
+    def _fill(self, data: bytes, position: int) -> int:
+        """Put bytes into the large payload; how many."""
+        assert self._large is not None
+        used = min(len(data) - position, len(self._large) - self._filled)
+        self._large[self._filled : self._filled + used] = memoryview(data)[position : position + used]
+        self._filled += used
+        return used
 
 
 class FramedProtocol(asyncio.Protocol):

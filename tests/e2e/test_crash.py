@@ -266,3 +266,22 @@ def test_stop_gives_open_answers_the_time_that_it_is_told(machine: Any) -> None:
     stream.read()
     assert (stream.error, stream.finish) == (None, "stop")
     command.gone(5)
+
+
+@together
+def test_a_service_that_ends_gives_open_answers_their_time(machine: Any) -> None:
+    machine.env["DYN_TOKEN_ECHO_DELAY_MS"] = "40"
+    daemon, port = machine.start("dynamod"), machine.port()
+    machine.until(machine.raw_status)
+    graph = ("-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--port", port)
+    assert machine.run("dynamo", "serve", *graph, "--detach").code == 0
+    url = f"http://127.0.0.1:{port}"
+    machine.until(lambda: machine.serves(url))
+    text = " ".join(f"word{n}" for n in range(40))
+    stream, began = machine.stream(url, text), time.monotonic()
+    daemon.send(signal.SIGTERM)
+    stream.read()
+    assert (stream.error, stream.finish) == (None, "stop")
+    assert text in stream.text
+    assert time.monotonic() - began > 2.5, "longer than a command in a terminal gives"
+    assert daemon.wait(10).code == 0

@@ -44,12 +44,18 @@ def hub(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 def unfinished(machine: Any) -> list[Path]:
     """What nobody would go on with."""
-    return list((machine.folder / "hf").rglob("*.incomplete"))
+    return _files(machine, ".incomplete")
 
 
 def parts(machine: Any) -> list[Path]:
     """What the next download goes on with."""
-    return list((machine.folder / "hf").rglob("*.part"))
+    return _files(machine, ".part")
+
+
+def _files(machine: Any, suffix: str) -> list[Path]:
+    # os.walk lives through folders that go meanwhile
+    found = [Path(folder, name) for folder, _, names in os.walk(machine.folder / "hf") for name in names]
+    return [path for path in found if path.suffix == suffix]
 
 
 def complaints(text: str) -> list[str]:

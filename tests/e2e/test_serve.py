@@ -56,6 +56,37 @@ def test_it_ends_within_the_bound_with_a_stream_open(machine: Any) -> None:
     stream.close()
 
 
+STUCK = """
+import fcntl, os, sys
+
+reader, writer = os.pipe()
+fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+for number in (1, 2):
+    os.dup2(writer, number)
+sys.argv[0] = "dynamo"
+from dynamod.cli.main import dynamo
+dynamo()
+"""
+"""A command whose output goes into a small pipe that stays open and is never read, as behind Ctrl-S or `less`."""
+
+
+@together
+def test_a_reader_that_stops_reading_stops_nothing(machine: Any) -> None:
+    port = machine.port()
+    url = f"http://127.0.0.1:{port}"
+    graph = ("-f", "configs/agg.yaml", "--Worker.engine=echo_core", "--port", port)
+    command = machine.script(STUCK, "serve", *graph, "-v", DYN_TOKEN_ECHO_DELAY_MS="0")
+    machine.until(lambda: machine.raw_status() and machine.serves(url))
+    for _ in range(200):
+        assert "hello" in machine.chat(url, "hello")
+    before = machine.row("Worker")["pid"]
+    os.kill(before, signal.SIGKILL)
+    machine.until(lambda: machine.row("Worker")["state"] == "Ready" and machine.row("Worker")["pid"] != before)
+    machine.until(lambda: machine.serves(url))
+    assert "hello" in machine.chat(url, "hello")
+    assert command.end(signal.SIGTERM).code == 0
+
+
 @pytest.mark.parametrize(
     ("number", "wait"), [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.4), (signal.SIGTERM, 0.7)]
 )

@@ -80,6 +80,7 @@ def test_answers_are_as_the_document_says(threaded, case) -> None:
             case.body["tokens"] = [token % 1024 for token in tokens]  # of the model that is served
     case.call_and_validate(
         base_url=f"http://{host}:{port}",
+        timeout=60,  # an answer of 2,048 choices takes its time on a machine that has other work
         checks=[
             schemathesis.checks.not_a_server_error,
             schemathesis.checks.CHECKS.get_one("status_code_conformance"),
@@ -138,6 +139,11 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
         ("ChatRequest", {"messages": [{"role": "user", "content": "x"}], "tool_choice": "bogus"}),
         ("ChatRequest", {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "bogus"}}),
         ("ChatRequest", {"messages": [{"role": "user", "content": "x"}], "prediction": {}}),
+        ("ChatRequest", {"messages": [{"role": "tool", "content": [{"type": "text", "text": "x", "refusal": {}}]}]}),
+        (
+            "ChatRequest",
+            {"messages": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "n", "text": 1}]}]},
+        ),
         ("CompletionRequest", {"prompt": ""}),
         ("CompletionRequest", {"prompt": ["a", 1]}),
         ("CompletionRequest", {"prompt": "x", "suffix": "y"}),

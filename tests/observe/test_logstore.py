@@ -142,6 +142,7 @@ def test_a_disk_that_hangs_blocks_nobody_and_costs_lines(tmp_path: Path, monkeyp
         assert log_store.tail(["w"], 9) == []
     finally:
         goes_on.set()
+    log_store._backlog.flush(30)
     written = log_store.tail(["w"], 1000)
     log_store.close()
     assert [int(line[:3]) for line in written if line[:2] != "  "] == [*range(1000 - dropped(written))]

@@ -36,14 +36,15 @@ def items(schema: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": schema, **more}
 
 
-def typed(kind: Any, **properties: Schema) -> Schema:
-    """An object of this `type`, which has these properties too."""
-    return {"type": "object", "properties": {"type": {"const": kind}, **properties}, "required": ["type", *properties]}
+def typed(kind: Any, without: str = "", **properties: Schema) -> Schema:
+    """An object of this `type`, which has these properties too, and not the one called `without`, but for null."""
+    known = {"type": {"const": kind}, **properties}
+    return {"type": "object", "properties": known | ({without: _NULL} if without else {}), "required": [*known]}
 
 
 _TEXT: Schema = {"type": "string"}
 _PARTS = items({"$ref": "#/components/schemas/Part"})
-_SAID = items(either(_PARTS["items"], typed("refusal", refusal=_TEXT)))
+_SAID = items(either(_PARTS["items"], typed("refusal", "text", refusal=_TEXT)))
 _ROLES = (
     {
         "properties": {"role": {"enum": ["developer", "system", "user"]}, "content": either(_TEXT, _PARTS)},
@@ -72,4 +73,4 @@ def tighten(schemas: dict[str, Schema]) -> None:
         if name in schemas:
             schemas[name]["properties"] |= changes
     if "Message" in schemas:
-        schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", text=_TEXT)
+        schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=_TEXT)
