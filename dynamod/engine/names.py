@@ -115,6 +115,7 @@ ENGINES: dict[str, EngineEntry] = {
         words=True,
         flags="dynamod.engine.vllm.arguments:flags",
         devices=True,
+        nodes=True,
         apart=True,
     ),
 }

@@ -158,6 +158,8 @@ SERVE = (
 )
 """Graphs, and the frontend alone."""
 
+NODES = "two nodes were tried on CPUs (test_heavy_nodes.py)"
+
 SGLANG = (
     Line(
         "dynamo-run in=dyn://qwen3-32b.backend.generate out=sglang /data/Qwen3-32B --tensor-parallel-size 2 "
@@ -174,6 +176,7 @@ SGLANG = (
         "dynamo-run out=sglang /data/models/DeepSeek-R1-Distill-Llama-70B/ --tensor-parallel-size 16 --node-rank 0 "
         "--num-nodes 2 --leader-addr 10.217.98.122:5000",
         "needs GPU",
+        NODES,
     ),
     Line(
         "python3 -m sglang.launch_server --model-path /data/models/DeepSeek-R1-Distill-Llama-70B --tp 16 "
@@ -184,11 +187,13 @@ SGLANG = (
         "dynamo-run in=http out=sglang --model-path ~/llm_models/DeepSeek-R1-Distill-Llama-70B/ "
         "--tensor-parallel-size 8 --num-nodes 2 --node-rank 0 --dist-init-addr 10.217.98.122:9876",
         "needs GPU",
+        NODES,
     ),
     Line(
         "dynamo-run in=none out=sglang --model-path ~/llm_models/DeepSeek-R1-Distill-Llama-70B/ "
         "--tensor-parallel-size 8 --num-nodes 2 --node-rank 1 --dist-init-addr 10.217.98.122:9876",
         "needs GPU",
+        NODES,
     ),
 )
 
@@ -198,11 +203,13 @@ ACCELERATORS = (
         "dynamo-run in=text out=vllm ~/llm_models/Llama-3.2-3B-Instruct/ --tensor-parallel-size 8 --num-nodes 2 "
         "--leader-addr 10.217.98.122:6539 --node-rank 0",
         "needs GPU",
+        NODES,
     ),
     Line(
         "dynamo-run in=none out=vllm ~/llm_models/Llama-3.2-3B-Instruct/ --num-nodes 2 "
         "--leader-addr 10.217.98.122:6539 --node-rank 1",
         "needs GPU",
+        f"{NODES}; the follower is told --tensor-parallel-size too",
     ),
     Line("ray start --head --port=6379", "needs GPU"),
     Line("ray start --address=<HEAD_NODE_IP>:6379", "needs GPU"),

@@ -3,9 +3,12 @@
 import json
 import math
 import random
+import shutil
 from typing import Any
 
 import pytest
+
+from dynamod.preprocess.locate import locate
 
 from .asking import chat_body
 from .nodes import Servers, on
@@ -37,6 +40,32 @@ def test_a_worker_on_another_node(machine: Any, servers: Servers, engine: Extern
     stream = machine.stream(url, TAUGHT[-1], temperature=0, max_tokens=900).read()
     assert (stream.error, stream.done) == (None, True)
     assert stream.text.startswith("1, 2, 3, 4, 5, 6, 7")
+
+
+def test_one_engine_on_two_nodes(machine: Any, engine: External) -> None:
+    """Two halves of each layer, on a node each; a model of two heads with random weights."""
+    folder = machine.folder / "two-heads"
+    shutil.copytree(locate("sample"), folder)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "hidden_size": 128}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **heads}))
+    words = [f"out={engine.name}", folder, "--python", engine.python, "--tensor-parallel-size", 2, "--num-nodes", 2]
+    words += ["--leader-addr", f"127.0.0.1:{machine.port()}", "--extra-engine-args", '{"load_format": "dummy"}']
+    env = {**ENV, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    other = {**env, "DYNAMOD_SOCKET": str(machine.folder / "two.sock"), "DYNAMOD_NODE": "two"}
+    follower = machine.start("dynamo-run", "in=none", *words, "--node-rank", 1, "--", *engine.words, **other)
+    leader = machine.start(
+        *("dynamo-run", "in=http", *words, "--node-rank", 0, "--http-port", 0, "--", *engine.words), **env
+    )
+    url = ready(leader)
+    machine.until(lambda: "two-heads" in machine.ask(url, "/v1/models")[1])
+    body = chat_body("hello", model="two-heads", max_tokens=20, ignore_eos=True, temperature=0)
+    answers = [json.loads(machine.ask(url, "/v1/chat/completions", body, 120)[1]) for _ in range(2)]
+    assert answers[0]["usage"]["completion_tokens"] == 20
+    assert answers[0]["choices"] == answers[1]["choices"]
+    follower.prints("ready", START)
+    leader.end(bound=10.0)
+    follower.end(bound=10.0)
 
 
 def prompts() -> list[str]:

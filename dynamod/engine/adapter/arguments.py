@@ -77,6 +77,7 @@ class Names:
         count = 1
         for name in self.sizes:
             count *= int(values.get(name) or 1)
+        count = max(1, count // int(values.get("nnodes") or 1))
         given = environ.get("CUDA_VISIBLE_DEVICES")
         there = given.split(",") if given else [str(number) for number in range(base + count)]
         if len(chosen := there[base : base + count]) < count:

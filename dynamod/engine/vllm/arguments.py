@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dynamod.message.errors import UserError
+
 from ..adapter.arguments import Names, show
 from ..base import EngineOptions
 
@@ -15,6 +17,8 @@ NAMES = Names(
         "max_model_len": ("context_length", "--context-length"),
         "block_size": ("kv_cache_block_size", "--kv-cache-block-size"),
         "tensor_parallel_size": ("tensor_parallel_size", "--tensor-parallel-size"),
+        "nnodes": ("num_nodes", "--num-nodes"),
+        "node_rank": ("node_rank", "--node-rank"),
     },
     sizes=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
 )
@@ -24,6 +28,16 @@ def config_paths(options: EngineOptions) -> dict[str, Any]:
     """Where tokenizer and configuration are when the weights, in a GGUF file, have none."""
     path = options.config_path
     return {} if path is None else {"hf_config_path": str(path), "tokenizer": str(path)}
+
+
+def leader(values: Mapping[str, Any], address: str) -> dict[str, Any]:
+    """`values` with the leader's HOST:PORT, if there is one. Raises UserError when it is given otherwise too."""
+    host, _, port = address.rpartition(":")
+    ours = {"master_addr": host.strip("[]"), "master_port": int(port)} if address else {}
+    for name, value in ours.items():
+        if values.get(name, value) != value:
+            raise UserError(f"vllm argument {name}: {values[name]}, but --leader-addr is {address}", "give one of them")
+    return {**values, **ours}
 
 
 def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu: bool = False) -> dict[str, Any]:
@@ -42,6 +56,8 @@ def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu:
         "topic": "kv",
     }
     own = {"skip_tokenizer_init": True, "disable_log_stats": True, "kv_events_config": events}
+    if values.get("nnodes", 1) > 1:
+        own["distributed_executor_backend"] = "mp"
     if cpu:
         own["enforce_eager"] = True
     if kv_bytes:

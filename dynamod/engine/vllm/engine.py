@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import logging
 import os
+from collections.abc import Callable
 from typing import Any
 
 from dynamod.message.discovery import Capabilities
@@ -14,7 +15,7 @@ from dynamod.transport.base import Reply
 
 from ..adapter.engine import CLOSE, SHORT, AdapterEngine
 from ..adapter.output import one_line
-from .arguments import NAMES, config_paths, defaults
+from .arguments import NAMES, config_paths, defaults, leader
 from .request import logprobs, sampling
 
 log = logging.getLogger("dynamod.engine")
@@ -34,6 +35,7 @@ class Vllm(AdapterEngine):
         greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
     )
     _llm: Any = None
+    _workers: Any = None  # of a further node
 
     def environment(self) -> dict[str, str]:
         """A fork would take our threads' locks and our sockets along. Others compute on the cores of a CPU too."""
@@ -51,6 +53,11 @@ class Vllm(AdapterEngine):
         """Import vLLM, load, listen to its events."""
         await self.stage("imports vLLM", lambda: importlib.import_module("vllm.v1.engine.async_llm"))
         config = await self.stage("reads the configuration", self._config)
+        if self.options.node_rank:  # the leader has the scheduler; this one only computes
+            self._workers = await self.stage("loads the model", lambda: self._follow(config))
+            self.block_size = config.cache_config.block_size
+            self.spawn(self._watch(lambda: self._workers.is_failed), "watch")
+            return
         self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
         self.block_size, self.room = cache.block_size, config.model_config.max_model_len
@@ -61,7 +68,7 @@ class Vllm(AdapterEngine):
         events = config.kv_events_config
         if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
             self.serve_blocks(events.endpoint, events.replay_endpoint, ranks)
-        self.spawn(self._watch(llm), "watch")
+        self.spawn(self._watch(lambda: llm.errored), "watch")
 
     # Starting, in threads.
 
@@ -74,6 +81,7 @@ class Vllm(AdapterEngine):
         argv = self.options.arguments.get("argv") or ()
         words = NAMES.parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
         values = {**config_paths(self.options), **NAMES.merged(self.options, known, words)}
+        values = leader(values, self.options.leader_addr)
         if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         cpu = bool(current_platform.is_cpu())
@@ -81,7 +89,7 @@ class Vllm(AdapterEngine):
         values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
         if cpu and values["enforce_eager"]:
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-        return AsyncEngineArgs(**values).create_engine_config()
+        return AsyncEngineArgs(**values).create_engine_config(headless=bool(self.options.node_rank))
 
     def _load(self, config: Any) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -92,6 +100,14 @@ class Vllm(AdapterEngine):
         if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
+
+    def _follow(self, config: Any) -> Any:
+        """The part of a node that is not the leader, as `vllm serve --headless` has it."""
+        from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+        workers = MultiprocExecutor(config, monitor_workers=False)
+        workers.start_worker_monitor()
+        return workers
 
     def _import_names(self) -> None:
         """Names that each request needs; vLLM can be imported now."""
@@ -128,16 +144,19 @@ class Vllm(AdapterEngine):
         except self._refused as error:
             raise BadRequest(f"vLLM refuses the request: {one_line(error)}") from None
 
-    async def _watch(self, llm: Any) -> None:
+    async def _watch(self, failed: Callable[[], bool]) -> None:
         """An idle engine that ends is not seen by any request."""
-        while not llm.errored:  # noqa: ASYNC110 - vLLM has no event for it
+        while not failed():  # noqa: ASYNC110 - vLLM has no event for it
             await asyncio.sleep(POLL_INTERVAL)
         raise self.ended()
 
     async def close(self) -> None:
         """End vLLM's processes."""
-        llm, self._llm = self._llm, None
-        await self.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
+        llm, workers, self._llm = self._llm, self._workers, None
+        if workers is not None:
+            await self.shut_down(workers.shutdown)
+        else:
+            await self.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
 
 
 class _Statistics:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,18 @@ async def test_answers_counts_and_limits(words: Any) -> None:
         answer = await worker.ask(words.generate([1, 5])).wait()
         assert len(answer.ids) == 48
         assert worker.statistics.engine.tokens == 3 + 1 + 48
+
+
+async def test_what_the_engine_has_made_is_looked_at_before_it_serves(
+    words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection of a million objects behind that would stop the first answers."""
+    frozen: list[int] = []
+    double = SimpleNamespace(collect=lambda: None, freeze=lambda: frozen.append(1))
+    monkeypatch.setattr("dynamod.engine.adapter.engine.gc", double)
+    async with System() as system:
+        await house(words, system)
+        assert frozen == [1]
 
 
 async def test_requests_that_cannot_be_served(words: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dynamod.engine.adapter.arguments import listened
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import ENGINES, require_installed
-from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults
+from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults, leader
 from dynamod.engine.vllm.request import logprobs, sampling
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
@@ -46,6 +46,23 @@ def test_flags_arguments_and_words_become_one_mapping() -> None:
         "tokenizer": "/c",
     }
     assert NAMES.merged(options(), KNOWN, {}) == {"model": "/m"}
+
+
+def test_several_nodes() -> None:
+    given = options(num_nodes=2, node_rank=1, leader_addr="[::1]:5000", tensor_parallel_size=4)
+    merged = NAMES.merged(given, (*KNOWN, "nnodes", "node_rank"), {})
+    values = defaults(leader(merged, given.leader_addr), sockets="/s")
+    assert (values["nnodes"], values["node_rank"], values["tensor_parallel_size"]) == (2, 1, 4)
+    assert (values["master_addr"], values["master_port"]) == ("::1", 5000)
+    assert values["distributed_executor_backend"] == "mp"
+    assert (
+        defaults({**values, "distributed_executor_backend": "ray"}, sockets="/s")["distributed_executor_backend"]
+        == "ray"
+    )
+    assert NAMES.devices({}, 4, values) == "4,5"
+    with pytest.raises(UserError, match="argument master_port: 1, but --leader-addr is a:5000"):
+        leader({"master_port": 1}, "a:5000")
+    assert leader({"dtype": "auto"}, "") == {"dtype": "auto"}
 
 
 def test_arguments_that_cannot_be() -> None:
