@@ -149,10 +149,11 @@ class InFlightRequest:
 
     async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> "_Break | None":
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
+        self._sent = True
         if self._left:
             self.instance = None
             return _Break(self._left, retry=True, displaced=True)
-        self._placement, self.instance, self._sent = placement, placement.instance, True
+        self._placement, self.instance = placement, placement.instance
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
         self._sends += 1

@@ -20,6 +20,7 @@ from dynamod.message.worker import Generate, Request
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings
+from dynamod.worker.handoff import LEASE
 
 from . import checks, watch
 from .clients import Client, PlannedRequest, workload
@@ -254,6 +255,7 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             await asyncio.sleep(LEASE_TTL + 6.0)
             if cluster.wire.harmed:  # what was lost shows in what comes next, and lost subscriptions are opened again
                 await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
+                await asyncio.sleep(LEASE if plan.prefill else 0.0)  # a lost cancel of a prompt shows by time alone
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)

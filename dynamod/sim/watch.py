@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dynamod.ingress.processor import CLOCK
 from dynamod.router.placement import Placement
 from dynamod.router.router import Router
+from dynamod.worker.handoff import LEASE
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -120,10 +121,14 @@ class Watch:
             late = self._cluster.wire.drained() - self._cluster.system.now()  # of what was delayed before the calm
             self._cluster.system_later(SOON + max(0.0, late), soon)
         self._cluster.system_later(AT_LAST, lambda: self._leftover(client, AT_LAST))
+        leases = LEASE + AT_LAST  # of a prompt, whose prefill worker sends nothing that would show a lost cancel
+        self._cluster.system_later(leases, lambda: self._leftover(client, leases))
 
     def _leftover(self, client: Client, seconds: float) -> None:
         now, again = self._cluster.system.now(), False
         for place in self._cluster.running(ingress=False):
+            if place.prefill and seconds == AT_LAST:
+                continue
             process, worker = place.process, place.worker
             if process is None or worker is None or client.id not in worker.requests():
                 continue

@@ -189,6 +189,7 @@ class Air:
         request: Any = None,
         output: Any = None,
         suspect: bool = False,
+        prefill: Any = None,
     ) -> None:
         self.crashes: dict[int, str] = {}  # instance -> why its process crashed
         self.suspected: list[str] = []
@@ -226,6 +227,7 @@ class Air:
             acquire=self.acquire,  # type: ignore[arg-type]
             suspicions=self,  # type: ignore[arg-type]
             suspect=suspect,
+            prefill=prefill,
             available=self.available,
             exact=exact and not text,
             limit=limit,
@@ -240,7 +242,7 @@ class Air:
     # The dispatcher: what is charged is on the books until it is released.
 
     async def acquire(self, tried: Collection[int], *, again: bool, alone: bool, received: int) -> Charge:
-        assert again is bool(self.sends)
+        assert again is (bool(self.sends) or len(self.alone) > 0)
         self.alone.append(alone)
         assert self.charged is None, "the account of the attempt before must be closed"
         while True:

@@ -1,0 +1,117 @@
+"""A request whose prompt is computed elsewhere before it is sent to the instance that answers."""
+
+import asyncio
+from typing import Any, Self
+
+from dynamod.message.worker import Handoff
+
+from .instances import virtual
+
+
+class Prompts:
+    """Stands for the prefill workers. `given`: what is asked of them; `open`: prompts that nobody has dropped yet."""
+
+    def __init__(self, *, here: bool = True) -> None:
+        self.here, self.asked, self.open = here, list[bytes](), 0
+        self.may = asyncio.Event()
+        self.may.set()
+
+    async def __call__(self, request: Any, placement: Any) -> Any:
+        self.asked.append(request.token_ids + request.prior_output)
+        await self.may.wait()
+        if not self.here:
+            return None
+        self.open += 1
+        return Prompt(self)
+
+
+class Prompt:
+    """One of them."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self.prompts = prompts
+        self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
+        self.handoff.set_result(Handoff(f"s{len(prompts.asked)}"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.prompts.open -= 1
+
+
+@virtual
+async def test_the_hand_off_goes_with_the_request(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    assert (send.request.handoff, prompts.open) == (Handoff("s1"), 1)
+    send.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert (air.client.answer, prompts.open) == ("a", 0)
+
+
+@virtual
+async def test_the_next_instance_gets_one_of_its_own(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    send.tokens(1, 2)
+    send.lose()
+    await air.settle()
+    send = air.sends[-1]
+    assert (send.prior, send.request.handoff) == ([1, 2], Handoff("s2"))
+    assert [len(ids) // 4 for ids in prompts.asked] == [2, 4], "the prompt, then with what was generated"
+    send.tokens(0, finish="eos")
+    await air.settle()
+    assert prompts.open == 0
+
+
+@virtual
+async def test_without_one_it_is_sent_as_it_is(words: Any) -> None:
+    air = words.Air(prefill=Prompts(here=False))
+    send = await air.start()
+    assert send.request.handoff is None
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_what_is_tried_alone_computes_its_prompt_there(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts, suspect=True)
+    send = await air.start()
+    assert (send.request.handoff, prompts.asked) == (None, [])
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_an_instance_that_goes_while_its_prompt_is_computed_gets_nothing(words: Any) -> None:
+    prompts = Prompts()
+    prompts.may.clear()
+    air = words.Air(prefill=prompts)
+    await air.run()
+    assert (air.sends, air.inflight.attempting) == ([], False)
+    first = air.inflight.instance
+    air.inflight.leave("the worker is gone")
+    air.instances.remove(first)
+    prompts.may.set()
+    await air.settle()
+    assert [send.instance for send in air.sends] == air.instances[:1]
+    assert air.broken == [], "nothing was sent there"
+    assert len(prompts.asked) == 2
+    air.sends[0].tokens(0, finish="eos")
+    await air.settle()
+    assert prompts.open == 0
+
+
+@virtual
+async def test_a_client_that_leaves_while_its_prompt_is_computed(words: Any) -> None:
+    prompts = Prompts()
+    prompts.may.clear()
+    air = words.Air(prefill=prompts)
+    await air.run()
+    air.inflight.cancel()
+    await air.settle()
+    assert (air.sends, air.completed, air.charged, prompts.open) == ([], 1, None, 0)
