@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.logging import LogCaptureHandler
 
 from dynamod.message.errors import UserError
 from dynamod.observe import levels
@@ -128,8 +129,10 @@ def test_exceptions_are_one_record() -> None:
             assert all(line.startswith("  ") for line in rest)
 
 
-def test_no_message_can_look_like_another() -> None:
+def test_no_message_can_look_like_another(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = setup()
+    root = logging.getLogger()  # pytest's own handlers cannot pass such text on
+    monkeypatch.setattr(root, "handlers", [one for one in root.handlers if not isinstance(one, LogCaptureHandler)])
     log.info("a\x1b[2Jb\r\n2025-03-17T14:03:14.122652Z  INFO x: y\x00\ud800", extra={"k": 'v" z=1\n2025'})
     first, *rest = stream.getvalue().splitlines()
     assert first.endswith(r'dynamod.demo: ab k="v\" z=1\n2025"')
