@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -40,6 +42,29 @@ def test_a_worker_on_another_node(machine: Any, servers: Servers, engine: Extern
     stream = machine.stream(url, TAUGHT[-1], temperature=0, max_tokens=900).read()
     assert (stream.error, stream.done) == (None, True)
     assert stream.text.startswith("1, 2, 3, 4, 5, 6, 7")
+
+
+def test_blocks_of_all_data_parallel_ranks_are_known(machine: Any) -> None:
+    """vLLM chooses the rank of a request; the router hears of the blocks of each."""
+    engine = installed(VLLM)
+    words = ("--router-mode", "kv", "--kv-cache-block-size", 32, "--", *engine.words, "--data-parallel-size", 2)
+    url = ready(machine.start("dynamo-run", *engine.run, *words, **ENV))
+    machine.until(lambda: machine.serves(url))
+    texts = [f"{number} " + "apple river stone cloud " * 20 for number in range(6)]
+    bodies = [chat_body(text, max_tokens=40, ignore_eos=True) for text in texts]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        answers = list(pool.map(lambda body: machine.ask(url, "/v1/chat/completions", body, 120), bodies))
+    blocks = sum(json.loads(answer)["usage"]["prompt_tokens"] // 32 for _status, answer in answers)
+    assert blocks >= 2 * len(texts)
+
+    def known() -> float:
+        connection = machine.unix()
+        connection.request("GET", "/v1/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+        return sum(map(float, re.findall(r"^dynamod_worker_engine_cached_blocks\b.* (\S+)$", text, re.MULTILINE)))
+
+    machine.until(lambda: known() >= blocks, 30, "KV events of both ranks")
 
 
 def test_one_engine_on_two_nodes(machine: Any, engine: External) -> None:
