@@ -139,7 +139,13 @@ class InFlightRequest:
         request = self.request
         if self._prefill is None or placement.alone or not isinstance(request, Generate):
             return nullcontext()
-        return await self._prefill(self._continued(request), placement) or nullcontext()
+        try:
+            return await self._prefill(self._continued(request), placement) or nullcontext()
+        except asyncio.CancelledError:
+            task = self._waiting
+            if not self._left or task is None or task.uncancel():
+                raise
+            return nullcontext()
 
     def _continued(self, request: Generate) -> Generate:
         """The request to the next instance: it goes on behind what has come."""
@@ -259,8 +265,9 @@ class InFlightRequest:
         """The instance cannot be waited for: go on elsewhere, or end with an error."""
         if self._attempt is not None:
             self._break(why, retry=False, died=True)
-        elif self.instance is not None:
+        elif self.instance is not None and self._waiting is not None and not self._left:
             self._left = why  # its prompt is being computed elsewhere: it has not got there
+            self._waiting.cancel()
 
     def expire(self, limits: Limits) -> None:
         """Check the request's clocks; the attempt breaks (and the request may move) when one has passed.

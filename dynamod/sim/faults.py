@@ -78,7 +78,8 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
         poison = random.choices(list(POISON), k=1 if gentle else random.choice((1, 1, 2)))
     kinds = [fault for fault in shape.faults if fault not in REQUESTS and (not gentle or fault in GENTLE)]
     if gentle and poison:
-        kinds = [fault for fault in kinds if fault in TOLD]  # else it is taken for others' doing, and goes on
+        # else it is taken for others' doing, and goes on, and those who are tried before it wait too long
+        kinds = [fault for fault in kinds if fault in TOLD and fault not in HITS]
     count = random.choice((0, 1, 2, 3, 5, 8, 12)) if kinds else 0
     few = random.choice((shape.workers, shape.workers, shape.workers // 2, 2))
     events: list[Event] = []

@@ -94,8 +94,12 @@ async def test_an_instance_that_goes_while_its_prompt_is_computed_gets_nothing(w
     await air.run()
     assert (air.sends, air.inflight.attempting) == ([], False)
     first = air.inflight.instance
-    air.inflight.leave("the worker is gone")
     air.instances.remove(first)
+    air.inflight.leave("the worker is gone")
+    air.inflight.leave("the worker's process does not answer any more")
+    await air.settle()
+    assert air.inflight.instance in air.instances, "it does not wait for that prompt any more"
+    assert air.sends == []
     prompts.may.set()
     await air.settle()
     assert [send.instance for send in air.sends] == air.instances[:1]
