@@ -49,19 +49,13 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
 class Handoff(msgspec.Struct, frozen=True, array_like=True):
     """KV blocks of a prompt at the instance that computes it, for the instance that answers.
 
-    `session`: their name there, which cannot be guessed. `shape`: pull, the reader fetches them when it likes;
-    rendezvous, both sides were told at once and meet. `tokens`: of the prompt, from its start. `layout`: digest of what
-    must agree for the bytes to mean the same. `addresses`: where they are read, by transfer backend. `lease`: seconds
-    without a reader or a renewal after which they are dropped. `params`: the engine's own.
+    `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
+    same. `addresses`: where they are read, by transfer backend.
     """
 
     session: str
-    shape: Literal["pull", "rendezvous"] = "pull"
-    tokens: int = 0
     layout: str = ""
     addresses: dict[str, str] = {}
-    lease: float = 30.0
-    params: Any = None
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

@@ -22,7 +22,7 @@ from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
-from dynamod.transfer.sessions import Session, Sessions, SessionStatistics
+from dynamod.transfer.sessions import Sessions, SessionStatistics
 from dynamod.transport.base import Reply
 
 log = logging.getLogger("dynamod.engine")
@@ -90,15 +90,10 @@ class HandoffEndpoint:
         """Compute a prompt for another worker. Raises RequestError."""
         if self.sessions is None:
             raise BadRequest("this worker computes no prompts for others: its disaggregation mode is not prefill")
-        blocks = self._engine_blocks
-        session = self.sessions.open(lambda why: _ended(reply, why))
-        handoff = Handoff(
-            session.id,
-            tokens=len(request.token_ids + request.prior_output) // 4,
-            layout=blocks.layout(),
-            addresses=self._addresses,
-            lease=LEASE,
-        )
+        prompt = _Prompt(reply)
+        session = self.sessions.open(prompt.ended)
+        reply.on_cancel(session.release)
+        handoff = Handoff(session.id, self._engine_blocks.layout(), self._addresses)
         reply.items((msgspec.msgpack.encode(handoff),))
 
         def done(error: Exception | None) -> None:
@@ -108,15 +103,19 @@ class HandoffEndpoint:
             else:
                 session.fail(str(error))
 
-        cancel = blocks.export(request, session.put, done)
-        reply.on_cancel(lambda: _release(session, cancel))
+        try:
+            prompt.begun(self._engine_blocks.export(request, session.put, done))
+        except BaseException:
+            session.release()
+            raise
 
     def adopt(self, request: Generate, reply: Reply) -> None:
         """Serve a request whose prompt another worker computes. Raises RequestError."""
         held = self._engine_blocks.adopt(request, reply)
         if held is not None:
             assert request.handoff is not None
-            self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
+            task = self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
+            reply.on_cancel(task.cancel)
 
     async def _read(self, held: Held, request: Generate, handoff: Handoff) -> None:
         now = asyncio.get_running_loop().time
@@ -151,13 +150,26 @@ class HandoffEndpoint:
         return HandoffStatistics(*counts, dict(self._failed), sessions)
 
 
-def _ended(reply: Reply, why: str) -> None:
-    if why == "read":
-        reply.items((), "stop")
-    else:
-        reply.failed("EngineFailed", f"the blocks of the prompt were not read: {why}", retry=True)
+class _Prompt:
+    """A prompt that is computed for a session: no longer than that lasts. Its stream ends with the session."""
 
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._cancel: Callable[[], object] | None = None
+        self._over = False
 
-def _release(session: Session, cancel: Any) -> None:
-    session.release()
-    cancel()
+    def begun(self, cancel: Callable[[], object]) -> None:
+        """The engine computes it; `cancel` ends that. The session may have ended in the same call."""
+        self._cancel = cancel
+        if self._over:
+            cancel()
+
+    def ended(self, why: str) -> None:
+        """The session has ended."""
+        self._over = True
+        if self._cancel is not None:
+            self._cancel()
+        if why == "read":
+            self._reply.items((), "stop")
+        else:
+            self._reply.failed("EngineFailed", f"the blocks of the prompt were not read: {why}", retry=True)

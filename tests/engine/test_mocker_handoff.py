@@ -1,9 +1,11 @@
 """The mocker computes prompts for another mocker, which answers as if it had computed them itself. Virtual time."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 from hypothesis import given, settings
 
 from dynamod.actor import System
@@ -12,8 +14,12 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.handoff import content
 from dynamod.kvcache.hashes import block_hashes
-from dynamod.message.worker import Generate
+from dynamod.message.ingress import Failed
+from dynamod.message.worker import Generate, Handoff
+from dynamod.transfer.base import Block
+from dynamod.transfer.sessions import Sessions
 from dynamod.transport.base import Reply
+from dynamod.worker.handoff import HandoffEndpoint
 
 SIZE = 4  # tokens of a block, as words.mocker has it
 
@@ -194,3 +200,46 @@ async def test_a_prompt_without_a_full_block(words: Any) -> None:
         exported = Exported(engine, words.generate([1, 2, 3, 4], max_tokens=1))
         assert exported.over.is_set(), "its last token gives the next one, which is the reader's work"
         assert exported.blocks == []
+
+
+@virtual
+async def test_a_client_that_leaves_while_blocks_are_read_is_no_failed_transfer(words: Any) -> None:
+    closed = asyncio.Event()
+
+    async def silent(*_: object) -> AsyncGenerator[Block, None]:
+        try:
+            await asyncio.sleep(1000)
+            yield Block(0, b"")
+        finally:
+            closed.set()
+
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        endpoint = HandoffEndpoint(engine, engine.spawn, silent)
+        handoff = Handoff("s", engine.layout(), {})
+        request = msgspec.structs.replace(words.generate(list(range(20)), max_tokens=3), handoff=handoff)
+        outbox = Outbox()
+        reply = Reply(outbox, 1)
+        endpoint.adopt(request, reply)
+        await asyncio.sleep(1)
+        reply.cancel()
+        await asyncio.wait_for(closed.wait(), 1)
+        await asyncio.sleep(1)
+        assert (endpoint.statistics().failed, endpoint.statistics().transfers) == (0, 0)
+        assert (engine.schedulers[0].pool.active, engine.schedulers[0].idle, outbox.deltas) == (0, True, [])
+
+
+@virtual
+async def test_a_prompt_whose_session_has_ended_is_computed_no_further(words: Any) -> None:
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64, max_num_batched_tokens=8))
+        endpoint = HandoffEndpoint(engine, engine.spawn)
+        now = asyncio.get_running_loop().time
+        endpoint.sessions = Sessions(now, engine.spawn, engine.layout(), most_bytes=3 * SIZE * 64)
+        outbox = Outbox()
+        endpoint.prefill(words.generate(list(range(200)), max_tokens=1), Reply(outbox, 1))
+        async with asyncio.timeout(10):
+            while not isinstance(outbox.deltas[-1], Failed):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert engine.schedulers[0].idle, "it has room for three blocks only"
+        assert endpoint.sessions.statistics().held_bytes == 0
