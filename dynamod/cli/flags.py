@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-import msgspec
-
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
 from dynamod.message.discovery import DisaggregationMode
@@ -156,7 +154,7 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     queue = "prompts that wait for prefill workers until it computes all itself (default 2)"
     add("--max-prefill-queue-size", type=int, metavar="N", help=queue)
     later = 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
-    add("--router-conditional-disagg-config", type=_object, metavar="JSON", help=later)
+    add("--router-conditional-disagg-config", metavar="JSON", help=later)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
@@ -251,10 +249,3 @@ def _bool(text: str) -> bool:
     if text not in _BOOLS:
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
     return _BOOLS[text]
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object: {error}") from None

@@ -32,9 +32,10 @@ FRONTEND_KEYS = {
     **{key: key for key in ("api_key_file", "tls_cert_path", "tls_key_path")},
 }
 """Settings of the frontend, by the flags that give them."""
+DISAGG_POLICY = "router_conditional_disagg_config"
 DISAGG = (
     *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
-    "router_conditional_disagg_config",
+    DISAGG_POLICY,
 )
 ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", *DISAGG)
 MIGRATION = ("migration_limit", "migration_max_seq_len")
@@ -163,6 +164,9 @@ def _remote(arguments: RunArguments) -> tuple[Address | None, str]:
 def ingress_graph(flags: argparse.Namespace, only: Address | None = None, static_model: str = "") -> Graph:
     """Frontend and Processor, for the models that are found: everywhere, or `only` at an address."""
     processor = {name: getattr(flags, name) for name in (*ROUTING, *MIGRATION)}
+    if policy := flags.router_conditional_disagg_config:
+        source = "--router-conditional-disagg-config"
+        processor[DISAGG_POLICY] = read_object(policy, f"{source} {policy}", 'for example {"policy": "isl_bounding"}')
     if only is not None:
         processor["only_endpoint"] = f"dyn://{only}"
     if static_model:

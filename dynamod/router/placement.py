@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.discovery.view import View
@@ -134,9 +134,21 @@ class DispatcherClient:
         meanwhile. Raises Overloaded.
         """
         message = Acquire(card.name, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
-        timeout = NO_LIMIT if timeout is None else timeout
+        placement: Placement = await self._ask(message, NO_LIMIT if timeout is None else timeout)
+        return placement
+
+    async def acquire_prefill(self, card: ModelCard, prompt: Prompt, answer: Decision) -> Placement | PrefillDecision:
+        """A place for the prompt of a request at a prefill worker, or why there is none. It is never waited for.
+
+        Raises Overloaded when the dispatcher is not there.
+        """
+        found: Placement | PrefillDecision = await self._ask(AcquirePrefill(card.name, prompt, answer), NO_LIMIT)
+        return found
+
+    async def _ask(self, message: Acquire | AcquirePrefill, timeout: float) -> Any:
+        """The reply; what was granted to somebody who has left meanwhile is released."""
         try:
-            placement: Placement = await self.dispatcher.ask(message, timeout=timeout)
+            return await self.dispatcher.ask(message, timeout=timeout)
         except BaseException as error:
             if message.placement is not None:
                 message.placement.release()
@@ -146,23 +158,6 @@ class DispatcherClient:
             if isinstance(error, ActorUnreachable):
                 raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
             raise
-        return placement
-
-    async def acquire_prefill(self, card: ModelCard, prompt: Prompt, answer: Decision) -> Placement | PrefillDecision:
-        """A place for the prompt of a request at a prefill worker, or why there is none. It is never waited for.
-
-        Raises Overloaded when the dispatcher is not there.
-        """
-        message = AcquirePrefill(card.name, prompt, answer)
-        try:
-            found: Placement | PrefillDecision = await self.dispatcher.ask(message, timeout=NO_LIMIT)
-        except BaseException as error:
-            if message.placement is not None:
-                message.placement.release()
-            if isinstance(error, ActorUnreachable):
-                raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
-            raise
-        return found
 
     def available(self, card: ModelCard, prompt: Prompt, exclude: Collection[int], *, pool: str = "") -> bool:
         """Whether an instance is there, busy or not, that may take the request and has not failed it."""

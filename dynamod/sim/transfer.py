@@ -20,8 +20,9 @@ STALL = 5.0
 LOOK = 0.02
 """Seconds between looks at a source that has nothing to send."""
 
-LIES: tuple[Kind | str, ...] = ("damaged", "short", "stalled", "gone", "swapped")
-"""What a broken transfer does; `swapped`: the bytes of another block under the right name."""
+LIES: tuple[Kind, ...] = ("damaged", "short", "stalled", "gone")
+SWAPPED = "swapped"
+"""What a broken transfer does, beside LIES: the bytes of another block come under the right name."""
 
 
 class Transfers:
@@ -37,7 +38,7 @@ class Transfers:
     ) -> AsyncGenerator[Block, None]:
         """As `transfer.reader.read`, for a worker in the process `reader`."""
         process, sessions = self.sources.get(addresses["simulated"], (None, None))
-        lie = self._random.choice(LIES) if self._random.random() < self._chance else ""
+        lie = self._random.choice((*LIES, SWAPPED)) if self._random.random() < self._chance else ""
         place = first + self._random.randrange(4)  # of the block that it happens to
         await asyncio.sleep((NEAR if process is None or process.node == reader.node else FAR) * 4)
         if process is None or sessions is None or not self._reaches(process, reader):
@@ -50,8 +51,8 @@ class Transfers:
                 if lie and first >= place:
                     self.broken += 1
                     await asyncio.sleep(STALL if lie == "stalled" else 0.0)
-                    if lie != "swapped":
-                        raise TransferError(_kind(lie), f"it is {lie}")
+                    if lie in LIES:
+                        raise TransferError(lie, f"it is {lie}")
                 if first >= len(found.blocks):
                     follower.ended = True
                     found.end("read")
@@ -60,7 +61,7 @@ class Transfers:
                 found.sent(block)
                 found.touch()
                 self.blocks += 1
-                data = found.blocks[0].data[::-1] if lie == "swapped" and first >= place else block.data
+                data = found.blocks[0].data[::-1] if lie == SWAPPED and first >= place else block.data
                 first += 1
                 yield Block(block.name, data)
         finally:
@@ -105,11 +106,6 @@ class _Follower:
         self.ended, self.kind, self.why = True, kind, why
 
 
-def _kind(lie: Kind | str) -> Kind:
-    kinds: dict[str, Kind] = {"damaged": "damaged", "short": "short", "stalled": "stalled"}
-    return kinds.get(lie, "gone")
-
-
 class SimulatedHandoff(HandoffEndpoint):
     """The worker's side, without sockets."""
 
@@ -120,6 +116,6 @@ class SimulatedHandoff(HandoffEndpoint):
     async def listen(self, host: str, folder: Path | None) -> None:
         """Be found by readers."""
         now = asyncio.get_running_loop().time
-        self.sessions = Sessions(now, self._spawn, self._engine_blocks.layout(), lease=LEASE)
+        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)
         self._addresses = {"simulated": self._process.name}
         self._ways.sources[self._process.name] = self._process, self.sessions

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from dynamod.actor import Total
 from dynamod.engine.base import Engine, Spawn
-from dynamod.engine.batching.handoff import Blocks, Held
+from dynamod.engine.batching.engine import BatchingEngine
+from dynamod.engine.batching.handoff import Held
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, TransferError
@@ -59,9 +60,9 @@ class HandoffEndpoint:
     """One for each worker. Raises BadRequest for an engine that cannot do it."""
 
     def __init__(self, engine: Engine[Any], spawn: Spawn, read: Read = read) -> None:
-        if not engine.card().capabilities.handoff:
+        if not (isinstance(engine, BatchingEngine) and engine.card().capabilities.handoff):
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
-        self._engine, self._engine_blocks, self._spawn = engine, cast(Blocks, engine), spawn
+        self._engine, self._spawn = engine, spawn
         self._read_blocks = read
         self.sessions: Sessions | None = None  # of the prompts that are computed here
         self._server: BlockServer | None = None
@@ -72,9 +73,7 @@ class HandoffEndpoint:
 
     async def listen(self, host: str, folder: Path | None) -> None:
         """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private."""
-        self.sessions = Sessions(
-            asyncio.get_running_loop().time, self._spawn, self._engine_blocks.layout(), lease=LEASE
-        )
+        self.sessions = Sessions(asyncio.get_running_loop().time, self._spawn, self._engine.layout(), lease=LEASE)
         self._server = BlockServer(self.sessions, self._spawn, folder)
         await self._server.start(host)
         self._addresses = self._server.addresses
@@ -93,7 +92,7 @@ class HandoffEndpoint:
         prompt = _Prompt(reply)
         session = self.sessions.open(prompt.ended)
         reply.on_cancel(session.release)
-        handoff = Handoff(session.id, self._engine_blocks.layout(), self._addresses)
+        handoff = Handoff(session.id, self._engine.layout(), self._addresses)
         reply.items((msgspec.msgpack.encode(handoff),))
 
         def done(error: Exception | None) -> None:
@@ -104,14 +103,14 @@ class HandoffEndpoint:
                 session.fail(str(error))
 
         try:
-            prompt.begun(self._engine_blocks.export(request, session.put, done))
+            prompt.begun(self._engine.export(request, session.put, done))
         except BaseException:
             session.release()
             raise
 
     def adopt(self, request: Generate, reply: Reply) -> None:
         """Serve a request whose prompt another worker computes. Raises RequestError."""
-        held = self._engine_blocks.adopt(request, reply)
+        held = self._engine.adopt(request, reply)
         if held is not None:
             assert request.handoff is not None
             task = self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
@@ -121,7 +120,7 @@ class HandoffEndpoint:
         now = asyncio.get_running_loop().time
         began, first = now(), held.first
         try:
-            if handoff.layout != self._engine_blocks.layout():
+            if handoff.layout != self._engine.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
             blocks = self._read_blocks(handoff.addresses, handoff.session, handoff.layout, first)
             async with aclosing(blocks):

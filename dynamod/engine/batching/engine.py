@@ -15,7 +15,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock, answer_limit
-from .handoff import Held
+from .handoff import Done, Held, Put
 from .scheduler import BatchScheduler
 
 
@@ -78,9 +78,22 @@ class BatchingEngine(Engine[Generate]):
         reply.tokens(b"", 0, "length")
         return None
 
+    # KV blocks of prompts between engines. With the capability `handoff` blocks really go and come.
+
+    @abstractmethod
+    def layout(self) -> str:
+        """Digest of all that must agree for the bytes of a block to mean the same: weights, types, block size."""
+
+    @abstractmethod
+    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """Compute the full blocks of a prompt (with its prior output) but for its last token; returns what cancels it.
+
+        Blocks that are in the cache are not computed again. Each is put as soon as it is there, in order.
+        """
+
+    @abstractmethod
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
-        """See `handoff.Blocks`, with `layout` and `export`: engines with the capability `handoff` have all three."""
-        raise NotImplementedError
+        """As `queue`, but compute nothing yet: blocks come."""
 
     @abstractmethod
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:

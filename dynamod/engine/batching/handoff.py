@@ -7,9 +7,6 @@ and computes what is missing. An import counts as computing: the blocks are foun
 from collections.abc import Callable
 from typing import Protocol
 
-from dynamod.message.worker import Generate
-from dynamod.transport.base import Reply
-
 Put = Callable[[int, bytes], None]
 """Takes the next block: its sequence hash and its bytes."""
 
@@ -34,29 +31,3 @@ class Held(Protocol):
 
     def cancel(self) -> None:
         """Its reader has left. Does nothing when it has ended."""
-
-
-class Blocks(Protocol):
-    """An engine with the capability `handoff`: it exports and imports KV blocks.
-
-    All calls come from the event loop and must not block.
-    """
-
-    def layout(self) -> str:
-        """Digest of all that must agree for the bytes of a block to mean the same: weights, types, block size."""
-        ...
-
-    def export(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
-        """Compute the full blocks of a prompt (with its prior output) but for its last token; returns what cancels it.
-
-        Blocks that are in the cache are not computed again. Each is put as soon as it is there, in order.
-        """
-        ...
-
-    def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
-        """As `BatchingEngine.queue`, but compute nothing yet."""
-        ...
-
-    def adopt(self, request: Generate, reply: Reply) -> Held | None:
-        """See `BatchingEngine.adopt`."""
-        ...

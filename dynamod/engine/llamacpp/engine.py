@@ -167,7 +167,7 @@ class LlamaCpp(BatchingEngine):
         """Tokens of a prompt's full blocks, without its last token."""
         return (length - 1) // self.block_size * self.block_size
 
-    # KV blocks, as `batching.handoff.Blocks`; with `capabilities.handoff` on the card.
+    # KV blocks, as `BatchingEngine` says; with `capabilities.handoff` on the card.
 
     def layout(self) -> str:
         """Digest of all that must agree for the bytes of a block to mean the same; empty without hand-off."""

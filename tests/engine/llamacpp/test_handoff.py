@@ -16,7 +16,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
 
-from dynamod.engine.batching.handoff import Blocks
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed
@@ -40,8 +39,7 @@ async def test_the_answer_has_the_bits_of_one_engine_alone(engines: Engines, fla
     Without it only answers do, and these two have had the same requests.
     """
     alone, prefill, decode = await three(engines, flash_attn=flash)
-    blocks_of: Blocks = decode
-    assert prefill.layout() == blocks_of.layout() != ""
+    assert prefill.layout() == decode.layout() != ""
     assert decode.card().capabilities.handoff
     for seed in range(14):
         if flash == "on" and seed:
