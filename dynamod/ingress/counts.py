@@ -1,5 +1,7 @@
 """What routing and migration cost, per model. `router_metrics` shows it when it is scraped."""
 
+from collections import Counter
+
 from dynamod.http.metrics import DURATION, Histogram
 
 OVERHEAD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 100.0)
@@ -48,4 +50,4 @@ class PrefillCounts:
 
     def __init__(self) -> None:
         self.remote = self.tokens = self.failed = 0
-        self.local: dict[str, int] = {}
+        self.local: Counter[str] = Counter()

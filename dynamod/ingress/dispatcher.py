@@ -159,7 +159,9 @@ class Dispatcher(Actor):
             except Internal:
                 pass  # logged; the prompt is computed where it is answered
             if message.placement is None:
-                decision = msgspec.structs.replace(decision, remote=False, rule="the prefill workers can take none")
+                decision = msgspec.structs.replace(
+                    decision, remote=False, reason="refused", rule="no prefill worker can take it"
+                )
         self.decisions.complete(answer, decision)
         return message.placement or decision
 

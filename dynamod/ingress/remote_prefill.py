@@ -105,7 +105,7 @@ class RemotePrefill:
         counts = self._counts(card.name)
         decided = await self._dispatcher.acquire_prefill(card, prompt, placement.decision)
         if not isinstance(decided, Placement):
-            counts.local[decided.rule] = counts.local.get(decided.rule, 0) + 1
+            counts.local[decided.reason] += 1
             return None
         remote = RemotePrompt(decided)
         self._waiting.add(remote)

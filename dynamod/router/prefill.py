@@ -67,10 +67,15 @@ class PrefillState(msgspec.Struct, frozen=True):
         return max(0, self.requests - self.workers)
 
 
+Reason = Literal["off", "no_workers", "cached", "always", "short", "queue", "long", "policy", "decode_busy", "refused"]
+"""Why a prompt is computed where it is, as a label of metrics."""
+
+
 class PrefillDecision(msgspec.Struct, frozen=True):
-    """Whether a prefill worker computes a prompt. `rule` says what decided, with its numbers."""
+    """Whether a prefill worker computes a prompt. `rule` says to people what decided, with its numbers."""
 
     remote: bool
+    reason: Reason
     rule: str
     state: PrefillState
 
@@ -80,34 +85,34 @@ def decide(settings: PrefillSettings, state: PrefillState) -> PrefillDecision:
     return PrefillDecision(*_rule(settings, state), state)
 
 
-def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, str]:
+def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason, str]:
     if not settings.remote:
-        return False, "remote_prefill is off"
+        return False, "off", "remote_prefill is off"
     if not state.workers:
-        return False, "there is no prefill worker"
+        return False, "no_workers", "there is no prefill worker"
     if state.missing <= 1:
-        return False, "the answering worker has the prompt"
+        return False, "cached", "the answering worker has the prompt"
     if not settings.conditional:
-        return True, "conditional_disagg is off"
+        return True, "always", "conditional_disagg is off"
     if settings.policy is not None:
         return _policy(settings.policy, state)
     if state.missing <= settings.longest_local:
-        return False, f"not more than max_local_prefill_length {settings.longest_local}"
+        return False, "short", f"not more than max_local_prefill_length {settings.longest_local}"
     if state.queue >= settings.longest_queue:
-        return False, f"max_prefill_queue_size {settings.longest_queue} prompts wait"
-    return True, f"more than max_local_prefill_length {settings.longest_local}"
+        return False, "queue", f"max_prefill_queue_size {settings.longest_queue} prompts wait"
+    return True, "long", f"more than max_local_prefill_length {settings.longest_local}"
 
 
-def _policy(policy: ConditionalDisagg, state: PrefillState) -> tuple[bool, str]:
+def _policy(policy: ConditionalDisagg, state: PrefillState) -> tuple[bool, Reason, str]:
     busy = policy.decode_busy_threshold
     if busy is not None and state.decode_use is not None and state.decode_use >= busy:
-        return True, f"the answering worker uses decode_busy_threshold {busy:g} of its blocks"
+        return True, "decode_busy", f"the answering worker uses decode_busy_threshold {busy:g} of its blocks"
     if policy.policy != "prefill_load":
         most, share = policy.eff_isl_threshold, policy.eff_isl_ratio_threshold
         if state.missing < most and state.missing < share * state.tokens:
-            return False, f"less than eff_isl_threshold {most} and eff_isl_ratio_threshold {share:g}"
+            return False, "short", f"less than eff_isl_threshold {most} and eff_isl_ratio_threshold {share:g}"
     if policy.policy != "isl_bounding":
         bound = policy.prefill_busy_threshold
         if bound is not None and state.before >= bound:
-            return False, f"prefill_busy_threshold {bound} tokens are before it"
-    return True, f"policy {policy.policy}"
+            return False, "queue", f"prefill_busy_threshold {bound} tokens are before it"
+    return True, "policy", f"policy {policy.policy}"
