@@ -1,6 +1,7 @@
 """One end of a connection: frames, and the bytes of pieces, which are read straight to where they belong."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import cast
 
 from .frames import FRAME_LIMIT, Frame, FrameError, pack, unpack
@@ -9,7 +10,7 @@ DIRECT = 64 * 1024
 """From so many bytes on, a read straight into the block is cheaper than a copy."""
 
 
-class Link(asyncio.BufferedProtocol):
+class Link(asyncio.BufferedProtocol, ABC):
     """What the ends of reader and source share. A subclass says what is done with frames, in `opened` ... `lost`.
 
     `buffer`: bytes that are read at once where they are not read straight to their place; twice FRAME_LIMIT at least.
@@ -30,16 +31,16 @@ class Link(asyncio.BufferedProtocol):
     def opened(self) -> None:
         """The connection is made."""
 
+    @abstractmethod
     def received(self, frame: Frame) -> None:
         """One frame. Raises FrameError when it is out of place."""
-        raise NotImplementedError
 
     def filled(self, size: int) -> None:
         """The piece that `expect` has announced is there, `size` bytes."""
 
+    @abstractmethod
     def damaged(self, why: str) -> None:
         """What came are no frames of ours, or none that fit here: end the connection."""
-        raise NotImplementedError
 
     def lost(self) -> None:
         """The connection has ended. Called once."""

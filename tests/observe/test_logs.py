@@ -131,7 +131,7 @@ def test_exceptions_are_one_record() -> None:
 
 def test_no_message_can_look_like_another(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = setup()
-    root = logging.getLogger()  # pytest's own handlers cannot pass such text on
+    root = logging.getLogger()  # what pytest's own handlers capture cannot go from process to process (pytest-xdist)
     monkeypatch.setattr(root, "handlers", [one for one in root.handlers if not isinstance(one, LogCaptureHandler)])
     log.info("a\x1b[2Jb\r\n2025-03-17T14:03:14.122652Z  INFO x: y\x00\ud800", extra={"k": 'v" z=1\n2025'})
     first, *rest = stream.getvalue().splitlines()
