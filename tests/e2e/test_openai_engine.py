@@ -95,7 +95,7 @@ def test_a_program_never_outlives_its_worker(machine: Any) -> None:
     (machine.folder / "pids").unlink()
     os.kill(worker["pid"], signal.SIGKILL)
     machine.until(lambda: not any(map(lives, before)), 5)
-    machine.until(lambda: machine.row("Worker")["state"] == "Ready" and machine.row("Worker")["restarts"] == 1)
+    machine.until(lambda: [(row["state"], row["restarts"]) for row in machine.ps("Worker")] == [("Ready", 1)])
     machine.until(lambda: machine.answers(url, "/v1/models") == 200 and '"theirs"' in machine.ask(url, "/v1/models")[1])
     assert machine.chat(url, "hi", model="theirs") == "0 1 2 "
 

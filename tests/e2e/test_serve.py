@@ -81,7 +81,7 @@ def test_a_reader_that_stops_reading_stops_nothing(machine: Any) -> None:
         assert "hello" in machine.chat(url, "hello")
     before = machine.row("Worker")["pid"]
     os.kill(before, signal.SIGKILL)
-    machine.until(lambda: machine.row("Worker")["state"] == "Ready" and machine.row("Worker")["pid"] != before)
+    machine.until(lambda: [(row["state"], row["pid"] != before) for row in machine.ps("Worker")] == [("Ready", True)])
     machine.until(lambda: machine.serves(url))
     assert "hello" in machine.chat(url, "hello")
     assert command.end(signal.SIGTERM).code == 0
