@@ -63,7 +63,7 @@ class WorkerState:
                 self.active.prefill_completed((worker, event.request))
             elif isinstance(event, RequestFinished):
                 self.active.finish((worker, event.request))
-            else:
+            elif isinstance(event, Load):
                 if event.total_blocks != self._total(worker):
                     self.active.changed.add(worker)
                 self.loads[worker] = event
