@@ -8,6 +8,8 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.kvcache.tiers.level import LevelStatistics
+from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
@@ -27,13 +29,15 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     cached_blocks: int = 0
     hit_rate: float = 0.0
     preemptions: Total = 0
+    host_tier: LevelStatistics | None = None
+    disk_tier: LevelStatistics | None = None
 
 
 class BatchingEngine(Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
-    `start` sets `schedulers`, `clocks` (one each), `caching` and `room` (tokens of a prompt and its answer together);
-    whoever hands tokens out adds them to `tokens`.
+    `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
+    `tiers`, if there are any; whoever hands tokens out adds them to `tokens`.
     """
 
     serves = (Generate,)
@@ -44,6 +48,7 @@ class BatchingEngine(Engine[Generate]):
         self.caching = True
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
+        self.tiers: Tiers | None = None
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
@@ -118,9 +123,10 @@ class BatchingEngine(Engine[Generate]):
         return tuple(hashes.blocks), self.uncached(hashes.blocks, length)
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
-        """The blocks of all pools, named by their sequence hashes, and the load."""
+        """The blocks of all pools, named by their sequence hashes, those of tiers, and the load."""
         names = tuple(dict.fromkeys(name for scheduler in self.schedulers for name in scheduler.pool.names()))
-        return Snapshot(names, names), self.load()
+        below = self.tiers.snapshot() if self.tiers is not None else ()
+        return Snapshot(names, names), *below, self.load()
 
     def load(self) -> Load:
         """Sums over the schedulers."""
@@ -146,4 +152,6 @@ class BatchingEngine(Engine[Generate]):
             step_tokens=step_tokens,
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
             preemptions=sum(one.preemptions for one in self.schedulers),
+            host_tier=self.tiers.statistics("CPU_PINNED") if self.tiers is not None else None,
+            disk_tier=self.tiers.statistics("DISK") if self.tiers is not None else None,
         )

@@ -35,6 +35,7 @@ class DiskLevel(Level):
         self._pending: dict[int, int] = {}  # being written: name to bytes
         self._waiting = 0  # bytes of them
         self._paused = 0.0  # until then nothing is written
+        self._closed = False
         if known:
             self.enter(known)
 
@@ -58,10 +59,13 @@ class DiskLevel(Level):
     def free(self, names: Sequence[int]) -> None:
         """Remove their files."""
         for name in names:
-            self._writer.submit(self._files.remove, name)
+            self._do(self._writer, functools.partial(self._files.remove, name), lambda _none: None)
 
     async def close(self) -> None:
         """Wait until everything is written, if that does not take long, and leave the folder."""
+        if self._closed:
+            return
+        self._closed = True
         closed = self._writer.submit(self._files.close)
         self._reader.shutdown(wait=False, cancel_futures=True)
         self._writer.shutdown(wait=False)
@@ -95,7 +99,9 @@ class DiskLevel(Level):
         told(data)
 
     def _do(self, thread: ThreadPoolExecutor, work: Callable[[], object], told: Callable[[Any], None]) -> None:
-        """Have a thread do something; `told` gets the result, or the exception, on the loop."""
+        """Have a thread do something; `told` gets the result, or the exception, on the loop. Nothing once closed."""
+        if self._closed:
+            return
 
         def done(future: "Future[object]") -> None:
             if future.cancelled():

@@ -98,12 +98,13 @@ class Loading:
         return Loaded(self._names[place], data)
 
     def give_up(self) -> None:
-        """It takes too long: what has not come yet is not waited for."""
-        if not self.over:
-            level = self._tiers.where(self._names[self._next])
+        """It takes too long: only blocks that are here can be taken."""
+        place = next((place for place in range(self._next, self._end) if self._read.get(place) is None), self._end)
+        if place < self._end:
+            self._end = place
+            level = self._tiers.where(self._names[place])
             if level is not None:
                 level.late += 1
-            self._end = self._next
 
     def _read_ahead(self) -> None:
         for place in range(self._asked, min(self._end, self._next + AHEAD)):
