@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from dynamod.kvcache.tiers.settings import TierSettings, with_environment
+from dynamod.kvcache.tiers.settings import NO_CACHE, TierSettings, with_environment
 
 from ..arguments import Arguments
 
@@ -122,9 +122,7 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
     if (problem := made.problem()) is not None:
         raise _ARGUMENTS.wrong(*problem)
     if made.tiered and not made.enable_prefix_caching:
-        raise _ARGUMENTS.wrong(
-            "enable_prefix_caching", "off, but tiers hold what it keeps: leave out kv_host_gb and kv_disk_gb"
-        )
+        raise _ARGUMENTS.wrong("enable_prefix_caching", NO_CACHE)
     if made.n_ctx is not None and made.num_blocks is not None:
         raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which is the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:

@@ -22,6 +22,9 @@ GB = 10**9
 ENVIRONMENT = {"DYN_KVBM_CPU_CACHE_GB": "kv_host_gb", "DYN_KVBM_DISK_CACHE_GB": "kv_disk_gb"}
 """The original's variables, for settings that are not given."""
 
+NO_CACHE = "off, but tiers hold what it keeps: leave out kv_host_gb and kv_disk_gb"
+"""Why an engine refuses tiers without its prefix cache."""
+
 _Size = Annotated[float, Meta(ge=0)]
 
 

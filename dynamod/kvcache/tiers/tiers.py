@@ -49,7 +49,7 @@ class Tiers:
 
     def snapshot(self) -> tuple[TierEvent, ...]:
         """All blocks, for a new subscriber."""
-        return tuple(TierStored(level.medium, level.names()) for level in self.levels)
+        return tuple(TierStored(level.medium, names) for level in self.levels if (names := level.names()))
 
     def statistics(self, medium: str) -> LevelStatistics | None:
         """Of a tier; None where there is no such tier."""
