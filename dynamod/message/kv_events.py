@@ -90,13 +90,19 @@ class RequestFinished(msgspec.Struct, frozen=True, array_like=True, tag="ended",
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
-    """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits."""
+    """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits.
+
+    With tiers also what a block takes, as measured: to compute it, to load it from memory of the host, from files.
+    """
 
     running: int
     waiting: int
     active_blocks: int
     total_blocks: int
     hit_rate: float
+    prefill_ms: float = 0.0
+    host_ms: float = 0.0
+    disk_ms: float = 0.0
 
 
 WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load

@@ -202,6 +202,8 @@ async def test_routers_are_told_of_tiers(words: Any) -> None:
         statistics: Any = house.statistics.engine
         assert (statistics.host_tier.blocks, statistics.disk_tier) == (20, None)
         assert statistics.host_tier.loaded == 9
+        load = house.workers[-1]._engine.load()
+        assert (load.prefill_ms, load.host_ms, load.disk_ms) == (0.062, 1.0, 10.0)
 
 
 def test_settings() -> None:

@@ -22,13 +22,19 @@ from .scheduler import BatchScheduler
 
 
 class BatchingStatistics(EngineStatistics, frozen=True):
-    """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it."""
+    """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it.
+
+    With tiers, milliseconds of a block: to compute it, and to load it from memory of the host, and from files.
+    """
 
     total_blocks: int = 0
     active_blocks: int = 0
     cached_blocks: int = 0
     hit_rate: float = 0.0
     preemptions: Total = 0
+    prefill_ms: float = 0.0
+    host_ms: float = 0.0
+    disk_ms: float = 0.0
     host_tier: LevelStatistics | None = None
     disk_tier: LevelStatistics | None = None
 
@@ -132,13 +138,22 @@ class BatchingEngine(Engine[Generate]):
         """Sums over the schedulers."""
         schedulers = self.schedulers
         admitted = sum(one.prompt_tokens for one in schedulers)
+        times = (0.0, 0.0, 0.0) if self.tiers is None else self.block_times(self.tiers)
+        prefill, host, disk = [float(f"{1000 * seconds:.2g}") for seconds in times]
         return Load(
             running=sum(len(one.running) for one in schedulers),
             waiting=sum(len(one.waiting) for one in schedulers),
             active_blocks=sum(one.pool.active for one in schedulers),
             total_blocks=sum(one.pool.capacity for one in schedulers),
             hit_rate=sum(one.cached_tokens for one in schedulers) / max(1, admitted),
+            prefill_ms=prefill,
+            host_ms=host,
+            disk_ms=disk,
         )
+
+    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+        """Seconds that a block takes: to compute it, to load it from memory of the host, from files; 0: not known."""
+        return 0.0, 0.0, 0.0
 
     def statistics(self) -> BatchingStatistics:
         """Sums over the schedulers; of the steps that run now the one that has lasted longest."""

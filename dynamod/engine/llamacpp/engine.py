@@ -15,6 +15,7 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.kvcache.tiers.settings import open_tiers
+from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
@@ -353,6 +354,13 @@ class LlamaCpp(BatchingEngine):
         if self.tiers is not None:
             here += self.tiers.found(blocks[here : (length - 1) // self.block_size])
         return length - here * self.block_size
+
+    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+        """As the last ones took. Files are read before they are imported."""
+        assert self._model is not None
+        assert self._model.ranges is not None
+        rate, imported, read = self._step_budget.rate, self._model.ranges.import_seconds, tiers.read_seconds
+        return self.block_size / rate if rate else 0.0, imported, imported + read if read else 0.0
 
     def load(self) -> Load:
         """The kit's; held requests wait too."""

@@ -47,6 +47,12 @@ class Tiers:
         """The fastest level that has a block."""
         return next((level for level in self.levels if name in level), None)
 
+    @property
+    def read_seconds(self) -> float:
+        """What a block took that came from files, on average; 0 without any."""
+        level = self.levels[-1]
+        return level.load_seconds / level.loaded if isinstance(level, DiskLevel) and level.loaded else 0.0
+
     def snapshot(self) -> tuple[TierEvent, ...]:
         """All blocks, for a new subscriber."""
         return tuple(TierStored(level.medium, names) for level in self.levels if (names := level.names()))

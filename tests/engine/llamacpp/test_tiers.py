@@ -98,6 +98,9 @@ async def test_a_prefix_that_fell_out_of_the_device_comes_back_with_the_same_bit
     now = engine.statistics()
     assert now.imported_blocks == 2 * BLOCKS
     assert (now.refused_blocks, level(engine).failed, level(engine).late) == (0, 0, 0)
+    load = engine.load()
+    assert 0 < load.host_ms < load.prefill_ms, "what routers are told"
+    assert (load.disk_ms > load.host_ms) == (tier != "host")
     if tier == "both":
         assert host(engine).bytes <= 8 * BLOCK_BYTES
         assert host(engine).loaded + disk(engine).loaded == 2 * BLOCKS
