@@ -63,8 +63,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
     the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
-    crashed a worker, and no other such request may be where it is. `handoff`: blocks of the prompt, and of the prior
-    output, that another instance computes.
+    crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
+    `handoff`: blocks of the prompt, and of the prior output, that another instance computes.
     """
 
     request_id: str
@@ -159,11 +159,17 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     stream: int
 
 
+class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
+    """The reader of `stream` knows that its request is accepted: one that is tried alone may begin."""
+
+    stream: int
+
+
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag="credit"):
     """The reader has processed `frames` more frames; the worker may send as many again."""
 
     frames: int
 
 
-ToWorker = Open | Cancel | Credit
+ToWorker = Open | Cancel | Confirm | Credit
 """Everything a worker's connection may carry toward it."""

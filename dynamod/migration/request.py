@@ -373,6 +373,9 @@ class InFlightRequest:
             if isinstance(delta, Tokens):
                 self._tokens(delta)
             elif isinstance(delta, Accepted):
+                attempt = self._attempt
+                if not self.accepted and self._placement.alone and attempt is not None and attempt.outbound is not None:
+                    attempt.outbound.confirm()  # it begins now: from here on it may be the cause of a crash
                 self.accepted = True
                 self.moved_at = self._now()
                 if self._broke_at is not None:

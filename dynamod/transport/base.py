@@ -41,6 +41,9 @@ class Outbound(Protocol):
     def cancel(self) -> None:
         """The reader leaves: the worker is notified and the sink is called no more."""
 
+    def confirm(self) -> None:
+        """Tell the worker that the acceptance of the request has been seen; see `message.worker.Confirm`."""
+
 
 class Transport(Protocol):
     """The ingress side."""
@@ -71,7 +74,7 @@ class Reply:
     reader has left. `origin`: who reads, the same object for all streams of one ingress process.
     """
 
-    __slots__ = ("_callbacks", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
+    __slots__ = ("_callbacks", "_confirm", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
 
     def __init__(self, outbox: Destination, stream: int) -> None:
         self._outbox = outbox
@@ -79,6 +82,7 @@ class Reply:
         self._offset = 0
         self._callbacks: list[Callable[[], object]] = []
         self._endings: list[Callable[[bool], None]] = []
+        self._confirm: Callable[[], object] | None = None
         self.origin = outbox.origin
         self.cancelled = False
         self.ended = False
@@ -100,6 +104,10 @@ class Reply:
         elif not self.ended:
             self._callbacks.append(callback)
 
+    def on_confirm(self, callback: Callable[[], object]) -> None:
+        """Call `callback` each time when the reader confirms that it has seen the acceptance."""
+        self._confirm = callback
+
     def on_end(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(cancelled)` once when the stream has ended, for whatever reason (at once if it has)."""
         if self.ended or self.cancelled:
@@ -116,6 +124,11 @@ class Reply:
             for callback in callbacks:
                 callback()
             self._tell_end()
+
+    def confirm(self) -> None:
+        """The reader has seen the acceptance."""
+        if self._confirm is not None and not self.ended:
+            self._confirm()
 
     def accepted(self) -> None:
         """The actor has taken the request."""

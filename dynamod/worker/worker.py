@@ -16,6 +16,7 @@ from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
 from dynamod.transport.base import Reply
+from dynamod.transport.waiting import comes
 
 from .events import EventPublisher
 from .model_files import send_files
@@ -33,8 +34,8 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
-ALONE = 0.25
-"""Seconds from the acceptance of a request that is tried alone to its begin: its sender then knows that it is here."""
+CONFIRM = 2.0
+"""Seconds within which the sender of a request that is tried alone confirms that it knows of the acceptance."""
 
 STEP_LOOK = 0.02
 """Seconds between looks whether the step before such a request is over."""
@@ -167,15 +168,22 @@ class Worker(Actor):
             self.context.task(self._begin_trial(engine, request, reply), "trial")
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        """Accept it behind the step that runs now: if that one never ends, it is not this request's doing."""
+        """Accept it behind the step that runs now: if that one never ends, it is not this request's doing.
+
+        It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
+        """
         now = engine.statistics()
         begun = now.steps
         while now.in_step_for is not None and now.steps == begun:
             await asyncio.sleep(STEP_LOOK)
             now = engine.statistics()
+        known = asyncio.Event()
+        reply.on_confirm(known.set)
+        reply.on_cancel(known.set)
         reply.accepted()
-        await asyncio.sleep(ALONE)
-        if not reply.cancelled:
+        if not await comes(known, CONFIRM):
+            reply.failed("Overloaded", f"its sender did not answer within {CONFIRM:g} s", retry=True)
+        elif not reply.cancelled:
             self._submit(engine, request, reply)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:

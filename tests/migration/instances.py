@@ -92,11 +92,14 @@ class Send:
         self.instance, self.request, self.sink = instance, request, sink
         self._columns = columns
         self._gone = False
-        self.cancelled = 0
+        self.cancelled = self.confirmed = 0
         self.offset = 0
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def confirm(self) -> None:
+        self.confirmed += 1
 
     @property
     def prior(self) -> list[int]:

@@ -21,9 +21,13 @@ async def test_after_a_crash_it_is_tried_alone_and_passes_with_its_first_tokens(
     send.lose()
     await air.settle()
     assert (air.alone, air.suspected) == ([False, True], ["r"])
+    assert send.confirmed == 0
     send = air.sends[-1]
     trial = air.charged
     assert send.prior == [1, 2]
+    for _ in range(2):
+        send.accept()
+        assert send.confirmed == 1, "the worker waits for it"
     for token in range(1, PASSED):
         send.tokens(token)
     await asyncio.sleep(0.1)
