@@ -160,7 +160,11 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
 
 
 class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
-    """The reader of `stream` knows that its request is accepted: one that is tried alone may begin."""
+    """The reader of `stream` knows that its request is accepted: one that is tried alone may begin.
+
+    Accepted again, it asks whether it may compute a prompt whose blocks do not come. That is confirmed unless the
+    prompt is taken for the cause.
+    """
 
     stream: int
 

@@ -15,7 +15,7 @@ from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
-from dynamod.message.worker import Request
+from dynamod.message.worker import Generate, Request
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
@@ -93,13 +93,18 @@ class SimulatedWorker(Worker):
 
     def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint:
         if self.handoff is None:
-            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers)
+            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers, self._computes)
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
         super()._begin_work(engine, request, reply, begin)
+        if not (isinstance(request, Generate) and request.handoff is not None):
+            self._computes(request, reply)
+
+    def _computes(self, request: Any, reply: Reply) -> None:
+        """The engine begins to compute the prompt."""
         for kind, token in POISON.items():
             if request.token_ids.endswith(tokens.pack((token,))):
                 asyncio.get_running_loop().call_later(STRIKES, self.process.enter, partial(self._strike, kind, reply))

@@ -12,6 +12,9 @@ from dynamod.message.worker import Request
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to an actor (`context.task`)."""
 
+CONFIRM = 2.0
+"""Seconds within which a reader confirms that it has seen an acceptance; see `message.worker.Confirm`."""
+
 
 class Sink(Protocol):
     """Receives the deltas of one stream, called directly from the event loop: no queue, no task switch.

@@ -15,7 +15,7 @@ from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
-from dynamod.transport.base import Reply
+from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
 from .events import EventPublisher
@@ -33,9 +33,6 @@ LOAD_INTERVAL = 0.25
 
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
-
-CONFIRM = 2.0
-"""Seconds within which the sender of a request that is tried alone confirms that it knows of the acceptance."""
 
 STEP_LOOK = 0.02
 """Seconds between looks whether the step before such a request is over."""

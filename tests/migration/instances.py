@@ -274,7 +274,8 @@ class Air:
 
     # Who knows why instances ended.
 
-    async def cause(self, instance: Instance) -> str:
+    async def cause(self, instance: Instance, *, lost: bool = True) -> str:
+        assert lost is (instance.endpoint != "prefill")
         return self.crashes.get(instance.instance_id, "")
 
     def suspect(self, request: Request) -> None:

@@ -3,9 +3,16 @@
 import asyncio
 from typing import Any, Self
 
+import pytest
+
+from dynamod.message.discovery import Instance
 from dynamod.message.worker import Handoff
+from dynamod.migration.prompt import PrefillWorkerLost
 
 from .instances import virtual
+
+PREFILL = Instance("n", "c", "prefill", 77, {})
+"""Its instance."""
 
 
 class Prompts:
@@ -13,12 +20,15 @@ class Prompts:
 
     def __init__(self, *, here: bool = True) -> None:
         self.here, self.asked, self.open = here, list[bytes](), 0
+        self.lost = False
         self.may = asyncio.Event()
         self.may.set()
 
     async def __call__(self, request: Any, placement: Any) -> Any:
         self.asked.append(request.token_ids + request.prior_output)
         await self.may.wait()
+        if self.lost:
+            raise PrefillWorkerLost(PREFILL, "connection to the worker lost")
         if not self.here:
             return None
         self.open += 1
@@ -27,6 +37,8 @@ class Prompts:
 
 class Prompt:
     """One of them."""
+
+    instance = PREFILL
 
     def __init__(self, prompts: Prompts) -> None:
         self.prompts = prompts
@@ -119,3 +131,45 @@ async def test_a_client_that_leaves_while_its_prompt_is_computed(words: Any) -> 
     air.inflight.cancel()
     await air.settle()
     assert (air.sends, air.completed, air.charged, prompts.open) == ([], 1, None, 0)
+
+
+@pytest.mark.parametrize("crash", ["", "exit code 3"])
+@virtual
+async def test_a_prefill_worker_that_is_gone_before_its_hand_off(words: Any, crash: str) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    air = words.Air(prefill=prompts)
+    air.crashes[PREFILL.instance_id] = crash
+    send = await air.start()
+    assert air.alone == ([False, True] if crash else [False]), "it may have crashed it: so it is tried alone"
+    assert air.suspected == (["r"] if crash else [])
+    assert (len(prompts.asked), send.request.handoff, send.request.alone) == (1, None, bool(crash))
+    assert air.broken == [], "nothing has failed at an instance"
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@pytest.mark.parametrize("crash", ["", "exit code 3"])
+@virtual
+async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not(words: Any, crash: str) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    send.accept()
+    await air.settle()
+    assert send.confirmed == 0, "it has asked nothing"
+    air.crashes[PREFILL.instance_id] = crash
+    send.accept()
+    await air.settle()
+    if crash:
+        assert (send.confirmed, send.cancelled, air.suspected, air.alone) == (0, 1, ["r"], [False, True])
+        send = air.sends[-1]
+        assert (send.request.handoff, send.request.alone) == (None, True)
+    else:
+        assert (send.confirmed, send.cancelled, air.suspected) == (1, 0, [])
+        send.accept()
+        await air.settle()
+        assert send.confirmed == 2, "whoever asks gets an answer"
+    send.tokens(0, finish="eos")
+    await air.settle()
+    assert (prompts.open, air.broken) == (0, [])

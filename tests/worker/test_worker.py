@@ -13,8 +13,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate
-from dynamod.transport.base import Reply
-from dynamod.worker.worker import CONFIRM
+from dynamod.transport.base import CONFIRM, Reply
 
 
 class Manual(Engine):
