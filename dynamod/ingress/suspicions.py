@@ -31,12 +31,14 @@ class RequestSuspicions:
         self._view, self._now, self._node = view, now, node
         self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
 
-    async def cause(self, instance: Instance, *, lost: bool = True) -> str:
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
         """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
 
-        `lost`: the connection to it has failed; else what has happened to it may become known a little later.
+        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
         """
-        return await self._view.cause(instance, 0.0 if lost and instance.node != self._node() else CAUSE)
+        if timeout is None:
+            timeout = CAUSE if instance.node == self._node() else 0.0
+        return await self._view.cause(instance, timeout)
 
     def check(self, request: Request) -> bool:
         """Whether a new request is to be tried alone. Raises PoisonRequest for one like another that was guilty."""

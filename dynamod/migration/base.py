@@ -76,10 +76,10 @@ class AcquirePlace(Protocol):
 class Suspicions(Protocol):
     """Who knows why workers ended, and remembers which requests were there (ingress.suspicions)."""
 
-    async def cause(self, instance: Instance, *, lost: bool = True) -> str:
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
         """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
 
-        `lost`: the connection to it has failed; else what has happened to it may become known a little later.
+        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
         """
         ...
 

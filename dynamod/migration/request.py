@@ -28,12 +28,9 @@ from .attempt import Attempt, Break
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, decide
 from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt
+from .trial import PASS_LOOK, PASSED_AFTER, PREFILL_CAUSE, TRIAL_PAUSE
 
 log = logging.getLogger("dynamod.migration")
-
-PASSED_AFTER = 1.0
-"""Seconds behind the first token of a request that is tried alone, for slow engines; see `PASSED`."""
-PASS_LOOK = 0.02
 
 
 class InFlightRequest:
@@ -108,9 +105,12 @@ class InFlightRequest:
                     self._waiting = None
                     broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
-                        await self._judge(placement)
+                        await self._judge(placement.instance, at=placement)
+                    elif broken is not None and broken.displaced and prompt is not None and not self._suspect:
+                        await self._judge(prompt.instance, 0.0)
                 if broken is not None and not self.over:
                     self._move(broken)
+                    await asyncio.sleep(broken.pause)
         except RequestError as error:
             self._fail(error)
         except asyncio.CancelledError:
@@ -123,28 +123,22 @@ class InFlightRequest:
     def _place(self) -> Awaitable[Placement]:
         return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
 
-    async def _judge(self, placement: Placement) -> None:
-        """The instance is dead. Raises PoisonRequest when it was this request that crashed it."""
-        cause = await self._suspicions.cause(placement.instance)
-        if not cause or self.over:
-            return
-        # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
-        if placement.alone and not placement.shared and self.accepted:
-            placement.guilty = True
-            raise self._suspicions.convict(self.request, cause)
-        self._become_suspect()
+    async def _judge(self, instance: Instance, timeout: float | None = None, at: Placement | None = None) -> str:
+        """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
 
-    def _become_suspect(self) -> None:
+        `timeout`: as for `Suspicions.cause`. `at`: the placement there; None: it was a prefill worker. Raises
+        PoisonRequest when we were alone there.
+        """
+        cause = await self._suspicions.cause(instance, timeout)
+        if not cause or self.over:
+            return ""
+        # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
+        if at is not None and at.alone and not at.shared and self.accepted:
+            at.guilty = True
+            raise self._suspicions.convict(self.request, cause)
         self._suspicions.suspect(self.request)
         self._suspect = True
-
-    async def _crashed(self, prefill: Instance) -> bool:
-        """Whether a prefill worker that had our prompt has crashed or hung, which makes us suspect."""
-        cause = await self._suspicions.cause(prefill, lost=False)
-        if not cause or self.over:
-            return False
-        self._become_suspect()
-        return True
+        return cause
 
     async def _prompt(self, placement: Placement) -> AbstractContextManager[RemotePrompt | None]:
         """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
@@ -153,11 +147,12 @@ class InFlightRequest:
         if self._prefill is None or placement.alone or not isinstance(request, Generate):
             return nullcontext()
         try:
-            return await self._prefill(self._continued(request), placement) or nullcontext()
-        except PrefillWorkerLost as lost:
-            if await self._crashed(lost.instance):
-                self._left = str(lost)  # another placement, where nothing else is
-            return nullcontext()
+            try:
+                return await self._prefill(self._continued(request), placement) or nullcontext()
+            except PrefillWorkerLost as lost:
+                if await self._judge(lost.instance, PREFILL_CAUSE):
+                    self._left = str(lost)  # another placement, where nothing else is
+                return nullcontext()
         except asyncio.CancelledError:
             task = self._waiting
             if not self._left or task is None or task.uncancel():
@@ -230,10 +225,13 @@ class InFlightRequest:
     async def _until_handed_over(self, attempt: Attempt, prompt: RemotePrompt) -> None:
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
         while await attempt.breaks_or_asks():
-            if not await self._crashed(prompt.instance):
-                attempt.confirm()
-            elif not attempt.over:
+            until, cause = self._now() + PREFILL_CAUSE, ""
+            while not attempt.over and not cause and self._now() < until:
+                await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
+                cause = await self._judge(prompt.instance, 0.0)
+            if cause and not attempt.over:
                 self._make_room("the prefill worker crashed, maybe at its prompt")
+            attempt.confirm()
 
     def _displace(self) -> bool:
         if self._attempt is None or (self._received and (not self._exact or self._too_long())):
@@ -241,13 +239,14 @@ class InFlightRequest:
         self._make_room("its worker tries another request alone")
         return True
 
-    def _make_room(self, why: str, *, notify_engine: bool = True) -> None:
+    def _make_room(self, why: str, pause: float = 0.0) -> None:
         """Leave the instance, with which nothing is wrong, to the trial of another request."""
         self._tried.discard(self._placement.instance.instance_id)
         self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
-        self._break(why, retry=True, notify_engine=notify_engine, displaced=True)
+        self.moved_at = self._now()
+        self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
     def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
@@ -323,11 +322,10 @@ class InFlightRequest:
         retry: bool,
         notify_engine: bool = True,
         died: bool = False,
-        displaced: bool = False,
     ) -> None:
         """The attempt is worth nothing any more; see `Break`."""
         self.moved_at = self._now()
-        self._leave_instance(Break(why, retry, died, displaced), notify_engine)
+        self._leave_instance(Break(why, retry, died), notify_engine)
 
     def _lost(self, broken: Break) -> None:
         self.moved_at = self._now()
@@ -484,7 +482,7 @@ class InFlightRequest:
 
     def _failed(self, delta: Failed) -> None:
         if delta.code == TRIAL_TAKEN:
-            self._make_room(delta.message, notify_engine=False)
+            self._make_room(delta.message, TRIAL_PAUSE)
         elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:

@@ -34,6 +34,9 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
+OTHERS = 5.0
+"""Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
+
 STEP_LOOK = 0.02
 """Seconds between looks whether the step before such a request is over."""
 
@@ -139,8 +142,11 @@ class Worker(Actor):
         if isinstance(request, Prefill):
             self._begin_work(engine, request.request, reply, self._handoff_endpoint(engine).prefill)
         elif isinstance(request, engine.serves):
-            if request.alone:
-                self._try_alone(engine, request, reply)
+            if self._trying:
+                reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
+            elif request.alone:
+                self._trial = reply
+                self.context.task(self._begin_trial(engine, request, reply), "trial")
             else:
                 self._submit(engine, request, reply)
         elif isinstance(request, Subscribe):
@@ -155,24 +161,23 @@ class Worker(Actor):
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
-    def _try_alone(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        """Take a request that may crash us, unless there is another: nobody could tell which of them it was."""
+    @property
+    def _trying(self) -> bool:
+        """Whether a request is tried that may crash us. No other begins: nobody could tell which of them it was."""
         trial = self._trial
-        if trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED):
-            reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
-        else:
-            self._trial = reply
-            self.context.task(self._begin_trial(engine, request, reply), "trial")
+        return trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        """Accept it behind the step that runs now: if that one never ends, it is not this request's doing.
+        """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
 
         It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
         """
         now = engine.statistics()
-        begun = now.steps
-        while now.in_step_for is not None and now.steps == begun:
+        begun, until = now.steps, asyncio.get_running_loop().time() + OTHERS
+        while (now.in_step_for is not None and now.steps == begun) or self._any_prompt(until):
             await asyncio.sleep(STEP_LOOK)
+            if reply.cancelled:
+                return
             now = engine.statistics()
         known = asyncio.Event()
         reply.on_confirm(known.set)
@@ -182,6 +187,10 @@ class Worker(Actor):
             reply.failed("Overloaded", f"its sender did not answer within {CONFIRM:g} s", retry=True)
         elif not reply.cancelled:
             self._submit(engine, request, reply)
+
+    def _any_prompt(self, until: float) -> bool:
+        """Whether requests are here without a token of their answer, before the loop's time is `until`."""
+        return asyncio.get_running_loop().time() < until and not all(reply.sent for reply in self._open)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         if isinstance(request, Generate) and request.handoff is not None:

@@ -205,6 +205,8 @@ class Air:
         self.busy = set(busy)  # ready, and nothing may be sent to them now
         self.patient, self.waiting = patient, 0
         self.freed = asyncio.Event()
+        self.judging = asyncio.Event()
+        self.judging.set()
         self.broken: list[bool] = []
         self.settlings: list[tuple[float, bool]] = []
         self.instances = [Instance("n", "c", "e", number, {}) for number in range(1, instances + 1)]
@@ -274,8 +276,9 @@ class Air:
 
     # Who knows why instances ended.
 
-    async def cause(self, instance: Instance, *, lost: bool = True) -> str:
-        assert lost is (instance.endpoint != "prefill")
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
+        assert (timeout is None) is (instance.endpoint != "prefill")
+        await self.judging.wait()
         return self.crashes.get(instance.instance_id, "")
 
     def suspect(self, request: Request) -> None:

@@ -149,6 +149,24 @@ async def test_a_prefill_worker_that_is_gone_before_its_hand_off(words: Any, cra
     await air.settle()
 
 
+@virtual
+async def test_an_instance_that_goes_while_the_end_of_its_prefill_worker_is_judged(words: Any) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    air = words.Air(prefill=prompts)
+    air.judging.clear()
+    await air.run()
+    first = air.inflight.instance
+    air.instances.remove(first)
+    air.inflight.leave("the worker is gone")
+    air.judging.set()
+    prompts.lost = False
+    await air.settle()
+    assert (air.client.errors, [send.instance for send in air.sends]) == ([], air.instances[:1])
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+
+
 @pytest.mark.parametrize("crash", ["", "exit code 3"])
 @virtual
 async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not(words: Any, crash: str) -> None:
@@ -160,7 +178,7 @@ async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not
     assert send.confirmed == 0, "it has asked nothing"
     air.crashes[PREFILL.instance_id] = crash
     send.accept()
-    await air.settle()
+    await asyncio.sleep(1)
     if crash:
         assert (send.confirmed, send.cancelled, air.suspected, air.alone) == (0, 1, ["r"], [False, True])
         send = air.sends[-1]
@@ -168,8 +186,22 @@ async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not
     else:
         assert (send.confirmed, send.cancelled, air.suspected) == (1, 0, [])
         send.accept()
-        await air.settle()
+        await asyncio.sleep(1)
         assert send.confirmed == 2, "whoever asks gets an answer"
     send.tokens(0, finish="eos")
     await air.settle()
     assert (prompts.open, air.broken) == (0, [])
+
+
+@virtual
+async def test_one_that_makes_room_is_suspect_when_its_prefill_worker_has_crashed(words: Any) -> None:
+    """Its own instance might not have asked yet."""
+    air = words.Air(2, prefill=Prompts(), busy=[2])
+    await air.start()
+    air.crashes[PREFILL.instance_id] = "exit code 3"
+    air.busy.clear()
+    assert air.charged.leave()
+    await air.settle()
+    assert (air.suspected, air.alone) == (["r"], [False, True])
+    air.last.tokens(0, finish="eos")
+    await air.settle()

@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import PASSED, TRIAL_TAKEN
-from dynamod.migration.request import PASSED_AFTER
+from dynamod.migration.trial import PASSED_AFTER, TRIAL_PAUSE
 
 from .instances import virtual
 
@@ -166,6 +166,8 @@ async def test_a_worker_that_tries_another_one_is_asked_again(words: Any) -> Non
         send = await air.start() if not air.sends else air.last
         send.fail("Overloaded", "another is tried", retry=True, code=TRIAL_TAKEN)
         await air.settle()
+        assert air.last is send, "not at once"
+        await asyncio.sleep(TRIAL_PAUSE)
     assert (len(air.sends), air.broken, send.cancelled) == (6, [], 0)
     air.last.tokens(1, 0, finish="eos")
     await air.settle()

@@ -14,6 +14,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate
 from dynamod.transport.base import CONFIRM, Reply
+from dynamod.worker.worker import OTHERS
 
 
 class Manual(Engine):
@@ -234,28 +235,38 @@ def alone(words: Any, prompt: list[int]) -> Generate:
     return msgspec.structs.replace(words.generate(prompt), alone=True)
 
 
+@pytest.mark.parametrize("comes", [True, False])
 @virtual
-async def test_one_suspect_at_a_time_is_tried_whoever_sends_it(words: Any) -> None:
+async def test_one_suspect_at_a_time_is_tried_whoever_sends_it(words: Any, comes: bool) -> None:
     async with System() as system:
         house = await house_of(words, system)
         engine = engine_of(house)
+        before = house.ask(words.generate([3]))
+        await asyncio.sleep(1)
         first, second = house.ask(alone(words, [1])), house.ask(alone(words, [2]))
-        ordinary = house.ask(words.generate([3]))
-        await second.wait()
+        ordinary = house.ask(words.generate([4]))
+        await asyncio.gather(second.wait(), ordinary.wait())
+        for refused in (second, ordinary):
+            assert (refused.error.code, refused.error.retry) == (TRIAL_TAKEN, True), "its doing could be another's"
+        await asyncio.sleep(OTHERS - 1)
+        assert not first.accepted, "the prompt of the other one may crash the worker"
+        if comes:
+            engine.replies[0].tokens(tokens.pack([5]), 1)
+        await asyncio.sleep(0.5 if comes else 1.5)
+        assert first.accepted
         first.stream.confirm()
-        assert (second.error.code, second.error.retry) == (TRIAL_TAKEN, True)
         await asyncio.sleep(1)
         assert first.accepted
-        assert len(engine.replies) == 2, "others are not kept away by the worker"
+        assert len(engine.replies) == 2
         engine.replies[1].tokens(tokens.pack([5] * PASSED), PASSED)
         third = house.ask(alone(words, [4]))
-        await asyncio.sleep(1)
+        await asyncio.sleep(OTHERS + 1)
         assert third.accepted, "the first one has passed"
         third.stream.confirm()
         await asyncio.sleep(1)
         for reply in engine.replies:
             reply.tokens(b"", 0, "stop")
-        await asyncio.gather(first.wait(), ordinary.wait(), third.wait())
+        await asyncio.gather(first.wait(), before.wait(), third.wait())
 
 
 @virtual
