@@ -8,6 +8,8 @@ The worker publishes its load, not the routers to each other: all requests of a 
 ingress processes there are.
 """
 
+from typing import Literal
+
 import msgspec
 
 
@@ -42,6 +44,26 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="holds", gc=Fal
 
 CacheEvent = Stored | Removed | Cleared | Snapshot
 
+Medium = Literal["CPU_PINNED", "DISK"]
+"""A tier below the device, by the original's names: memory of the host, files."""
+
+
+class TierStored(msgspec.Struct, frozen=True, array_like=True, tag="tier", gc=False):
+    """Sequence hashes of blocks, in no order, that can be had from a tier from now on."""
+
+    medium: Medium
+    blocks: tuple[int, ...]
+
+
+class TierRemoved(msgspec.Struct, frozen=True, array_like=True, tag="untier", gc=False):
+    """Blocks that a tier does not have any more."""
+
+    medium: Medium
+    blocks: tuple[int, ...]
+
+
+TierEvent = TierStored | TierRemoved
+
 
 class RequestStarted(msgspec.Struct, frozen=True, array_like=True, tag="began", gc=False):
     """A request has come (not published to the process that sent it).
@@ -68,16 +90,22 @@ class RequestFinished(msgspec.Struct, frozen=True, array_like=True, tag="ended",
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
-    """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits."""
+    """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits.
+
+    With tiers also what a block takes, as measured: to compute it, to load it from memory of the host, from files.
+    """
 
     running: int
     waiting: int
     active_blocks: int
     total_blocks: int
     hit_rate: float
+    prefill_ms: float = 0.0
+    host_ms: float = 0.0
+    disk_ms: float = 0.0
 
 
-WorkerEvent = Stored | Removed | Cleared | Snapshot | RequestStarted | PrefillCompleted | RequestFinished | Load
+WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[WorkerEvent, ...])

@@ -1,6 +1,6 @@
 """Sets of workers as bits of one int, so that one lookup per block answers for all workers at once."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import compress
 
 MANY = 32
@@ -48,10 +48,12 @@ class Bitset:
         return found
 
 
-def prefixes(masks: Mapping[int, int], bits: Bitset, blocks: Iterable[int]) -> dict[int, int]:
-    """How many of the first `blocks` each worker has without a gap; workers without the first one are left out."""
+def prefixes(get: Callable[[int, int], int], bits: Bitset, blocks: Iterable[int]) -> dict[int, int]:
+    """How many of the first `blocks` each worker has without a gap; workers without the first one are left out.
+
+    `get(block, 0)`: the mask of those that have a block.
+    """
     scores: dict[int, int] = {}
-    get = masks.get
     here: int | None = None
     depth = 0
     for block in blocks:

@@ -5,7 +5,7 @@ follow from that. With the weights of `ORIGINAL` the sum is the original's formu
 `overlap_weight * potential prefill blocks + potential active blocks`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from operator import sub
 from typing import Any, NamedTuple
@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dynamod.message.errors import UserError
+
+from .tiers import Fetch
+
+_NOTHING = Fetch(0, 0.0)
 
 
 class Workers(NamedTuple):
@@ -46,6 +50,7 @@ class Sending(NamedTuple):
     """What a prompt of `blocks` blocks, a fraction, that fills `whole` of them meets at each of some workers.
 
     `overlap`: how many of them are cached there. `active`: blocks in use by other requests and not by this one.
+    `fetched`: how many would be loaded from tiers, `fetch`: their cost in blocks computed; None where nobody has any.
     """
 
     workers: Workers
@@ -53,12 +58,22 @@ class Sending(NamedTuple):
     whole: int
     overlap: list[int]
     active: list[int]
+    fetched: list[int] | None = None
+    fetch: list[float] | None = None
 
 
 def sending(
-    workers: Workers, blocks: float, whole: int, overlaps: Mapping[int, int], shared: Mapping[int, int]
+    workers: Workers,
+    blocks: float,
+    whole: int,
+    overlaps: Mapping[int, int],
+    shared: Mapping[int, int],
+    fetches: Mapping[int, Fetch],
 ) -> Sending:
-    """A prompt sent to some workers. `overlaps`, `shared`: by worker, how many of its blocks are cached, and in use."""
+    """A prompt sent to some workers. `overlaps`, `shared`: by worker, how many of its blocks are cached, and in use.
+
+    `fetches`: those that would be loaded from tiers.
+    """
     ids, place, active, overlap = workers.ids, workers.place, workers.active, [0] * len(workers.ids)
     if 2 * len(overlaps) > len(ids):
         overlap = list(map(overlaps.get, ids, repeat(0)))
@@ -67,14 +82,17 @@ def sending(
             overlap[place[worker]] = overlaps[worker]
     if shared:
         active = list(map(sub, active, map(shared.get, ids, repeat(0))))
-    return Sending(workers, blocks, whole, overlap, active)
+    if not fetches:
+        return Sending(workers, blocks, whole, overlap, active)
+    loads = [fetches.get(worker, _NOTHING) for worker in ids]
+    return Sending(workers, blocks, whole, overlap, active, [one.blocks for one in loads], [one.cost for one in loads])
 
 
 class Term(NamedTuple):
     """One addend: a Python expression for one worker, its default weight, and its weight in the original's formula.
 
     The expression may use the worker's `requests`, `queued` and `above` (see Workers), what the prompt meets there:
-    `blocks`, `whole`, `overlap` and `active` (see Sending), and `own`: the blocks of the prompt to compute there.
+    `blocks`, `whole`, `overlap`, `active` and `fetch` (see Sending), and `own`: the blocks to compute there.
     `of_prompts`: the overlap weight of a request scales it.
     """
 
@@ -83,6 +101,9 @@ class Term(NamedTuple):
     original: float
     of_prompts: bool = True
 
+
+FETCH = "fetch"
+"""The term that costs nothing, in time either, as long as no worker has tiers."""
 
 TERMS: dict[str, Term] = {
     # Blocks of the prompt that the worker does not have.
@@ -95,6 +116,8 @@ TERMS: dict[str, Term] = {
     "evicted": Term("above + whole - overlap if above + whole > overlap else 0.0", 0.1, 0.0),
     # What the prefill does to the answers being written there: its blocks times their number.
     "interference": Term("own * requests", 0.05, 0.0),
+    # Blocks that it would load from its tiers, each as the time that takes by the time to compute it.
+    FETCH: Term("fetch", 1.0, 1.0),
 }
 """The default weights come from replays of recorded and made traces (tests/bench/README.md)."""
 
@@ -103,40 +126,48 @@ Weights = msgspec.defstruct(
 )
 """The weight of each term. Zero leaves a term out."""
 
-Terms = msgspec.defstruct("Terms", [(name, float) for name in TERMS], frozen=True, gc=False)
+Terms = msgspec.defstruct("Terms", [(name, float, 0.0) for name in TERMS], frozen=True, gc=False)
 """A worker's terms before weighing, in the order of TERMS."""
 
 ORIGINAL = Weights(*(term.original for term in TERMS.values()))
 
 
-def _pass(expression: str, names: str = "") -> Callable[..., list[Any]]:
-    """A function of a Sending that gives the expression for each worker in one pass.
+def _pass(expression: str, names: str = "", *, tiers: bool = False) -> Callable[..., list[Any]]:
+    """A function of a Sending that gives the expression for each worker in one pass. `tiers`: some workers have some.
 
     Compiled, because a call or a list per term would cost twice as much among thousands of workers.
     """
     columns = "to.workers.requests, to.workers.queued, to.active, to.workers.above, to.overlap"
-    rows = f"for requests, queued, active, above, overlap in zip({columns})"
-    own = "for own in [blocks - overlap if overlap < blocks else 0.0]"
-    source = f"lambda to, blocks, whole, {names}: [{expression} {rows} {own}]"
+    rows, here = "requests, queued, active, above, overlap", "overlap"
+    if tiers:
+        columns, rows, here = f"{columns}, to.fetched, to.fetch", f"{rows}, fetched, fetch", "overlap - fetched"
+    own = f"for own in [blocks - {here} if overlap < blocks else 0.0]"
+    source = f"lambda to, blocks, whole, {names} fetch=0.0: [{expression} for {rows} in zip({columns}) {own}]"
     compiled: Callable[..., list[Any]] = eval(source, {"Terms": Terms, "zip": zip})
     return compiled
 
 
-_terms = _pass(f"Terms({', '.join(term.formula for term in TERMS.values())})")
-_totals = _pass(
-    " + ".join(f"weight_{name} * ({term.formula})" for name, term in TERMS.items()),
-    ", ".join(f"weight_{name}" for name in TERMS),
-)
+_EACH = f"Terms({', '.join(term.formula for term in TERMS.values())})"
+_WEIGHTS = "".join(f"weight_{name}, " for name in TERMS)
+
+
+def _sum(names: Iterable[str]) -> str:
+    return " + ".join(f"weight_{name} * ({TERMS[name].formula})" for name in names)
+
+
+_terms, _tier_terms = _pass(_EACH), _pass(_EACH, tiers=True)
+_totals = _pass(_sum(name for name in TERMS if name != FETCH), _WEIGHTS)
+_tier_totals = _pass(_sum(TERMS), _WEIGHTS, tiers=True)
 
 
 def terms_of(to: Sending) -> list[msgspec.Struct]:
     """The `Terms` at each worker."""
-    return _terms(to, to.blocks, to.whole)
+    return (_terms if to.fetched is None else _tier_terms)(to, to.blocks, to.whole)
 
 
 def totals(to: Sending, weights: Mapping[str, float]) -> list[float]:
     """The cost at each worker, by weights that are `applied`."""
-    return _totals(to, to.blocks, to.whole, *weights.values())
+    return (_totals if to.fetched is None else _tier_totals)(to, to.blocks, to.whole, *weights.values())
 
 
 def applied(weights: msgspec.Struct, overlap_weight: float) -> dict[str, float]:

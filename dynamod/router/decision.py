@@ -11,7 +11,7 @@ KEPT = 16
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """One worker as the router saw it. `overlap`: blocks of the prompt that it had.
+    """One worker as the router saw it. `overlap`: blocks of the prompt that it had, `fetched`: further ones in tiers.
 
     `total`: the weighted cost, `terms`: what it is made of (cost.Terms); 0 and None where nobody asked for costs.
     """
@@ -21,6 +21,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     requests: int
     total: float = 0.0
     terms: msgspec.Struct | None = None
+    fetched: int = 0
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -59,10 +60,12 @@ class Decision(msgspec.Struct, frozen=True):
     @property
     def overlap(self) -> int:
         """Blocks of the prompt that the chosen worker had."""
-        for candidate in self.candidates:
-            if candidate.instance == self.chosen:
-                return candidate.overlap
-        return 0
+        return next((one.overlap for one in self.candidates if one.instance == self.chosen), 0)
+
+    @property
+    def fetched(self) -> int:
+        """Blocks behind these that it would load from its tiers."""
+        return next((one.fetched for one in self.candidates if one.instance == self.chosen), 0)
 
     @property
     def regret(self) -> int:

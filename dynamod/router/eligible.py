@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 
 from .cost import Sending, Workers, sending, terms_of, totals
 from .decision import KEPT, Candidate
@@ -31,8 +31,8 @@ class Prompt:
 class Eligible:
     """All workers but those that were `tried` and those that are busy; one alone where the request must go to that one.
 
-    `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has. `reason`: why
-    only one may take it.
+    `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has; `fetches`: what
+    it would load from its tiers behind these. `reason`: why only one may take it.
     """
 
     def __init__(self, prompt: Prompt, tried: Collection[int], policy: Policy, state: WorkerState) -> None:
@@ -44,6 +44,7 @@ class Eligible:
         self._only, self.reason = self._required(policy)
         self.workers = columns.without(self._out) if self._only is None else self._one(self._only)
         self.overlaps = state.overlaps(prompt.blocks)
+        self.fetches = state.fetches(prompt.blocks, self.overlaps)
         self._sending: Sending | None = None  # to all workers, with all blocks in use counted
         self._costs: list[float] | None = None
 
@@ -80,7 +81,7 @@ class Eligible:
         if not whole or found is None or costs is None:
             found = self._sent_to(workers, ids)
             costs = totals(found, weights)
-        return tuple(map(Candidate, ids, found.overlap, requests, costs, terms_of(found)))
+        return tuple(map(Candidate, ids, found.overlap, requests, costs, terms_of(found), found.fetched or repeat(0)))
 
     def excluded(self) -> tuple[tuple[int, str], ...]:
         """KEPT at most of those who may not, and why."""
@@ -100,7 +101,8 @@ class Eligible:
         """`users`: of whom it is counted how many blocks of the prompt they use now."""
         prompt, state = self._prompt, self._state
         shared = state.active.sharing(prompt.blocks, users)
-        return sending(workers, prompt.tokens / state.block_size, len(prompt.blocks) + 1, self.overlaps, shared)
+        blocks, whole = prompt.tokens / state.block_size, len(prompt.blocks) + 1
+        return sending(workers, blocks, whole, self.overlaps, shared, self.fetches)
 
     def _bound(self, costs: Sequence[float]) -> float:
         """A cost that KEPT of the workers that are not overloaded do not exceed."""

@@ -30,12 +30,17 @@ class IndexStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockIndex:
-    """`apply` events, `find` prefixes. Above `max_blocks` the oldest blocks are forgotten."""
+    """`apply` events, `find` prefixes. Above `max_blocks` the oldest blocks are forgotten.
 
-    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+    `bits`: those of another index, which gives workers their bits and takes them back.
+    """
+
+    def __init__(self, max_blocks: int = MAX_BLOCKS, bits: Bitset | None = None) -> None:
         self._max = max_blocks
-        self._bits = Bitset()
+        self.bits = self._bits = Bitset() if bits is None else bits
+        self._own = bits is None
         self._masks: dict[int, int] = {}
+        self.mask = self._masks.get  # of the workers that have a block
         self._names: dict[int, dict[int, int]] = {}  # worker -> engine's name -> sequence hash
         self._twice: dict[int, Counter[int]] = {}  # worker -> sequence hash -> further names of it
         self._events = self._orphans = self._forgotten = 0
@@ -55,7 +60,7 @@ class BlockIndex:
 
     def find(self, blocks: Iterable[int]) -> dict[int, int]:
         """For a prompt's sequence hashes: how many of them each worker has from the start, without a gap."""
-        return prefixes(self._masks, self._bits, blocks)
+        return prefixes(self.mask, self._bits, blocks)
 
     def count(self, worker: int) -> int:
         """Names of blocks that a worker has."""
@@ -74,7 +79,8 @@ class BlockIndex:
             else:
                 masks.pop(block, None)
         self._twice.pop(worker, None)
-        self._bits.drop(worker)
+        if self._own:
+            self._bits.drop(worker)
 
     def dump(self) -> Iterator[tuple[int, Snapshot]]:
         """For each worker the event that states all of it to an index that does not know the worker."""

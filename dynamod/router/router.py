@@ -164,7 +164,7 @@ class Router:
             self._sessions.move_to_end(prompt.session)
             if len(self._sessions) > SESSIONS:
                 self._sessions.popitem(last=False)
-        prefill = max(0, prompt.tokens - decision.overlap * self.block_size)
+        prefill = max(0, prompt.tokens - (decision.overlap + decision.fetched) * self.block_size)
         self.state.active.start(key, worker, prompt.blocks, prefill, self.state.now())
         self.state.sent(worker, prompt.blocks)
 

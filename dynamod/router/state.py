@@ -1,6 +1,6 @@
 """What a router knows of the workers of its model: their caches, their load, their KV blocks in all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dynamod.message.discovery import Instance
 from dynamod.message.kv_events import (
@@ -20,6 +20,7 @@ from .approx import ApproxIndex
 from .columns import NO_BOUND, Row, WorkerColumns
 from .index import BlockIndex
 from .settings import RouterSettings
+from .tiers import Fetch, TierIndex
 
 CHANGED = 10_000
 """Changed workers that are remembered for the next decision; there may be none for a long time."""
@@ -36,6 +37,7 @@ class WorkerState:
     def __init__(self, settings: RouterSettings, block_size: int, now: Callable[[], float]) -> None:
         self.settings, self.block_size, self.now = settings, block_size, now
         self.index = BlockIndex()
+        self.tiers = TierIndex(self.index)
         self.approx = ApproxIndex(settings.ttl)
         self.active = ActiveLoad()
         self.loads: dict[int, Load] = {}
@@ -54,6 +56,7 @@ class WorkerState:
                     self.index.apply(worker, event)
                     self.active.changed.add(worker)
             elif isinstance(event, Cleared):
+                self.tiers.remove_worker(worker)
                 self.index.remove_worker(worker)
                 self.active.changed.add(worker)
             elif isinstance(event, RequestStarted):
@@ -63,10 +66,12 @@ class WorkerState:
                 self.active.prefill_completed((worker, event.request))
             elif isinstance(event, RequestFinished):
                 self.active.finish((worker, event.request))
-            else:
+            elif isinstance(event, Load):
                 if event.total_blocks != self._total(worker):
                     self.active.changed.add(worker)
                 self.loads[worker] = event
+            elif self.settings.kv_events:
+                self.tiers.apply(worker, event)
 
     def refresh(self, instances: Sequence[Instance]) -> None:
         """Bring the columns up to date for a decision among these instances."""
@@ -76,6 +81,7 @@ class WorkerState:
 
     def forget(self, worker: int) -> None:
         """A worker is gone."""
+        self.tiers.remove_worker(worker)
         self.index.remove_worker(worker)
         self.approx.remove_worker(worker)
         self.active.drop(worker)
@@ -117,6 +123,10 @@ class WorkerState:
             if worker not in self._publishing:
                 found[worker] = depth
         return found
+
+    def fetches(self, blocks: Sequence[int], overlaps: Mapping[int, int]) -> dict[int, Fetch]:
+        """What each worker would load of a prompt, behind the `overlaps` with its device; empty without tiers."""
+        return self.tiers.find(blocks, overlaps, self.loads) if self.tiers and blocks else {}
 
     def _total(self, worker: int) -> int:
         return self.loads.get(worker, _UNKNOWN).total_blocks

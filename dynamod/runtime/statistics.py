@@ -71,10 +71,21 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
     engines = {report.kernel.path.lstrip("/"): getattr(report.own, "engine", None) for report in found}
     return ProcessStatistics(
         mailboxes={report.kernel.path.lstrip("/"): report.kernel.mailbox.depth for report in found},
-        engines={path: msgspec.to_builtins(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
+        engines={path: _numbers(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
         http=http_statistics(process_context.http) if process_context.http else None,
         unloaded={name: why for one in found for name, why in getattr(one.own, "unloaded", {}).items()},
     )
+
+
+def _numbers(struct: msgspec.Struct) -> dict[str, float | None]:
+    """A struct's numbers; those of nested structs under joined names, as metrics have them."""
+    found: dict[str, float | None] = {}
+    for name, value in msgspec.structs.asdict(struct).items():
+        if isinstance(value, msgspec.Struct):
+            found.update((f"{name}_{key}", number) for key, number in _numbers(value).items())
+        else:
+            found[name] = value
+    return found
 
 
 async def process_families(process_context: "ProcessContext") -> "list[Metric]":

@@ -11,8 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from dynamod.actor import Actor, System, Total, handle
 from dynamod.actor.testing import virtual
 from dynamod.engine.base import EngineStatistics
+from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
 from dynamod.ingress.dispatcher import RouterRows
+from dynamod.kvcache.tiers.level import LevelStatistics
 from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
 from dynamod.transport.inbox import InboxStatistics
@@ -144,3 +146,21 @@ def test_nothing_imports_prometheus_client_before_a_scrape() -> None:
     code = f"import sys, {names}; print('prometheus_client' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.returncode) == ("False\n", 0), done.stderr
+
+
+class Tiered(Worker):
+    """A worker with a tier."""
+
+    def statistics(self) -> WorkerStatistics:
+        engine = BatchingStatistics(running=1, host_tier=LevelStatistics(3, 4096, *range(7)))
+        return WorkerStatistics(9, 1, 0, 0, 2, engine)
+
+
+@virtual
+async def test_numbers_of_nested_structs_have_joined_names() -> None:
+    async with System() as system:
+        await system.ready(system.start("Worker", Tiered), timeout=1)
+        found = process_statistics(context(system))
+        engine = found.engines["Worker"]
+        assert (engine["running"], engine["host_tier_blocks"], engine["disk_tier"]) == (1, 3, None)
+        assert msgspec.json.decode(msgspec.json.encode(found), type=ProcessStatistics).engines["Worker"] == engine

@@ -8,6 +8,8 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.kvcache.tiers.level import LevelStatistics
+from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
@@ -20,20 +22,28 @@ from .scheduler import BatchScheduler
 
 
 class BatchingStatistics(EngineStatistics, frozen=True):
-    """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it."""
+    """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it.
+
+    With tiers, milliseconds of a block: to compute it, and to load it from memory of the host, and from files.
+    """
 
     total_blocks: int = 0
     active_blocks: int = 0
     cached_blocks: int = 0
     hit_rate: float = 0.0
     preemptions: Total = 0
+    prefill_ms: float = 0.0
+    host_ms: float = 0.0
+    disk_ms: float = 0.0
+    host_tier: LevelStatistics | None = None
+    disk_tier: LevelStatistics | None = None
 
 
 class BatchingEngine(Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
-    `start` sets `schedulers`, `clocks` (one each), `caching` and `room` (tokens of a prompt and its answer together);
-    whoever hands tokens out adds them to `tokens`.
+    `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
+    `tiers`, if there are any; whoever hands tokens out adds them to `tokens`.
     """
 
     serves = (Generate,)
@@ -44,6 +54,7 @@ class BatchingEngine(Engine[Generate]):
         self.caching = True
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
+        self.tiers: Tiers | None = None
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
@@ -118,21 +129,31 @@ class BatchingEngine(Engine[Generate]):
         return tuple(hashes.blocks), self.uncached(hashes.blocks, length)
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
-        """The blocks of all pools, named by their sequence hashes, and the load."""
+        """The blocks of all pools, named by their sequence hashes, those of tiers, and the load."""
         names = tuple(dict.fromkeys(name for scheduler in self.schedulers for name in scheduler.pool.names()))
-        return Snapshot(names, names), self.load()
+        below = self.tiers.snapshot() if self.tiers is not None else ()
+        return Snapshot(names, names), *below, self.load()
 
     def load(self) -> Load:
         """Sums over the schedulers."""
         schedulers = self.schedulers
         admitted = sum(one.prompt_tokens for one in schedulers)
+        times = (0.0, 0.0, 0.0) if self.tiers is None else self.block_times(self.tiers)
+        prefill, host, disk = [float(f"{1000 * seconds:.2g}") for seconds in times]
         return Load(
             running=sum(len(one.running) for one in schedulers),
             waiting=sum(len(one.waiting) for one in schedulers),
             active_blocks=sum(one.pool.active for one in schedulers),
             total_blocks=sum(one.pool.capacity for one in schedulers),
             hit_rate=sum(one.cached_tokens for one in schedulers) / max(1, admitted),
+            prefill_ms=prefill,
+            host_ms=host,
+            disk_ms=disk,
         )
+
+    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+        """Seconds that a block takes: to compute it, to load it from memory of the host, from files; 0: not known."""
+        return 0.0, 0.0, 0.0
 
     def statistics(self) -> BatchingStatistics:
         """Sums over the schedulers; of the steps that run now the one that has lasted longest."""
@@ -146,4 +167,6 @@ class BatchingEngine(Engine[Generate]):
             step_tokens=step_tokens,
             cached_blocks=sum(one.pool.cached for one in self.schedulers),
             preemptions=sum(one.preemptions for one in self.schedulers),
+            host_tier=self.tiers.statistics("CPU_PINNED") if self.tiers is not None else None,
+            disk_tier=self.tiers.statistics("DISK") if self.tiers is not None else None,
         )

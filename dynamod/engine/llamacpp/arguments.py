@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
+
+from dynamod.kvcache.tiers.settings import NO_CACHE, TierSettings, with_environment
 
 from ..arguments import Arguments
 
@@ -19,7 +20,7 @@ MOST_TEXT = 127
 """Bytes of a key, or of a value, of the metadata."""
 
 
-class LlamaCppArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Names are llama.cpp's, or vLLM's where it has none.
 
     `block_size`: tokens of a block of the prefix cache, the card's `kv_cache_block_size`. `n_ctx`: KV cells, one per
@@ -117,7 +118,11 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
 
     Raises UserError that names the key and the known ones.
     """
-    made = _ARGUMENTS.read(given, block_size)
+    made = _ARGUMENTS.read(with_environment(given), block_size)
+    if (problem := made.problem()) is not None:
+        raise _ARGUMENTS.wrong(*problem)
+    if made.tiered and not made.enable_prefix_caching:
+        raise _ARGUMENTS.wrong("enable_prefix_caching", NO_CACHE)
     if made.n_ctx is not None and made.num_blocks is not None:
         raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which is the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:

@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.kvcache.tiers.settings import open_tiers
+from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
-from dynamod.message.kv_events import Load
+from dynamod.message.kv_events import Load, Removed, Stored
 from dynamod.message.worker import Generate
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
@@ -35,6 +37,7 @@ from .request import Stream, checked
 from .sampling import Picked
 from .scheduler import Row, Scheduler
 from .sizing import StepBudget
+from .tiering import Tiering
 
 log = logging.getLogger("dynamod.engine")
 
@@ -87,6 +90,7 @@ class LlamaCpp(BatchingEngine):
         self._transfers = False  # among them
         self._totals = Totals()
         self._held: Seq[Sequence] = ()
+        self._tiering: Tiering | None = None
         self._layout = ""
         self._computed = 0
         self._model: Model | None = None
@@ -116,7 +120,7 @@ class LlamaCpp(BatchingEngine):
             size=self.block_size,
             slots=model.slots,
             caching=self.caching,
-            publish=self.publish,
+            publish=self._publish_blocks,
         )
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
         self._held = self._scheduler.held
@@ -127,7 +131,25 @@ class LlamaCpp(BatchingEngine):
         self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
+        await self._open_tiers(model)
         self.spawn(self._run(model), "steps")
+
+    async def _open_tiers(self, model: Model) -> None:
+        """Raises UserError."""
+        if model.ranges is None:
+            if self.arguments.tiered:
+                log.warning("llama.cpp: this model's KV cells cannot be exported by block, so it has no tiers")
+            return
+        self.tiers = await open_tiers(self.arguments, self._layout, self.publish)
+        if self.tiers is not None:
+            later, rate = asyncio.get_running_loop().call_later, lambda: self._step_budget.rate
+            self._tiering = Tiering(self.tiers, self._shared, model.ranges, later, rate, self._go_on)
+            self._scheduler.fetch = self._tiering.fetch
+
+    def _publish_blocks(self, event: Stored | Removed) -> None:
+        self.publish(event)
+        if self._tiering is not None and isinstance(event, Stored):
+            self._tiering.copy(reversed(event.blocks))
 
     async def _file_card(self, path: Path) -> ModelCard:
         """The card of the file. Raises UserError, also for a context that is too long."""
@@ -152,6 +174,8 @@ class LlamaCpp(BatchingEngine):
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know."""
         sequence = self._sequence(request, reply, limit)
+        if self._tiering is not None:
+            self._tiering.ask(sequence)
         self._scheduler.add(sequence)
         self._work.set()
         return functools.partial(self._scheduler.remove, sequence)
@@ -205,6 +229,10 @@ class LlamaCpp(BatchingEngine):
         """Give it to the thread, with the next step or without one; what came of it is told on the loop."""
         transfer.told = functools.partial(_later, asyncio.get_running_loop(), transfer.told)
         self._operations.append(transfer)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """There is work for the thread besides tokens."""
         self._transfers = True
         self._work.set()
 
@@ -212,6 +240,8 @@ class LlamaCpp(BatchingEngine):
         """End the step that is being computed, or the loading, and give all memory back."""
         self._stopped.set()
         self._work.set()
+        if self.tiers is not None:
+            await self.tiers.close()
         freed = self._thread.submit(self._free)
         self._thread.shutdown(wait=False)
         try:
@@ -269,9 +299,11 @@ class LlamaCpp(BatchingEngine):
 
     def _begin(self, model: Model, rows: list[Row]) -> "_Step":
         """Give a step to the thread, with what has to happen to the cells before."""
+        if self._tiering is not None:
+            self._tiering.pump()
         work, operations = [_work(row) for row in rows], self._operations.copy()
         self._operations.clear()
-        self._transfers = False
+        self._transfers = self._tiering is not None and self._tiering.pending
         count = sum([row.count for row in rows])
         self._computed += count
         return _Step(rows, count, self._thread.submit(model.step, operations, work))
@@ -317,8 +349,18 @@ class LlamaCpp(BatchingEngine):
             stream.send(one, finish)
 
     def uncached(self, blocks: Seq[int], length: int) -> int:
-        """By the cells' cache; the last token is always computed, as it gives the next one."""
-        return length - self._cells.prefix(blocks, length) * self.block_size
+        """By the cells' cache and the tiers; the last token is always computed, as it gives the next one."""
+        here = self._cells.prefix(blocks, length)
+        if self.tiers is not None:
+            here += self.tiers.found(blocks[here : (length - 1) // self.block_size])
+        return length - here * self.block_size
+
+    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+        """As the last ones took. Files are read before they are imported."""
+        assert self._model is not None
+        assert self._model.ranges is not None
+        rate, imported, read = self._step_budget.rate, self._model.ranges.import_seconds, tiers.read_seconds
+        return self.block_size / rate if rate else 0.0, imported, imported + read if read else 0.0
 
     def load(self) -> Load:
         """The kit's; held requests wait too."""

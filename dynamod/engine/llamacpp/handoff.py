@@ -87,12 +87,14 @@ class Export:
 
 
 class HeldRequest:
-    """A sequence of which nothing is computed before `go`."""
+    """A sequence of which nothing is computed before `go`. `refused` gets the name of a block that was not imported."""
 
     def __init__(self, shared: Shared, sequence: Sequence) -> None:
         self._shared, self._sequence = shared, sequence
         self._importing = 0  # blocks, in the thread
-        self._taken = self._going = self._failed = False
+        self._taken = sequence.slot >= 0
+        self._going = self._failed = False
+        self.refused: Callable[[int], object] = lambda _name: None
         self._open = True  # for more blocks
         shared.scheduler.held.append(sequence)
 
@@ -154,6 +156,7 @@ class HeldRequest:
             log.warning("llama.cpp: a block was not imported, and is computed: %s", result)
             shared.totals.refused += 1
             self._failed, self._open = True, False
+            self.refused(sequence.name(sequence.computed // shared.cells.size))
             shared.operate((REMOVE, sequence.slot, sequence.computed, -1))
         else:
             shared.totals.imported += 1

@@ -35,8 +35,8 @@ class Sequence:
     """
 
     __slots__ = (
-        *("_size", "cached", "computed", "export", "exported", "gone", "hashes", "held", "ids", "owner", "slot"),
-        "split",
+        *("_size", "cached", "computed", "export", "exported", "fetched", "gone", "hashes", "held", "ids", "owner"),
+        *("slot", "split"),
     )
 
     def __init__(
@@ -52,6 +52,7 @@ class Sequence:
         self.split = split
         self.export: Callable[[int, int], None] | None = None
         self.exported = 0  # blocks
+        self.fetched = False  # blocks came from a tier, or were to
         self._size = size
         self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
 
@@ -99,6 +100,10 @@ class Cells:
     def prefix(self, names: Seq[int], length: int) -> int:
         """How many of a prompt's first blocks need not be computed. The last token must be: it gives the next one."""
         return self.pool.cached_prefix(names[: (length - 1) // self.size])
+
+    def place(self, name: int) -> tuple[int, int] | None:
+        """Where a computed block is: a slot that has its cells, and its index in that sequence."""
+        return self._owner.get(name)
 
     def admit(self, sequence: Sequence, spare: int) -> bool:
         """Give a sequence a slot and blocks for all its tokens, the cached ones with their cells.

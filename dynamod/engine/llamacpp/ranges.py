@@ -6,6 +6,7 @@ llama.cpp, which aborts the process for some of them.
 """
 
 import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,10 @@ from xxhash import xxh3_64_digest
 
 _HEAD = 48
 """Bytes at the start of the state of one token that depend on the model and the kind of its cache alone."""
+
+
+_SECONDS = 0.001
+"""Of a block, before there was one."""
 
 
 class TransferFailed(Exception):
@@ -36,13 +41,17 @@ class Transfer:
 
 
 class Ranges:
-    """`scratch`: the sequence that it uses. `size`: tokens of a block. `head`: says what kind of cache this is."""
+    """`scratch`: the sequence that it uses. `size`: tokens of a block. `head`: says what kind of cache this is.
+
+    `export_seconds`, `import_seconds`: what a block takes, by the last ones.
+    """
 
     def __init__(self, api: Any, context: Any, scratch: int, size: int) -> None:
         self._api, self._context, self._scratch, self._size = api, context, scratch, size
         self._memory = api.llama_get_memory(context)
         self._bytes = 0
         self.head = b""
+        self.export_seconds = self.import_seconds = _SECONDS
 
     def measure(self, compute: Callable[[int], object]) -> None:
         """Learn how many bytes a block has. `compute(position)` adds a token to slot 0, which is empty."""
@@ -59,12 +68,18 @@ class Ranges:
     def run(self, transfer: Transfer) -> None:
         """Do it, and say what came of it. Never raises."""
         result: bytes | Exception
+        began = time.monotonic()
         try:
             result = self._export(transfer) if transfer.data is None else self._import(transfer, transfer.data)
         except Exception as error:
             result = error
         finally:
             self._api.llama_memory_seq_rm(self._memory, self._scratch, -1, -1)
+        took = time.monotonic() - began
+        if transfer.data is None:
+            self.export_seconds += (took - self.export_seconds) / 8
+        else:
+            self.import_seconds += (took - self.import_seconds) / 8
         transfer.told(result)
 
     def _room(self, count: int) -> None:

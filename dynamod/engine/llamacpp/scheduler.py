@@ -27,7 +27,10 @@ class Row:
 
 
 class Scheduler(BatchScheduler[Sequence]):
-    """Waiting and running sequences over the cells of one context."""
+    """Waiting and running sequences over the cells of one context.
+
+    `fetch` is asked before the oldest waiting one is admitted: True when it is held from then on, for blocks of a tier.
+    """
 
     def __init__(self, cells: Cells, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         super().__init__(cells.pool)
@@ -36,6 +39,7 @@ class Scheduler(BatchScheduler[Sequence]):
         self._suspects: list[Sequence] = []  # of a step that failed: each is tried alone
         self._exports: list[Sequence] = []
         self.held: list[Sequence] = []
+        self.fetch: Callable[[Sequence], bool] = lambda _sequence: False
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
@@ -54,7 +58,10 @@ class Scheduler(BatchScheduler[Sequence]):
         if sequence.slot < 0 or len(self.running) >= self._most:
             if sequence.slot >= 0:
                 self.free(sequence)
-            self.add(sequence)
+            if sequence.fetched:  # its turn had come
+                self.waiting.appendleft(sequence)
+            else:
+                self.add(sequence)
             return
         self.waiting.appendleft(sequence)
         self.admitted(len(sequence.ids), sequence.cached)
@@ -81,7 +88,8 @@ class Scheduler(BatchScheduler[Sequence]):
     def plan(self, chunk: int) -> list[Row]:
         """The next step. `chunk`: most tokens of prompts that it may compute.
 
-        It has at least one row unless all that ran has been exported: the next one has then, or nothing is left.
+        It has at least one row unless all that ran has been exported, or all that waited is held: the next one has
+        then, or nothing is left.
         """
         if self._exports:
             self._export()
@@ -95,6 +103,8 @@ class Scheduler(BatchScheduler[Sequence]):
             if sequence.missing > 1 and left > 0:
                 left -= self._chunk(sequence, left, rows, promised)
         while self.waiting and len(self.running) < self._most and left > 0:
+            if self.fetch(self.waiting[0]):
+                continue
             if not self._admit(len(self.running)):
                 if self.running or not self._drop():
                     break

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from dynamod.kvcache.tiers.settings import free_memory
 from dynamod.message.errors import UserError
 from dynamod.preprocess.gguf_file import Metadata
 
@@ -56,7 +57,7 @@ def cells_for(
             raise UserError(problem, "raise n_ctx (or num_blocks), or lower the context length")
         return cells
     context = context_length or trained or 4096
-    room = int((_free_memory() if free is None else free) // _SHARE / max(1, cell))
+    room = int((free_memory() if free is None else free) // _SHARE / max(1, cell))
     least = context_length or min(context, _LEAST)
     return -(-max(least, min(_CONTEXTS * context, room)) // size) * size
 
@@ -75,17 +76,6 @@ def _siblings(number: int) -> str:
         return (_CORES / f"cpu{number}/topology/thread_siblings_list").read_text()
     except OSError:
         return str(number)
-
-
-def _free_memory() -> int:
-    """Bytes that can be had without swapping."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 class StepBudget:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
+
+from dynamod.kvcache.tiers.settings import NO_CACHE, TierSettings, with_environment
 
 from ..arguments import Arguments
 from .timing import TimingName
@@ -12,13 +13,15 @@ from .timing import TimingName
 _Count = Annotated[int, Meta(ge=1)]
 
 
-class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SchedulerSettings(TierSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the scheduler needs to know. Names and defaults are those of the original's `mocker/protocols.rs`.
 
     `block_size`, `max_num_batched_tokens` (of one iteration) in tokens, `num_gpu_blocks` in blocks. `max_num_seqs`:
     sequences that run at a time. `watermark`: share of the blocks that admission leaves free. `enable_prefix_caching`:
     blocks are kept for later. `enable_chunked_prefill`: a prompt may be computed in parts. `preemption_mode`: who gives
-    way when the blocks are used up, the newest (lifo) or the oldest (fifo).
+    way when the blocks are used up, the newest (lifo) or the oldest (fifo). `kv_bytes_per_token`: what a block has for
+    each of its tokens, in a tier or for another worker. `host_gbps`, `disk_gbps`: how fast blocks come from tiers, in
+    gigabytes per second. Tiers have no bytes here, so `kv_disk_path` has no effect, and a restart empties them.
     """
 
     block_size: _Count = 64
@@ -29,6 +32,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     enable_chunked_prefill: bool = True
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
     preemption_mode: Literal["lifo", "fifo"] = "lifo"
+    kv_bytes_per_token: Annotated[int, Meta(ge=1, le=2**24)] = 64
+    host_gbps: Annotated[float, Meta(gt=0)] = 20.0
+    disk_gbps: Annotated[float, Meta(gt=0)] = 2.0
 
     @property
     def usable_blocks(self) -> int:
@@ -46,8 +52,8 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
 
     `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all. `dp_size`: data-parallel ranks, each
     with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
-    takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `kv_bytes_per_token`: size of what is
-    handed to another worker, `transfer_gbps`: how fast, in gigabytes per second; 0: as fast as the bytes come.
+    takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `transfer_gbps`: how fast blocks come
+    from another worker, in gigabytes per second; 0: as fast as the bytes come.
     """
 
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
@@ -55,7 +61,6 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     startup_time: Annotated[float, Meta(ge=0)] | None = None
     timing: TimingName = "later"
     seed: int = 0
-    kv_bytes_per_token: Annotated[int, Meta(ge=1, le=2**24)] = 64
     transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
 
 
@@ -70,8 +75,10 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Moc
     """
     if given.get("timing") == 2025:  # YAML reads a number
         given = {**given, "timing": "2025"}
-    made = _ARGUMENTS.read(given, block_size)
+    made = _ARGUMENTS.read(with_environment(given), block_size)
     if not made.room:
         why = f"{made.watermark:g} of num_gpu_blocks {made.num_gpu_blocks} leaves no block to use"
         raise _ARGUMENTS.wrong("watermark", why)
+    if made.tiered and not made.enable_prefix_caching:
+        raise _ARGUMENTS.wrong("enable_prefix_caching", NO_CACHE)
     return made

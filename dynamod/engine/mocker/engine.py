@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.kvcache.tiers.settings import GB
+from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
@@ -21,10 +23,14 @@ from .handoff import Export, Imports
 from .output import Stream
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
+from .tiers import simulated
 from .timing import TIMINGS
 
 CATCH_UP = 0.1
 """Seconds that the steps may catch up when the process was held up; a real engine would have lost them."""
+
+_PROMPT = 1024
+"""Tokens of a prompt for which computing a block is timed."""
 
 Publish = Callable[[Stored | Removed], None]
 
@@ -33,10 +39,16 @@ class Rank:
     """`publish` gets the events of its blocks; `hand_out` gets the sequences that have a new token."""
 
     def __init__(
-        self, arguments: MockerArguments, publish: Publish, hand_out: Callable[[list[Scheduled]], None]
+        self,
+        arguments: MockerArguments,
+        publish: Publish,
+        hand_out: Callable[[list[Scheduled]], None],
+        tiers: Tiers | None = None,
     ) -> None:
         self._arguments, self._publish, self._hand_out = arguments, publish, hand_out
-        self.scheduler = Scheduler(arguments, TIMINGS[arguments.timing], stored=self._stored, removed=self._removed)
+        self.scheduler = Scheduler(
+            arguments, TIMINGS[arguments.timing], stored=self._stored, removed=self._removed, tiers=tiers
+        )
         self.clock = StepClock()
         self.exports: list[Export] = []
         self._work = asyncio.Event()
@@ -51,10 +63,6 @@ class Rank:
         if export in self.exports:
             self.exports.remove(export)
             self.scheduler.remove(export.sequence)
-
-    def uncached(self, blocks: Sequence[int], length: int) -> int:
-        """Tokens of a prompt of `length` tokens that are not in this rank's cache. `blocks`: its full blocks."""
-        return length - self.scheduler.pool.cached_prefix(blocks) * self._arguments.block_size
 
     @property
     def queued(self) -> int:
@@ -136,7 +144,8 @@ class Mocker(BatchingEngine):
         await asyncio.sleep(arguments.startup_time or 0)
         count = arguments.dp_size
         publish = self.publish if count == 1 else union(self.publish)
-        self.ranks = [Rank(arguments, publish, self._hand_out) for _ in range(count)]
+        self.tiers = simulated(arguments, self.publish)  # of the worker: its ranks share the memory
+        self.ranks = [Rank(arguments, publish, self._hand_out, self.tiers) for _ in range(count)]
         self.schedulers = [rank.scheduler for rank in self.ranks]
         self.clocks = [rank.clock for rank in self.ranks]
         for number, rank in enumerate(self.ranks):
@@ -192,13 +201,23 @@ class Mocker(BatchingEngine):
 
     def uncached(self, blocks: Sequence[int], length: int) -> int:
         """By the cache of the rank that would take the request."""
-        return self._rank(blocks, length).uncached(blocks, length)
+        return self._rank(blocks, length).scheduler.uncached(blocks, length)
+
+    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+        """By the timing and the bandwidths."""
+        arguments, timing = self.arguments, TIMINGS[self.arguments.timing]
+        prefill = (timing.prefill_ms(_PROMPT) - timing.prefill_ms(0)) / _PROMPT * self.block_size / 1000
+        size = self.block_size * arguments.kv_bytes_per_token / GB
+        return prefill, size / arguments.host_gbps, size / arguments.disk_gbps
 
     def _rank(self, blocks: Sequence[int], length: int) -> Rank:
         """Where a prompt is computed soonest: by what is not cached there and what waits there; then the most free."""
         if len(self.ranks) == 1:
             return self.ranks[0]
-        return min(self.ranks, key=lambda one: (one.uncached(blocks, length) + one.queued, one.scheduler.pool.active))
+        return min(
+            self.ranks,
+            key=lambda one: (one.scheduler.uncached(blocks, length) + one.queued, one.scheduler.pool.active),
+        )
 
     def _hand_out(self, sequences: list[Scheduled]) -> None:
         """The hot loop: once per token."""

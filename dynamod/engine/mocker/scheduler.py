@@ -6,14 +6,19 @@ time that the iteration takes, then hands out its tokens. The engine does so in 
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
+from dynamod.kvcache.tiers.tiers import Tiers
 
 from ..batching.scheduler import BatchScheduler
 from .arguments import SchedulerSettings
+from .tiers import Load, Loads
 from .timing import Timing
+
+LOOK = 1.0
+"""Milliseconds of an iteration that only waits for blocks of tiers, at most: a new request waits for its end."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +37,7 @@ class Sequence:
     computed: int = 0  # tokens of prompt and output in the cache
     generated: int = 0
     cached: int = 0  # tokens found in the cache at the last admission
+    fetched: bool = False  # blocks came from a tier
     held: list[Block] = field(default_factory=list[Block])
 
     @property
@@ -56,7 +62,8 @@ class Step:
 class Scheduler(BatchScheduler[Sequence]):
     """Waiting and running sequences over a pool of blocks.
 
-    `acting`: the sequence whose blocks are being taken or filled while `stored` is called.
+    `acting`: the sequence whose blocks are being taken or filled while `stored` is called. `tiers`: without bytes; a
+    prompt whose next blocks are there waits until they would be here, while others run.
     """
 
     def __init__(
@@ -66,20 +73,57 @@ class Scheduler(BatchScheduler[Sequence]):
         *,
         stored: Callable[[int | None, Seq[int]], None] = lambda _parent, _blocks: None,
         removed: Callable[[Seq[int]], None] = lambda _blocks: None,
+        tiers: Tiers | None = None,
     ) -> None:
         super().__init__(
             BlockPool(settings.num_gpu_blocks, caching=settings.enable_prefix_caching, stored=stored, removed=removed)
         )
         self._settings, self._timing = settings, timing
         self.acting: Sequence | None = None
+        self._loads = None if tiers is None else Loads(tiers, settings)
         self._capacity = settings.num_gpu_blocks * settings.block_size  # tokens
 
     def fits(self, length: int) -> bool:
         """Whether a prompt of that length can ever run."""
         return -(-(length + 1) // self._settings.block_size) <= self._settings.usable_blocks
 
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        super().add(sequence)
+        if self._loads is not None:
+            self._loads.tiers.ask(sequence.blocks)
+
+    def remove(self, sequence: Sequence) -> None:
+        """It has ended, or its reader has left. Does nothing the second time."""
+        super().remove(sequence)
+        if self._loads is not None and (load := self._loads.drop(sequence)) is not None:
+            self.pool.give_back(load.held)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing to do."""
+        return super().idle and not (self._loads is not None and self._loads.all)
+
+    def uncached(self, blocks: Seq[int], length: int) -> int:
+        """Tokens of a prompt that are neither in the cache nor in tiers. `blocks`: its full blocks."""
+        here = self.pool.cached_prefix(blocks)
+        if self._loads is not None:
+            here += self._loads.tiers.found(blocks[here:])
+        return length - here * self._settings.block_size
+
     def step(self) -> Step:
-        """One iteration."""
+        """One iteration. When all that is there waits for blocks of tiers, a part of that time passes."""
+        if self._loads is None:
+            return self._step()
+        for load in self._loads.take():
+            self._loaded(load)
+        step = self._step()
+        if self._loads.all and not step.ms:
+            step = replace(step, ms=min(self._loads.wait, LOOK))
+        self._loads.advance(step.ms)
+        return step
+
+    def _step(self) -> Step:
         size = self._settings.block_size
         context = sum([sequence.total for sequence in self.running if sequence.computed >= sequence.total])
         prefilled = self._prefill()
@@ -120,6 +164,27 @@ class Scheduler(BatchScheduler[Sequence]):
         self.pool.give_back(pair[:-1])
         return True
 
+    def _load(self, sequence: Sequence, blocks: list[Block], loads: Loads) -> bool:
+        """Whether the oldest waiting sequence has to wait for blocks of tiers, from now on."""
+        here = self.pool.cached_prefix(blocks)
+        fits = self.pool.active + self.pool.needed(blocks) < self._settings.usable_blocks
+        names = [] if sequence.fetched or not fits else sequence.blocks[here:]
+        if not names or not (count := loads.tiers.found(names)) or not self.pool.take(blocks[:here]):
+            return False
+        sequence.fetched = True
+        loads.begin(self.waiting.popleft(), blocks[:here], names[:count])
+        return True
+
+    def _loaded(self, load: Load) -> None:
+        """All its blocks are here: its turn had come."""
+        self.acting = load.sequence
+        for name in load.names:
+            if not self.insert(load.held[-1] if load.held else None, name):
+                break
+            load.held.append(name)
+        self.pool.give_back(load.held)
+        self.waiting.appendleft(load.sequence)
+
     def _prefill(self) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
 
@@ -136,6 +201,8 @@ class Scheduler(BatchScheduler[Sequence]):
         while self.waiting and len(self.running) < settings.max_num_seqs and budget > 0:
             sequence = self.waiting[0]
             blocks = self._named(sequence)
+            if self._loads is not None and self._load(sequence, blocks, self._loads):
+                continue
             cached = min(self.pool.cached_prefix(blocks) * settings.block_size, sequence.total)
             missing = max(1, sequence.total - cached)  # the last token gives the next one
             if missing > budget and not settings.enable_chunked_prefill and budget < settings.max_num_batched_tokens:
@@ -168,6 +235,8 @@ class Scheduler(BatchScheduler[Sequence]):
             return False
         sequence.held = blocks
         self.admitted(sequence.total, sequence.cached)
+        if self._loads is not None:
+            self._loads.copy(blocks[:full])
         return True
 
     def _grow(self, sequence: Sequence) -> bool:
@@ -201,6 +270,8 @@ class Scheduler(BatchScheduler[Sequence]):
             self.acting = sequence
             self.pool.fill(sequence.held[index], name, before if isinstance(before, int) else None)
             sequence.held[index] = name
+            if self._loads is not None:
+                self._loads.copy((name,))
 
     def free(self, sequence: Sequence) -> None:
         """Its tokens are no longer computed."""

@@ -47,6 +47,13 @@ def test_names_of_others_are_known() -> None:
         ({"kv_overrides": ["a=bool:yes"]}, "not of the form"),
         ({"kv_overrides": ["a=str:" + 128 * "x"]}, "1 to 127 bytes"),
         ({"n_cpu_moe": -1}, "n_cpu_moe"),
+        ({"kv_host_gb": -0.5}, "kv_host_gb: expected float >= 0.0, got -0.5"),
+        ({"kv_host_gb": float("inf")}, "kv_host_gb: inf GB, but"),
+        ({"kv_disk_gb": 1e6}, "kv_disk_gb: 1e+06 GB, but"),
+        ({"kv_disk_gb": 0.01, "kv_disk_path": f"{__file__}/kv"}, "test_parts.py/kv cannot be written"),
+        ({"kv_disk_gb": 0.01, "kv_disk_path": 5}, "kv_disk_path: expected str, got 5"),
+        ({"kv_offload_after": 0}, "kv_offload_after: expected int >= 1, got 0"),
+        ({"kv_host_gb": 0.01, "enable_prefix_caching": False}, "enable_prefix_caching: off, but tiers"),
     ],
 )
 def test_wrong_arguments_are_named(given: dict[str, Any], words: str) -> None:

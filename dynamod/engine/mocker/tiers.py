@@ -1,0 +1,90 @@
+"""The mocker's tiers: the names and the rules of real ones, and the time that a load would take."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dynamod.kvcache.pool import Block
+from dynamod.kvcache.tiers.level import Level, Publish
+from dynamod.kvcache.tiers.settings import GB
+from dynamod.kvcache.tiers.tiers import Tiers
+
+from .arguments import SchedulerSettings
+
+if TYPE_CHECKING:
+    from .scheduler import Sequence
+
+
+def simulated(settings: SchedulerSettings, publish: Publish) -> Tiers | None:
+    """Tiers without bytes; None without any."""
+    levels = [
+        Level("CPU_PINNED", round(settings.kv_host_gb * GB), publish),
+        Level("DISK", round(settings.kv_disk_gb * GB), publish),
+    ]
+    levels = [level for level in levels if level.most]
+    return Tiers(levels, settings.kv_offload_after) if levels else None
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """A prompt whose blocks `names` come, behind those that it has `held`. `due`: when the last is here."""
+
+    sequence: "Sequence"
+    held: list[Block]
+    names: Seq[int]
+    due: float
+
+
+class Loads:
+    """What is being loaded. A tier loads one block after the other. Time passes by `advance`, in milliseconds."""
+
+    def __init__(self, tiers: Tiers, settings: SchedulerSettings) -> None:
+        self.tiers = tiers
+        self.all: list[Load] = []
+        self._size = settings.block_size * settings.kv_bytes_per_token
+        speeds = {"CPU_PINNED": settings.host_gbps, "DISK": settings.disk_gbps}
+        self._ms = {level: self._size / (speeds[level.medium] * GB) * 1000 for level in tiers.levels}
+        self._free = dict.fromkeys(tiers.levels, 0.0)  # when it has loaded all that it was asked for
+        self._now = 0.0
+
+    def begin(self, sequence: "Sequence", held: list[Block], names: Seq[int]) -> None:
+        """Load blocks that are in tiers; those of files are in the host's memory too from then on."""
+        due = self._now
+        for name in names:
+            level = self.tiers.where(name)
+            assert level is not None
+            due = max(due, self._free[level]) + self._ms[level]
+            self._free[level] = due
+            level.loaded += 1
+            level.load_seconds += self._ms[level] / 1000
+        for name in names:
+            self.tiers.levels[0].put(name, self._size)
+        self.all.append(Load(sequence, held, names, due))
+
+    def copy(self, names: Seq[Block]) -> None:
+        """Blocks that are in the device now: those that were asked for often enough are copied."""
+        for name in reversed(names):
+            if isinstance(name, int) and self.tiers.wants(name):
+                self.tiers.put(name, self._size)
+
+    def advance(self, ms: float) -> None:
+        """Time passes."""
+        self._now += ms
+
+    @property
+    def wait(self) -> float:
+        """Milliseconds until the next prompt has all its blocks."""
+        return max(0.0, min(load.due for load in self.all) - self._now)
+
+    def take(self) -> list[Load]:
+        """The prompts that have all their blocks."""
+        here = [load for load in self.all if load.due <= self._now]
+        self.all = [load for load in self.all if load.due > self._now]
+        return here
+
+    def drop(self, sequence: "Sequence") -> Load | None:
+        """Nobody waits for a prompt any more; its load, if there is one."""
+        found = next((load for load in self.all if load.sequence is sequence), None)
+        if found is not None:
+            self.all.remove(found)
+        return found
