@@ -113,7 +113,7 @@ class SimulatedHandoff(HandoffEndpoint):
         super().__init__(engine, spawn, partial(transfers.read, process))
         self._process, self._ways = process, transfers
 
-    async def listen(self, host: str, folder: Path | None) -> None:
+    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Be found by readers."""
         now = asyncio.get_running_loop().time
         self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)

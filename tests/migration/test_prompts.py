@@ -3,9 +3,12 @@
 import asyncio
 from typing import Any, Self
 
+import pytest
+
+from dynamod.message.errors import TimedOut
 from dynamod.message.worker import Handoff
 
-from .instances import virtual
+from .instances import passes, virtual
 
 
 class Prompts:
@@ -119,3 +122,29 @@ async def test_a_client_that_leaves_while_its_prompt_is_computed(words: Any) -> 
     air.inflight.cancel()
     await air.settle()
     assert (air.sends, air.completed, air.charged, prompts.open) == ([], 1, None, 0)
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["not accepted", "no first token"])
+@virtual
+async def test_a_prompt_lasts_no_longer_than_the_wait_for_it(words: Any, accepted: bool) -> None:
+    """Its session needs nobody who renews it: a clock of the request ends the attempt, and with it the session."""
+    prompts = Prompts()
+    air, limits = words.Air(instances=1, prefill=prompts), words.Limits(queue=30, first=60)
+    send = await air.start()
+    if accepted:
+        send.accept()
+    await passes(air, limits, 60 if accepted else 30)
+    assert prompts.open == 1
+    await passes(air, limits, 1)
+    assert (prompts.open, air.inflight.over) == (0, True)
+
+
+@virtual
+async def test_the_clock_of_the_whole_request_ends_the_wait_for_a_hand_off(words: Any) -> None:
+    prompts = Prompts()
+    prompts.may.clear()
+    air = words.Air(prefill=prompts)
+    await air.run()
+    await passes(air, words.Limits(total=45), 46)
+    assert isinstance(air.error, TimedOut)
+    assert (air.sends, prompts.open) == ([], 0)
