@@ -10,7 +10,7 @@ import pytest
 
 from .asking import chat_body
 from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
-from .nodes import Servers, front, instances, on
+from .nodes import Servers, front, instances, on, put
 from .together import together
 
 
@@ -134,6 +134,68 @@ def test_by_dynamo_run(machine: Any) -> None:
         return counts(machine, url).get("remote_prefill_total", 0) > 0
 
     machine.until(remotely)
+
+
+def remotely(machine: Any, url: str) -> bool:
+    """Whether a prompt that nobody has seen is computed by the prefill worker."""
+    before = counts(machine, url).get("remote_prefill_total", 0)
+    machine.chat(url, f"{time.monotonic_ns()} {LONG}", max_tokens=2)
+    return counts(machine, url)["remote_prefill_total"] > before
+
+
+@together
+def test_the_limits_change_in_etcd_while_it_runs(machine: Any, servers: Servers) -> None:
+    """Under the original's key. What cannot be read is not followed, counted, and said once."""
+    env = on(machine, servers, "one")
+    url = serve(machine, **env).ready()
+    path = machine.folder / "one/d.sock"
+    [ingress] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    key = "public/components/disagg_router/models/chat/sample"
+    assert remotely(machine, url)
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key, b'{"max_local_prefill_length": 100000, "conditional_disagg": false}')
+    machine.until(lambda: remotely(machine, url))
+    put(servers, key, b'{"remote_prefill": false}')
+    machine.until(lambda: not remotely(machine, url))
+
+    def ignored() -> float:
+        lines = machine.ask(url, "/metrics")[1].splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("dynamod_records_ignored_total"))
+
+    assert ignored() == 0
+    put(servers, key, b'{"max_local_prefill_length": -1}')
+    machine.until(lambda: remotely(machine, url), what="the file's settings hold")
+    assert ignored() == 1
+    said = machine.run("dynamo", "logs", **env).out
+    assert said.count("ignored what stands at") == 1, said
+    assert "LivePrefill" in said
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key)
+    machine.until(lambda: remotely(machine, url))
+    [still] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    assert still == ingress
+
+
+@together
+def test_the_limits_change_by_a_reload(machine: Any) -> None:
+    """Streams go on meanwhile, with the same text."""
+    command = serve(machine)
+    url = command.ready()
+    assert remotely(machine, url)
+    whole = machine.chat(url, LONG, max_tokens=300, ignore_eos=True)
+    streams = [machine.stream(url, LONG, max_tokens=300, ignore_eos=True) for _ in range(3)]
+    words = [*command._popen.args[5:], "--Processor.max-local-prefill-length=100000"]
+    done = machine.run("dynamo", "reload", "graphs.disagg:Frontend", *words, seconds=60)
+    assert done.code == 0, done.err
+    assert [stream.read().text for stream in streams] == [whole] * 3
+    assert all(stream.error is None for stream in streams)
+    machine.until(lambda: not remotely(machine, url))
 
 
 def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:
