@@ -1,10 +1,12 @@
 """Where the prompt of a request is computed: by a prefill worker, or by the worker that answers. Pure."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+T = TypeVar("T")
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -39,6 +41,30 @@ class PrefillSettings:
     longest_local: int = 1000
     longest_queue: int = 2
     policy: ConditionalDisagg | None = None
+
+
+class LivePrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one model that are there for those of the file while the system runs. None: not said."""
+
+    remote_prefill: bool | None = None
+    conditional_disagg: bool | None = None
+    max_local_prefill_length: Count | None = None
+    max_prefill_queue_size: Count | None = None
+
+    def over(self, settings: PrefillSettings) -> PrefillSettings:
+        """What holds then. A limit that is said here holds in place of a policy, too."""
+        limited = (self.max_local_prefill_length, self.max_prefill_queue_size) != (None, None)
+        return PrefillSettings(
+            _said(self.remote_prefill, settings.remote),
+            _said(self.conditional_disagg, settings.conditional),
+            _said(self.max_local_prefill_length, settings.longest_local),
+            _said(self.max_prefill_queue_size, settings.longest_queue),
+            None if limited else settings.policy,
+        )
+
+
+def _said(here: T | None, there: T) -> T:
+    return there if here is None else here
 
 
 class PrefillState(msgspec.Struct, frozen=True):

@@ -127,7 +127,7 @@ class SimulatedHandoff(HandoffEndpoint):
         await super()._read(held, request, handoff, reply)
         self._computes(request, reply)
 
-    async def listen(self, host: str, folder: Path | None) -> None:
+    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Be found by readers."""
         now = asyncio.get_running_loop().time
         self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)

@@ -33,7 +33,7 @@ SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stal
 """Failures of a transfer behind which the prefill worker may have crashed."""
 
 LEASE = 30.0
-"""Seconds that a session lives without a reader or a renewal."""
+"""Seconds that a session lives without a sign of its reader, where the settings say nothing else."""
 
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
@@ -75,9 +75,13 @@ class HandoffEndpoint:
         self._seconds = 0.0
         self._failed: Counter[str] = Counter()
 
-    async def listen(self, host: str, folder: Path | None) -> None:
-        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private."""
-        self.sessions = Sessions(asyncio.get_running_loop().time, self._spawn, self._engine.layout(), lease=LEASE)
+    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
+        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private.
+
+        `lease`: seconds; None: LEASE.
+        """
+        now = asyncio.get_running_loop().time
+        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease or LEASE)
         self._server = BlockServer(self.sessions, self._spawn, folder)
         await self._server.start(host)
         self._addresses = self._server.addresses

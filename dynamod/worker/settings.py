@@ -55,6 +55,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     transfer_host: Annotated[
         str, _about("prefill: address at which workers of other nodes read; default: that of the way to the brokers")
     ] = ""
+    session_lease: Annotated[
+        Seconds | None, _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)")
+    ] = None
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
         Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")

@@ -91,6 +91,7 @@ class Worker(Actor):
         self.handoff: HandoffEndpoint | None = None
         self.mode: DisaggregationMode = "aggregated"
         self.transfer_host = ""  # of a prefill worker: where other nodes reach it
+        self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
@@ -104,7 +105,8 @@ class Worker(Actor):
             text = f"engine {engine.name} cannot be a {self.mode} worker of model {card.name}"
             raise UserError(text, "leave out the disaggregation mode, or take engine llamacpp or mocker")
         if self.mode == PREFILL:
-            await self._handoff_endpoint(engine).listen(self.transfer_host, self._options.sockets)
+            endpoint = self._handoff_endpoint(engine)
+            await endpoint.listen(self.transfer_host, self._options.sockets, self.session_lease)
             card = msgspec.structs.replace(card, types=())
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)

@@ -9,55 +9,9 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
-from .nodes import Servers, front, instances, on
+from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
+from .nodes import Servers, front, instances, on, put
 from .together import together
-
-LONG = " ".join(f"word{number}" for number in range(120))
-"""Some 500 tokens."""
-SLOW = {"block_size": 16, "max_num_batched_tokens": 64}
-"""A prompt takes about ten iterations, a quarter of a second."""
-
-
-def serve(machine: Any, *flags: str, graph: str = "disagg", arguments: dict[str, Any] = SLOW, **env: str) -> Any:
-    """The shipped graph with mockers; prompts of more than 32 tokens are computed remotely."""
-    return machine.start(
-        "dynamo",
-        *("serve", f"graphs.{graph}:Frontend", "-f", f"configs/{graph}.yaml", "--Frontend.port=0"),
-        *("--Worker.engine=mocker", "--PrefillWorker.engine=mocker", "--Processor.max-local-prefill-length=32"),
-        *(f"--Worker.engine_args={json.dumps(arguments)}", f"--PrefillWorker.engine_args={json.dumps(arguments)}"),
-        *flags,
-        DYNAMOD_HEARTBEAT_TIMEOUT="1",
-        **env,
-    )
-
-
-def counts(machine: Any, url: str) -> dict[str, float]:
-    """What the frontend has counted of prompts."""
-    found: dict[str, float] = {}
-    for line in machine.ask(url, "/metrics")[1].splitlines():
-        if line.startswith("dynamo_frontend_model_") and "prefill" in line:
-            name, _, value = line.rpartition(" ")
-            short = name.partition("{")[0].removeprefix("dynamo_frontend_model_")
-            found[short] = found.get(short, 0.0) + float(value)
-    return found
-
-
-def workers(machine: Any) -> list[dict[str, Any]]:
-    """Statistics of all workers."""
-    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
-    return [one for one in details if one and "engine" in one and "feeds" in one]
-
-
-def handoffs(machine: Any) -> dict[str, Any]:
-    """Of the only worker that reads prompts of others."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"] is None]
-    return dict(found)
-
-
-def sessions(machine: Any) -> dict[str, Any]:
-    """Of the prefill worker."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
-    return dict(found["sessions"])
 
 
 @together
@@ -180,6 +134,68 @@ def test_by_dynamo_run(machine: Any) -> None:
         return counts(machine, url).get("remote_prefill_total", 0) > 0
 
     machine.until(remotely)
+
+
+def remotely(machine: Any, url: str) -> bool:
+    """Whether a prompt that nobody has seen is computed by the prefill worker."""
+    before = counts(machine, url).get("remote_prefill_total", 0)
+    machine.chat(url, f"{time.monotonic_ns()} {LONG}", max_tokens=2)
+    return counts(machine, url)["remote_prefill_total"] > before
+
+
+@together
+def test_the_limits_change_in_etcd_while_it_runs(machine: Any, servers: Servers) -> None:
+    """Under the original's key. What cannot be read is not followed, counted, and said once."""
+    env = on(machine, servers, "one")
+    url = serve(machine, **env).ready()
+    path = machine.folder / "one/d.sock"
+    [ingress] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    key = "public/components/disagg_router/models/chat/sample"
+    assert remotely(machine, url)
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key, b'{"max_local_prefill_length": 100000, "conditional_disagg": false}')
+    machine.until(lambda: remotely(machine, url))
+    put(servers, key, b'{"remote_prefill": false}')
+    machine.until(lambda: not remotely(machine, url))
+
+    def ignored() -> float:
+        lines = machine.ask(url, "/metrics")[1].splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("dynamod_records_ignored_total"))
+
+    assert ignored() == 0
+    put(servers, key, b'{"max_local_prefill_length": -1}')
+    machine.until(lambda: remotely(machine, url), what="the file's settings hold")
+    assert ignored() == 1
+    said = machine.run("dynamo", "logs", **env).out
+    assert said.count("ignored what stands at") == 1, said
+    assert "LivePrefill" in said
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key)
+    machine.until(lambda: remotely(machine, url))
+    [still] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    assert still == ingress
+
+
+@together
+def test_the_limits_change_by_a_reload(machine: Any) -> None:
+    """Streams go on meanwhile, with the same text."""
+    command = serve(machine)
+    url = command.ready()
+    assert remotely(machine, url)
+    whole = machine.chat(url, LONG, max_tokens=300, ignore_eos=True)
+    streams = [machine.stream(url, LONG, max_tokens=300, ignore_eos=True) for _ in range(3)]
+    words = [*command._popen.args[5:], "--Processor.max-local-prefill-length=100000"]
+    done = machine.run("dynamo", "reload", "graphs.disagg:Frontend", *words, seconds=60)
+    assert done.code == 0, done.err
+    assert [stream.read().text for stream in streams] == [whole] * 3
+    assert all(stream.error is None for stream in streams)
+    machine.until(lambda: not remotely(machine, url))
 
 
 def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:

@@ -366,3 +366,12 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         run(test(*args, **kwargs))
 
     return wrapped
+
+
+async def passes(air: Any, limits: Any, seconds: float) -> None:
+    """Let time pass as the processor does: with a look at the clocks twice a second."""
+    for _ in range(round(seconds * 2)):
+        await asyncio.sleep(0.5)
+        if not air.inflight.over:
+            air.inflight.expire(limits)
+            await air.settle()

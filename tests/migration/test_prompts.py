@@ -6,10 +6,11 @@ from typing import Any, Self
 import pytest
 
 from dynamod.message.discovery import Instance
+from dynamod.message.errors import TimedOut
 from dynamod.message.worker import Handoff
 from dynamod.migration.prompt import PrefillWorkerLost
 
-from .instances import virtual
+from .instances import passes, virtual
 
 PREFILL = Instance("n", "c", "prefill", 77, {})
 """Its instance."""
@@ -205,3 +206,29 @@ async def test_one_that_makes_room_is_suspect_when_its_prefill_worker_has_crashe
     assert (air.suspected, air.alone) == (["r"], [False, True])
     air.last.tokens(0, finish="eos")
     await air.settle()
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["not accepted", "no first token"])
+@virtual
+async def test_a_prompt_lasts_no_longer_than_the_wait_for_it(words: Any, accepted: bool) -> None:
+    """Its session needs nobody who renews it: a clock of the request ends the attempt, and with it the session."""
+    prompts = Prompts()
+    air, limits = words.Air(instances=1, prefill=prompts), words.Limits(queue=30, first=60)
+    send = await air.start()
+    if accepted:
+        send.accept()
+    await passes(air, limits, 60 if accepted else 30)
+    assert prompts.open == 1
+    await passes(air, limits, 1)
+    assert (prompts.open, air.inflight.over) == (0, True)
+
+
+@virtual
+async def test_the_clock_of_the_whole_request_ends_the_wait_for_a_hand_off(words: Any) -> None:
+    prompts = Prompts()
+    prompts.may.clear()
+    air = words.Air(prefill=prompts)
+    await air.run()
+    await passes(air, words.Limits(total=45), 46)
+    assert isinstance(air.error, TimedOut)
+    assert (air.sends, prompts.open) == ([], 0)

@@ -1,10 +1,12 @@
 """Where the prompt of a request is computed."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.router.prefill import ConditionalDisagg, PrefillSettings, PrefillState, decide
+from dynamod.router.prefill import ConditionalDisagg, LivePrefill, PrefillSettings, PrefillState, decide
 
 few = st.integers(0, 4)
 many = st.integers(0, 5000)
@@ -62,3 +64,12 @@ def test_the_later_policies(policy: dict[str, object], state: PrefillState, remo
     settings = PrefillSettings(policy=ConditionalDisagg(**policy))  # type: ignore[arg-type]
     decision = decide(settings, state)
     assert decision.remote == remote, decision.rule
+
+
+def test_settings_that_are_there_for_those_of_the_file() -> None:
+    file = PrefillSettings(longest_local=100, policy=ConditionalDisagg())
+    assert LivePrefill().over(file) == file
+    assert LivePrefill(remote_prefill=False).over(file) == replace(file, remote=False)
+    assert LivePrefill(conditional_disagg=False).over(file) == replace(file, conditional=False)
+    assert LivePrefill(max_local_prefill_length=0).over(file) == replace(file, longest_local=0, policy=None)
+    assert LivePrefill(max_prefill_queue_size=0).over(file) == replace(file, longest_queue=0, policy=None)

@@ -45,6 +45,7 @@ class WorkerComponent(Worker):
         if self.mode == PREFILL:
             self._ctx.pool = PREFILL
             self.transfer_host = self._settings.transfer_host or self._ctx.process_context.host()
+            self.session_lease = self._settings.session_lease
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self._settings.node_rank:
             return  # the leader takes the requests
