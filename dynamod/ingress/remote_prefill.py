@@ -65,6 +65,11 @@ class RemotePrompt(Sink):
             self.handoff.set_exception(error)
             self.handoff.exception()  # whoever waits gets it; nobody may
 
+    def read(self) -> None:
+        """The worker that answers has the blocks. Engines that move them by themselves may not know it."""
+        if self.handoff.result().params:
+            self.close()
+
     def leave(self, why: str) -> None:
         """Wait for the worker no more; it drops what it has, as soon as it can."""
         if not self._over and self.outbound is not None:
@@ -137,6 +142,7 @@ class RemotePrefill:
         counts.remote += 1
         counts.tokens += decided.decision.tokens
         placement.prefill_completed()  # it is no load there
+        placement.first_token = remote.read
         return remote
 
     def instances_changed(self) -> None:

@@ -50,12 +50,14 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     """KV blocks of a prompt at the instance that computes it, for the instance that answers.
 
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
-    same. `addresses`: where they are read, by transfer backend.
+    same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
+    to the engine here, where engines move blocks by themselves; nobody between them reads it.
     """
 
     session: str
     layout: str = ""
     addresses: dict[str, str] = {}
+    params: dict[str, Any] = {}
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -83,8 +85,9 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
     """Compute the prompt of a request, and its prior output, for another instance.
 
-    Answered by one item, the `Handoff`, as soon as the other instance may begin to read. The stream ends when the
-    blocks are needed no more: who cancels it releases them.
+    Answered by one item, the `Handoff`, as soon as the request may be sent to the other instance: before the prompt is
+    computed, unless its engine must know more first. The stream ends when the blocks are needed no more: who cancels it
+    releases them.
     """
 
     request: Generate

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,8 +52,7 @@ class SimulatedWorker(Worker):
         self.engine: SimulatedMocker | None = None
         self.instance: Instance | None = None  # what the registry has for it
         self._report = report
-        super().__init__(self._made, options, self._published, self._withdrawn)
-        self.mode = mode
+        super().__init__(self._made, replace(options, disaggregation_mode=mode), self._published, self._withdrawn)
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         self.engine = SimulatedMocker(options, spawn)
@@ -71,7 +71,7 @@ class SimulatedWorker(Worker):
             node=node,
             pid=self.process.pid,
             process=self.process.name,
-            pool=PREFILL if self.mode == PREFILL else "",
+            pool=PREFILL if self._options.disaggregation_mode == PREFILL else "",
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
@@ -92,7 +92,7 @@ class SimulatedWorker(Worker):
         self._report("stopped")
 
     def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint:
-        if self.handoff is None:
+        if not isinstance(self.handoff, HandoffEndpoint):
             self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers, self._computes)
         return self.handoff
 

@@ -11,7 +11,7 @@ import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
-from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
@@ -23,6 +23,7 @@ from .model_files import send_files
 
 if TYPE_CHECKING:
     from .handoff import HandoffEndpoint
+    from .own_transfer import OwnTransferEndpoint
 
 log = logging.getLogger("dynamod.engine")
 
@@ -88,9 +89,7 @@ class Worker(Actor):
         self._watching = False
         self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
-        self.handoff: HandoffEndpoint | None = None
-        self.mode: DisaggregationMode = "aggregated"
-        self.transfer_host = ""  # of a prefill worker: where other nodes reach it
+        self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
         self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
@@ -100,13 +99,13 @@ class Worker(Actor):
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
         engine.progress = self.progress
         await engine.start()
-        card = engine.card()
-        if self.mode != "aggregated" and not card.capabilities.handoff:
-            text = f"engine {engine.name} cannot be a {self.mode} worker of model {card.name}"
-            raise UserError(text, "leave out the disaggregation mode, or take engine llamacpp or mocker")
-        if self.mode == PREFILL:
-            endpoint = self._handoff_endpoint(engine)
-            await endpoint.listen(self.transfer_host, self._options.sockets, self.session_lease)
+        card, mode = engine.card(), self._options.disaggregation_mode
+        if mode != "aggregated" and not card.capabilities.handoff:
+            text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
+            raise UserError(text, "leave out the disaggregation mode, or what keeps the engine from it")
+        if mode == PREFILL:
+            endpoint, options = self._handoff_endpoint(engine), self._options
+            await endpoint.listen(options.transfer_host, options.sockets, self.session_lease)
             card = msgspec.structs.replace(card, types=())
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
@@ -142,7 +141,7 @@ class Worker(Actor):
         if reply.cancelled:
             return
         if isinstance(request, Prefill):
-            self._begin_work(engine, request.request, reply, self._handoff_endpoint(engine).prefill)
+            self._begin_work(engine, request.request, reply, self._prefill)
         elif isinstance(request, engine.serves):
             if self._trying:
                 reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
@@ -195,16 +194,22 @@ class Worker(Actor):
         return asyncio.get_running_loop().time() < until and not all(reply.sent for reply in self._open)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        if isinstance(request, Generate) and request.handoff is not None:
+        if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
             self._begin_work(engine, request, reply, self._handoff_endpoint(engine).adopt)
         else:
             self._begin_work(engine, request, reply, engine.submit)
 
-    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint":
+    def _prefill(self, request: Any, reply: Reply) -> None:
+        assert self._engine is not None
+        self._handoff_endpoint(self._engine).prefill(request, reply)
+
+    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
         if self.handoff is None:
             from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
+            from .own_transfer import OwnTransferEndpoint
 
-            self.handoff = HandoffEndpoint(engine, self.context.task)
+            kind = HandoffEndpoint if engine.own_transfer is None else OwnTransferEndpoint
+            self.handoff = kind(engine, self.context.task)
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
