@@ -175,8 +175,6 @@ class LlamaCpp(BatchingEngine):
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
         """Have a request computed. Raises BadRequest for ids that the model does not know."""
         sequence = self._sequence(request, reply, limit)
-        if self._tiering is not None:
-            self._tiering.ask(sequence)
         self._scheduler.add(sequence)
         self._work.set()
         return functools.partial(self._scheduler.remove, sequence)
@@ -186,7 +184,12 @@ class LlamaCpp(BatchingEngine):
         stream = Stream(request, reply, self._model.vocabulary.size, limit)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         split = self._split(len(ids)) if self.arguments.split_tail else 0
-        return Sequence(stream, ids, self.block_size, self.hashes(request), split)
+        return self._asked(Sequence(stream, ids, self.block_size, self.hashes(request), split))
+
+    def _asked(self, sequence: Sequence) -> Sequence:
+        if self._tiering is not None:
+            self._tiering.ask(sequence)
+        return sequence
 
     def _split(self, length: int) -> int:
         """Tokens of a prompt's full blocks, without its last token."""
@@ -220,7 +223,7 @@ class LlamaCpp(BatchingEngine):
             return _nothing
         ids = tokens.unpack(request.token_ids + request.prior_output)[: split + 1]
         sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
-        return Export(self._shared, request, sequence, put, done).cancel
+        return Export(self._shared, request, self._asked(sequence), put, done).cancel
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""

@@ -64,7 +64,7 @@ class Scheduler(BatchScheduler[Sequence]):
                 self.add(sequence)
             return
         self.waiting.appendleft(sequence)
-        self.admitted(len(sequence.ids), sequence.cached)
+        self.admitted(len(sequence.ids), sequence.computed if sequence.fetched else sequence.cached)
 
     def remove(self, sequence: Sequence) -> None:
         """It has ended, or its reader has left. Does nothing the second time."""

@@ -77,7 +77,7 @@ class Tiering:
     def fetch(self, sequence: Sequence) -> bool:
         """Hold the oldest waiting sequence, if its next blocks are in tiers and there is room for it."""
         cells, scheduler, length = self._shared.cells, self._shared.scheduler, len(sequence.ids)
-        if sequence.fetched or sequence.export is not None:
+        if sequence.fetched:
             return False
         names = sequence.names((length - 1) // cells.size)
         first = cells.prefix(names, length)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from .files import BadFile, BlockFiles, occupied
+from .files import BlockFiles, occupied
 from .level import Level, Publish
 
 log = logging.getLogger("dynamod.kvcache")
@@ -89,8 +89,7 @@ class DiskLevel(Level):
         if isinstance(result, Exception):
             self.failed += 1
             log.warning("a KV block was not read: %s", result)
-            if isinstance(result, BadFile | FileNotFoundError):
-                self.discard(name)
+            self.discard(name)
             told(None)
             return
         data, seconds = result

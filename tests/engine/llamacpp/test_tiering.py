@@ -13,7 +13,7 @@ from dynamod.kvcache.tiers.level import HostLevel
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message.kv_events import Removed, Stored, TierEvent, TierStored
 
-from .remembering import SIZE, House
+from .remembering import SIZE, Exported, House
 
 
 class Timer:
@@ -169,10 +169,23 @@ def test_no_room_leaves_it_at_the_head_of_the_queue() -> None:
     assert house.totals.imported > 0
 
 
+def test_a_prompt_for_another_worker_is_read_from_its_tier_too() -> None:
+    house = Tiered(12)
+    first = house.export(list(range(41)))
+    house.run()
+    house.add(OTHER)
+    house.run()
+    house.steps.clear()
+    again = house.export(list(range(41)))
+    house.run()
+    assert (first.names, again.names) == (first.wanted, first.wanted)
+    assert (again.ends, house.computed()) == ([None], [])
+
+
 _IDS = st.builds(lambda which, length: [which] * length, st.integers(0, 2), st.integers(9, 26))
 """Few prompts, so that they come again."""
 _EVENT = st.one_of(
-    st.tuples(st.just("add"), _IDS, st.integers(0, 6)),
+    st.tuples(st.sampled_from(["add", "add", "export"]), _IDS, st.integers(0, 6)),
     st.tuples(st.sampled_from(["run", "run", "ahead", "tell", "expire", "fail"]), st.just(0), st.just(0)),
     st.tuples(st.just("step"), st.integers(1, 20), st.booleans()),
     st.tuples(st.sampled_from(["leave", "damage", "lose"]), st.integers(0, 100), st.just(0)),
@@ -190,9 +203,12 @@ def test_whatever_happens_everybody_has_its_own_tokens(
 ) -> None:
     house = Tiered(blocks, most=most, enough=enough, seconds=seconds, seqs=seqs, budget=budget, cached=cached)
     scheduler, added = house.scheduler, []
+    exports: list[Exported] = []
     for what, first, second in events:
         if what == "add":
             added.append(house.add(first, answer=second))
+        elif what == "export":
+            exports.append(house.export(first))
         elif what == "tell":
             house.tell()
         elif what == "run":
@@ -223,6 +239,9 @@ def test_whatever_happens_everybody_has_its_own_tokens(
         assert house.host.used <= most
     house.run()
     assert all(sequence.gone for sequence in added)
+    for export in exports:
+        if export.sequence.owner != "failed":
+            assert (export.names, export.ends) == (export.wanted, [None])
     assert scheduler.held == []
     assert house.tiering._loads == []
     assert house.tiering._copying == set()

@@ -17,7 +17,7 @@ from dynamod.kvcache.tiers.level import LevelStatistics
 from dynamod.message.kv_events import Removed, Stored, TierRemoved, TierStored
 from dynamod.message.worker import Generate
 
-from .exchange import SIZE, Engines, asked, heard, noise
+from .exchange import SIZE, Engines, Exported, asked, heard, noise
 
 pytestmark = pytest.mark.engine
 
@@ -101,6 +101,7 @@ async def test_a_prefix_that_fell_out_of_the_device_comes_back_with_the_same_bit
     load = engine.load()
     assert 0 < load.host_ms < load.prefill_ms, "what routers are told"
     assert (load.disk_ms > load.host_ms) == (tier != "host")
+    assert now.hit_rate == pytest.approx(2 * BLOCKS * SIZE / (4 * LONG + 3 * 1755)), "what was loaded counts as found"
     if tier == "both":
         assert host(engine).bytes <= 8 * BLOCK_BYTES
         assert host(engine).loaded + disk(engine).loaded == 2 * BLOCKS
@@ -129,6 +130,18 @@ async def test_the_next_worker_has_the_files_of_the_one_before(engines: Engines,
 
 def engine_blocks(engine: LlamaCpp, request: Generate) -> list[int]:
     return engine.hashes(request).blocks[:BLOCKS]
+
+
+async def test_a_prompt_for_another_worker_comes_from_its_tier(engines: Engines, words: Any) -> None:
+    engine = await engines.start(**CELLS, kv_host_gb=0.1, kv_offload_after=1)
+    request = asked(noise(9, LONG))
+    wanted = await Exported(engine, request).wait()
+    await words.until(lambda: host(engine).stored >= BLOCKS)
+    await evict(engines, engine)
+    before = engine.statistics().computed_total
+    assert await Exported(engine, request).wait() == wanted
+    await engines.idle(engine)
+    assert engine.statistics().computed_total == before
 
 
 async def test_files_that_are_wrong_are_computed_instead(engines: Engines, words: Any, tmp_path: Path) -> None:
