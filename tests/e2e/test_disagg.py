@@ -123,7 +123,7 @@ def test_by_dynamo_run(machine: Any) -> None:
     for pool in ("prefill", "decode"):
         words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
         machine.start("dynamo-run", *words)
-    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0")
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--max-local-prefill-length=1000")
     url = front.ready()
     machine.until(lambda: machine.serves(url))
     machine.until(lambda: len(machine.ps("Worker")) == 2)
@@ -200,7 +200,7 @@ def test_the_limits_change_by_a_reload(machine: Any) -> None:
 
 def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:
     """The frontend on one node, the answering worker on another, the prefill worker on a third: blocks go over TCP."""
-    _door, url = front(machine, shared_servers)
+    _door, url = front(machine, shared_servers, "--max-local-prefill-length", 1000)
     arguments = ("--extra-engine-args", json.dumps(SLOW))
     started = {}
     for node, pool in (("two", "decode"), ("three", "prefill")):
