@@ -23,9 +23,10 @@ from dynamod.discovery.view import Serving, View
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
+from dynamod.router.active import Load
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.placement import Acquire, AcquirePrefill, Placement
-from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide
+from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
@@ -174,14 +175,10 @@ class Dispatcher(Actor):
     def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
         answer, group = message.answer, self._group((message.model, PREFILL))
         loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
-        return PrefillState(
-            tokens=message.prompt.tokens,
-            cached=min(message.prompt.tokens, answer.overlap * answer.block_size),
-            workers=len(loads),
-            requests=sum(load.requests for load in loads),
-            before=min((load.prefill for load in loads), default=0),
-            decode_use=self._use((message.model, ""), answer.chosen),
-        )
+        there = self._groups.get((message.model, ""))
+        here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
+        use = self._use((message.model, ""), answer.chosen)
+        return state_of(message.prompt.tokens, answer.overlap * answer.block_size, here, loads, use)
 
     def _use(self, key: Key, worker: int) -> float | None:
         """Share of a worker's KV blocks in use, as it says itself."""

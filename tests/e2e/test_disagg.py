@@ -35,6 +35,13 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     assert "prompt computed by a prefill worker: more than max_local_prefill_length 32" in text, text
     assert "prefill workers" in text
 
+    shown = machine.run("dynamo", "top", "--once", "--interval=0.2").out
+    assert "POOL" in shown
+    assert " prefill " in shown
+    rows = json.loads(machine.run("dynamo", "top", "--interval=0.2", "--output=json").out)["processes"]
+    pools = {row["worker"]["pool"]: row["worker"]["sessions"] for row in rows if row["worker"]}
+    assert pools == {"": None, "prefill": 0}
+
     off = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
     assert machine.chat(off.ready(), LONG, max_tokens=30) == remote
     assert counts(machine, off.ready())["remote_prefill_total"] == 0
@@ -123,7 +130,7 @@ def test_by_dynamo_run(machine: Any) -> None:
     for pool in ("prefill", "decode"):
         words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
         machine.start("dynamo-run", *words)
-    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0")
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--max-local-prefill-length=1000")
     url = front.ready()
     machine.until(lambda: machine.serves(url))
     machine.until(lambda: len(machine.ps("Worker")) == 2)
@@ -200,7 +207,7 @@ def test_the_limits_change_by_a_reload(machine: Any) -> None:
 
 def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:
     """The frontend on one node, the answering worker on another, the prefill worker on a third: blocks go over TCP."""
-    _door, url = front(machine, shared_servers)
+    _door, url = front(machine, shared_servers, "--max-local-prefill-length", 1000)
     arguments = ("--extra-engine-args", json.dumps(SLOW))
     started = {}
     for node, pool in (("two", "decode"), ("three", "prefill")):
