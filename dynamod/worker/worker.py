@@ -286,7 +286,8 @@ class Worker(Actor):
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._events))
         handoff = self.handoff.statistics() if self.handoff is not None else None
-        return WorkerStatistics(*counts, engine, handoff, "" if self.mode == "aggregated" else self.mode)
+        mode = self._options.disaggregation_mode
+        return WorkerStatistics(*counts, engine, handoff, "" if mode == "aggregated" else mode)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""
