@@ -26,6 +26,10 @@ def replay(
     trace: Annotated[str, typer.Argument(help="trace: JSON lines, or `conversations` for a made workload")],
     block_size: Annotated[int, typer.Option("--block-size", min=1, help="tokens per block of the trace")] = 512,
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="simulated workers")] = 8,
+    prefill_workers: Annotated[
+        int,
+        typer.Option("--prefill-workers", min=0, max=1024, help="more of them, that compute prompts for the others"),
+    ] = 0,
     blocks: Annotated[int, typer.Option("--blocks", min=1, help="KV blocks of each worker")] = 2000,
     router_mode: Annotated[str, typer.Option(help=f"one or more of {', '.join(COMPARED)}, or all")] = "kv",
     router_cost: Annotated[str, typer.Option(help="weights of the KV cost as JSON, or `original`")] = "{}",
@@ -42,8 +46,8 @@ def replay(
     """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
     from dynamod.engine.mocker.arguments import SchedulerSettings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
+    from dynamod.replay.pools import PoolReplay
     from dynamod.replay.report import HEAD, numbers, row, write_picture
-    from dynamod.replay.simulate import Replay
     from dynamod.replay.trace import Conversations, faster, make_conversations, read_trace
 
     if timing not in TIMINGS:
@@ -64,7 +68,8 @@ def replay(
     results: dict[str, dict[str, Any]] = {}
     for name in map(_mode, COMPARED if router_mode == "all" else router_mode.split(",")):
         settings = _settings(name, router_cost, overlap_weight, temperature)
-        results[name] = numbers(Replay(workers, machine, TIMINGS[timing], settings, seed).run(arrivals))
+        replay = PoolReplay(workers, prefill_workers, machine, TIMINGS[timing], settings, seed=seed)
+        results[name] = numbers(replay.run(arrivals))
     if plot is not None:
         title = f"{Path(trace).name}: {len(arrivals)} requests, {workers} workers of {blocks} blocks of {block_size}"
         write_picture(Path(plot), results, title)

@@ -149,9 +149,9 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--use-kv-events", type=_bool, metavar="BOOL", help="false: guess what is cached from what was sent")
     add("--remote-prefill", type=_bool, metavar="BOOL", help="false: prefill workers are not used")
     add("--conditional-disagg", type=_bool, metavar="BOOL", help="false: prefill workers compute all prompts")
-    local = "tokens of a prompt that the answering worker computes itself (default 1000)"
+    local = "tokens of a prompt that the answering worker computes itself; default: as the loads of both pools say"
     add("--max-local-prefill-length", type=int, metavar="N", help=local)
-    queue = "prompts that wait for prefill workers until it computes all itself (default 2)"
+    queue = "prompts that wait for prefill workers until it computes all itself (2 with the limit before)"
     add("--max-prefill-queue-size", type=int, metavar="N", help=queue)
     later = 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
     add("--router-conditional-disagg-config", metavar="JSON", help=later)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from dynamod.engine.interpreter import missing
-from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_installed
+from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_handoff, require_installed
 from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.settings import FrontendSettings
@@ -25,9 +25,9 @@ def lacks_model(graph: Graph) -> bool:
 def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     """The graph itself, when nothing is wrong with it. `environ`: of its processes, empty when that is not known here.
 
-    Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, a
-    model that is not there or cannot be read, and for keys, certificates and variables of the environment that a
-    frontend cannot use.
+    Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
+    engine that cannot do its worker's part of requests, a model that is not there or cannot be read, and for keys,
+    certificates and variables of the environment that a frontend cannot use.
     """
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
@@ -51,6 +51,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     name, model = settings.name, settings.model
     require_installed(name, spec.python, environ)
     arguments = arguments_with(settings.engine, settings.engine_args)
+    require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:

@@ -17,11 +17,13 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
+
+from .own_transfer import OwnTransfer
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to the worker actor (its exception crashes the worker)."""
@@ -75,7 +77,8 @@ class EngineOptions:
     GPUs and nodes: `placement.Placement`; an engine with a `node_rank` above 0 gets no requests, and its card is not
     published. `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`:
     tokens; None: the engine's own. `sockets`: folder for sockets that the engine opens, private and removed with the
-    daemon; None: it makes one.
+    daemon; None: it makes one. `disaggregation_mode`: which part of requests it is for. `transfer_host`: of prefill
+    workers, the address at which other nodes read KV blocks from it.
     """
 
     name: str = ""
@@ -90,6 +93,8 @@ class EngineOptions:
     node_rank: int = 0
     leader_addr: str = ""
     sockets: Path | None = None
+    disaggregation_mode: DisaggregationMode = "aggregated"
+    transfer_host: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)
     model: str = ""
 
@@ -131,6 +136,7 @@ class Engine(ABC, Generic[RequestT]):
         self.publish: Callable[[WorkerEvent], None] = _ignore
         self.prefill_completed: Callable[[Reply], None] = _ignore
         self.progress: Callable[[str], None] = _ignore
+        self.own_transfer: OwnTransfer | None = None  # set by `start` where the engine moves KV blocks by itself
 
     @abstractmethod
     async def start(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod import __version__
+from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
 from dynamod.preprocess.reference import reference
@@ -29,6 +30,8 @@ class EngineEntry(NamedTuple):
     colon; a file of the user's must. `words`: what stands behind `--` is for the engine as it is. `flags`: a function
     that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
     one engine may run on several nodes. `apart`: the extra pins so much that it has an environment of its own.
+    `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it moves KV blocks by itself, and
+    the argument of its own that names another one.
     """
 
     target: str
@@ -43,6 +46,8 @@ class EngineEntry(NamedTuple):
     nodes: bool = False
     apart: bool = False
     behind: Literal["", "file", "url"] = ""
+    handoff: bool = False
+    transfer: tuple[str, str] = ("", "")
 
     @property
     def file(self) -> bool:
@@ -70,6 +75,7 @@ ENGINES: dict[str, EngineEntry] = {
         "llama_cpp",
         check="dynamod.engine.llamacpp.arguments:arguments_of",
         flags="dynamod.engine.llamacpp.arguments:flags",
+        handoff=True,
     ),
     "mistralrs": EngineEntry(
         "dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs", flags="dynamod.engine.mistralrs.loading:flags"
@@ -79,6 +85,7 @@ ENGINES: dict[str, EngineEntry] = {
         check="dynamod.engine.mocker.arguments:arguments_of",
         flags="dynamod.engine.mocker.arguments:flags",
         weights=False,
+        handoff=True,
     ),
     "openai": EngineEntry(
         "dynamod.engine.openai.engine:OpenAI",
@@ -117,6 +124,8 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         nodes=True,
         apart=True,
+        handoff=True,
+        transfer=("nixl", "kv_transfer_config"),
     ),
 }
 
@@ -170,15 +179,41 @@ def require_installed(name: str, python: str = "", environ: Mapping[str, str] = 
     `python`: the interpreter that is asked, with the environment of the engine's process; empty: this one.
     """
     entry = ENGINES[_own_name(name)]
-    if python:
-        lacking = bool(missing(python, [entry.needs] if entry.needs else [], environ))
-    else:
-        lacking = bool(entry.needs) and importlib.util.find_spec(entry.needs) is None
-    if lacking:
+    if _lacks(entry.needs, python, environ):
         problem = f"engine '{name}' needs the package '{entry.needs}'"
         if python:
             problem += f", which {python} ({FLAG}) lacks"
         raise UserError(problem, entry.hint(python), exit_code=3)
+
+
+def require_handoff(
+    name: str,
+    mode: DisaggregationMode,
+    arguments: Mapping[str, Any],
+    python: str = "",
+    environ: Mapping[str, str] = os.environ,
+) -> None:
+    """Raise UserError for an engine that cannot be a worker of this mode, or lacks what moves its KV blocks.
+
+    `arguments`: the engine's own. The others are those of `require_installed`.
+    """
+    entry = ENGINES[_own_name(name)]
+    if mode == "aggregated":
+        return
+    if not entry.handoff:
+        able = [other for other, one in ENGINES.items() if one.handoff]
+        raise UserError(f"engine '{name}' cannot be a {mode} worker", f"engines that can: {names(able)}")
+    module, other = entry.transfer
+    words = [word.partition("=")[0].lstrip("-") for word in (*arguments, *(arguments.get("argv") or ()))]
+    if module and other not in [word.replace("-", "_") for word in words] and _lacks(module, python, environ):
+        install = f"{python or 'python'} -m pip install --no-deps nixl nixl-cu12"
+        raise UserError(f"engine '{name}' needs the package '{module}' as a {mode} worker", install, exit_code=3)
+
+
+def _lacks(module: str, python: str, environ: Mapping[str, str]) -> bool:
+    if python:  # also when nothing is needed: it must have dynamod
+        return bool(missing(python, [module] if module else [], environ))
+    return bool(module) and importlib.util.find_spec(module) is None
 
 
 def engine_class(name: str) -> "type[Engine[Any]]":

@@ -13,17 +13,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from time import perf_counter
+from types import MappingProxyType
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, control, handle
+from dynamod.discovery.keys import PREFILL_SETTINGS
 from dynamod.discovery.view import Serving, View
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
+from dynamod.router.active import Load
 from dynamod.router.decision import Decision, DecisionLog
 from dynamod.router.placement import Acquire, AcquirePrefill, Placement
-from dynamod.router.prefill import PrefillDecision, PrefillState, decide
+from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Transport
 
@@ -93,7 +96,8 @@ class _Group:
 class Dispatcher(Actor):
     """Places requests (`Acquire`). `counts`: by model, where it observes what decisions cost.
 
-    `decisions`: requests of which decisions are kept.
+    `decisions`: requests of which decisions are kept. `live`: settings of prompts that are there for those of
+    `settings`, by PREFILL_SETTINGS and the model; kept up to date by whoever has made it.
     """
 
     mailbox_capacity = 4096
@@ -105,8 +109,10 @@ class Dispatcher(Actor):
         settings: RouterSettings,
         counts: Mapping[str, ModelCounts],
         decisions: int = 1000,
+        live: Mapping[str, LivePrefill] = MappingProxyType({}),
     ) -> None:
         self._view, self._transport, self._settings, self.counts = view, transport, settings, counts
+        self._live = live
         self._cards: dict[str, ModelCard] = {}
         self._groups: dict[Key, _Group] = {}
         self._queues: dict[Key, list[Waiting]] = {}
@@ -151,7 +157,8 @@ class Dispatcher(Actor):
     async def acquire_prefill(self, message: AcquirePrefill) -> Placement | PrefillDecision:
         """Place a prompt at a prefill worker now, or say why not."""
         key, answer = (message.model, PREFILL), message.answer
-        decision = decide(self._settings.prefill, self._prefill_state(message))
+        live, settings = self._live.get(PREFILL_SETTINGS + message.model), self._settings.prefill
+        decision = decide(live.over(settings) if live is not None else settings, self._prefill_state(message))
         acquire = Acquire(message.model, replace(message.prompt, instance=None), pool=PREFILL, waits=False)
         if decision.remote:
             try:
@@ -168,14 +175,10 @@ class Dispatcher(Actor):
     def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
         answer, group = message.answer, self._group((message.model, PREFILL))
         loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
-        return PrefillState(
-            tokens=message.prompt.tokens,
-            cached=min(message.prompt.tokens, answer.overlap * answer.block_size),
-            workers=len(loads),
-            requests=sum(load.requests for load in loads),
-            before=min((load.prefill for load in loads), default=0),
-            decode_use=self._use((message.model, ""), answer.chosen),
-        )
+        there = self._groups.get((message.model, ""))
+        here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
+        use = self._use((message.model, ""), answer.chosen)
+        return state_of(message.prompt.tokens, answer.overlap * answer.block_size, here, loads, use)
 
     def _use(self, key: Key, worker: int) -> float | None:
         """Share of a worker's KV blocks in use, as it says itself."""

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ from dynamod.migration.base import Limits
 from dynamod.preprocess.model import Model
 from dynamod.router.decision import Decision
 from dynamod.router.placement import DispatcherClient
+from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
@@ -107,7 +109,7 @@ class Processor(Actor):
     `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
     why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept.
+    routing decisions are kept. `live`: see `Dispatcher`.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Processor(Actor):
         refused: Callable[[str, str], None] = lambda _name, _why: None,
         node: Callable[[], str] = lambda: "",
         decisions: int = 1000,
+        live: Mapping[str, LivePrefill] = MappingProxyType({}),
     ) -> None:
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
@@ -135,7 +138,7 @@ class Processor(Actor):
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
-        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions)
+        self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
 
     async def started(self) -> None:

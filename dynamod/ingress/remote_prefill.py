@@ -12,10 +12,11 @@ from typing import Self
 import msgspec
 
 from dynamod.discovery.view import View
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Generate, Handoff, Prefill
+from dynamod.migration.prompt import PrefillWorkerLost
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Outbound, Sink, Transport
@@ -32,7 +33,13 @@ class RemotePrompt(Sink):
         self.placement = placement
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None
+        self.lost_why = ""  # the worker has gone
         self._over = False
+
+    @property
+    def instance(self) -> Instance:
+        """Of the prefill worker."""
+        return self.placement.instance
 
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""
@@ -48,6 +55,7 @@ class RemotePrompt(Sink):
 
     def lost(self, why: str) -> None:
         """The worker is gone."""
+        self.lost_why = why
         self.fail(EngineFailed(why))
 
     def fail(self, error: RequestError) -> None:
@@ -56,6 +64,11 @@ class RemotePrompt(Sink):
         if not self.handoff.done():
             self.handoff.set_exception(error)
             self.handoff.exception()  # whoever waits gets it; nobody may
+
+    def read(self) -> None:
+        """The worker that answers has the blocks. Engines that move them by themselves may not know it."""
+        if self.handoff.result().params:
+            self.close()
 
     def leave(self, why: str) -> None:
         """Wait for the worker no more; it drops what it has, as soon as it can."""
@@ -98,7 +111,7 @@ class RemotePrefill:
     ) -> RemotePrompt | None:
         """Have a prompt computed for the instance of `placement`; None when that has to do it. Close what is returned.
 
-        Its `handoff` is there then.
+        Its `handoff` is there then. Raises PrefillWorkerLost.
         """
         if not self._view.served(card.name, card, PREFILL).instances:
             return None
@@ -118,6 +131,8 @@ class RemotePrefill:
             counts.failed += 1
             why = str(error) or f"nothing came within {self._timeout:g} s"
             log.warning("request %s: its worker computes the prompt: %s", request.request_id, why)
+            if remote.lost_why:
+                raise PrefillWorkerLost(decided.instance, why) from None
             return None
         except BaseException:
             remote.close()
@@ -127,9 +142,11 @@ class RemotePrefill:
         counts.remote += 1
         counts.tokens += decided.decision.tokens
         placement.prefill_completed()  # it is no load there
+        placement.first_token = remote.read
         return remote
 
     def instances_changed(self) -> None:
         """Wait no more for workers whose process does not answer its daemon."""
         for remote in [one for one in self._waiting if self._view.quarantined(one.placement.instance)]:
-            remote.leave("the prefill worker's process does not answer any more")
+            remote.lost_why = "the prefill worker's process does not answer any more"
+            remote.leave(remote.lost_why)

@@ -14,7 +14,7 @@ from dynamod.message.errors import UserError
 from dynamod.router.approx import TTL
 from dynamod.router.cost import TERMS, weights_of
 from dynamod.router.policies import NAMES, mode_of
-from dynamod.router.prefill import ConditionalDisagg, PrefillSettings
+from dynamod.router.prefill import ConditionalDisagg, Count, PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -62,13 +62,17 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     remote_prefill: Annotated[
         bool, Meta(description="prompts are computed by prefill workers where there are some")
     ] = True
-    conditional_disagg: Annotated[bool, Meta(description="only where that pays, as the next two keys say")] = True
+    conditional_disagg: Annotated[
+        bool, Meta(description="only where that pays, by the loads of both pools, or as the next two keys say")
+    ] = True
     max_local_prefill_length: Annotated[
-        int, Meta(ge=0, description="tokens that the answering worker lacks, up to which it computes them itself")
-    ] = 1000
+        Count | None,
+        Meta(description="tokens that the answering worker lacks, up to which it computes them itself (1000)"),
+    ] = None
     max_prefill_queue_size: Annotated[
-        int, Meta(ge=0, description="prompts that wait for prefill workers, from which on it computes all itself")
-    ] = 2
+        Count | None,
+        Meta(description="prompts that wait for prefill workers, from which on it computes all itself (2)"),
+    ] = None
     router_conditional_disagg_config: Annotated[
         ConditionalDisagg | None, Meta(description="policy and bounds in place of the two keys before")
     ] = None

@@ -20,7 +20,7 @@ MOST = 10_000
 CAUSE = 0.25
 """Seconds for our daemon to say how a process of this node ended; some milliseconds are usual.
 
-What is known of a process on another node is known before its connection is lost, for that is how it is noticed.
+What is known of a process on another node is known before our connection to it is lost, for that is how it is noticed.
 """
 
 
@@ -31,9 +31,14 @@ class RequestSuspicions:
         self._view, self._now, self._node = view, now, node
         self._known: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # -> since when; the cause if it is guilty
 
-    async def cause(self, instance: Instance) -> str:
-        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
-        return await self._view.cause(instance, CAUSE if instance.node == self._node() else 0.0)
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
+        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
+
+        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
+        """
+        if timeout is None:
+            timeout = CAUSE if instance.node == self._node() else 0.0
+        return await self._view.cause(instance, timeout)
 
     def check(self, request: Request) -> bool:
         """Whether a new request is to be tried alone. Raises PoisonRequest for one like another that was guilty."""

@@ -92,7 +92,7 @@ class BlockPool:
                 self._report(parent, fresh)
                 fresh = []
             before = block
-        self._evict()
+        self._evict(len(active) + len(cached) - self.capacity)
         if fresh:
             self._report(parent, fresh)
         return True
@@ -137,8 +137,11 @@ class BlockPool:
         if self._caching:
             self._stored(parent, blocks)
 
-    def _evict(self) -> None:
-        surplus = len(self._active) + len(self._cached) - self.capacity
+    def shrink(self, cached: int) -> None:
+        """Keep so many cached blocks at most."""
+        self._evict(len(self._cached) - cached)
+
+    def _evict(self, surplus: int) -> None:
         if surplus <= 0:
             return
         gone: list[int] = []

@@ -50,12 +50,14 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     """KV blocks of a prompt at the instance that computes it, for the instance that answers.
 
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
-    same. `addresses`: where they are read, by transfer backend.
+    same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
+    to the engine here, where engines move blocks by themselves; nobody between them reads it.
     """
 
     session: str
     layout: str = ""
     addresses: dict[str, str] = {}
+    params: dict[str, Any] = {}
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -63,8 +65,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
     the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
-    crashed a worker, and no other such request may be where it is. `handoff`: blocks of the prompt, and of the prior
-    output, that another instance computes.
+    crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
+    `handoff`: blocks of the prompt, and of the prior output, that another instance computes.
     """
 
     request_id: str
@@ -83,8 +85,9 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
 class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
     """Compute the prompt of a request, and its prior output, for another instance.
 
-    Answered by one item, the `Handoff`, as soon as the other instance may begin to read. The stream ends when the
-    blocks are needed no more: who cancels it releases them.
+    Answered by one item, the `Handoff`, as soon as the request may be sent to the other instance: before the prompt is
+    computed, unless its engine must know more first. The stream ends when the blocks are needed no more: who cancels it
+    releases them.
     """
 
     request: Generate
@@ -159,11 +162,21 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     stream: int
 
 
+class Confirm(msgspec.Struct, frozen=True, array_like=True, tag="confirm"):
+    """The reader of `stream` knows that its request is accepted: one that is tried alone may begin.
+
+    Accepted again, it asks whether it may compute a prompt whose blocks do not come. That is confirmed unless the
+    prompt is taken for the cause.
+    """
+
+    stream: int
+
+
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag="credit"):
     """The reader has processed `frames` more frames; the worker may send as many again."""
 
     frames: int
 
 
-ToWorker = Open | Cancel | Credit
+ToWorker = Open | Cancel | Confirm | Credit
 """Everything a worker's connection may carry toward it."""

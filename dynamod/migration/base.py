@@ -1,13 +1,12 @@
 """What a request in flight works with: who gives places, takes the answer, counts, and knows of crashes; its clocks."""
 
-from asyncio import Future
 from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
-from dynamod.message.worker import Generate, Handoff, Request
+from dynamod.message.worker import Request
 from dynamod.router.placement import Placement
 
 
@@ -74,35 +73,14 @@ class AcquirePlace(Protocol):
         ...
 
 
-class RemotePrompt(Protocol):
-    """A prompt at a prefill worker; leaving its context drops what is left of it there."""
-
-    handoff: "Future[Handoff]"
-
-    def __enter__(self) -> Self:
-        """Itself."""
-        ...
-
-    def __exit__(self, *error: object) -> None:
-        """Drop it."""
-
-
-class RemotePrefill(Protocol):
-    """Has the prompt of a request computed for the instance of a placement (ingress.remote_prefill).
-
-    None: that instance has to do it.
-    """
-
-    def __call__(self, request: Generate, placement: Placement) -> Awaitable[RemotePrompt | None]:
-        """Raises Overloaded when this process ends."""
-        ...
-
-
 class Suspicions(Protocol):
     """Who knows why workers ended, and remembers which requests were there (ingress.suspicions)."""
 
-    async def cause(self, instance: Instance) -> str:
-        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows."""
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
+        """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
+
+        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
+        """
         ...
 
     def suspect(self, request: Request) -> None:

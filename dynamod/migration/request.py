@@ -11,7 +11,7 @@ import logging
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -22,16 +22,15 @@ from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, Req
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Chat, Generate, Request
 from dynamod.router.placement import Placement
-from dynamod.transport.base import Outbound, Transport
+from dynamod.transport.base import Transport
 
-from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, RemotePrefill, RemotePrompt, Suspicions
+from .attempt import Attempt, Break
+from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, decide
+from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt
+from .trial import PASS_LOOK, PASSED_AFTER, PREFILL_CAUSE, TRIAL_PAUSE
 
 log = logging.getLogger("dynamod.migration")
-
-PASSED_AFTER = 1.0
-"""Seconds behind the first token of a request that is tried alone, for slow engines; see `PASSED`."""
-PASS_LOOK = 0.02
 
 
 class InFlightRequest:
@@ -89,7 +88,7 @@ class InFlightRequest:
         self._history = array("i")  # ids received, for another instance to continue behind
         self._pending_logprobs: Logprobs | None = None
         self._placement: Placement
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._waiting: asyncio.Task[Any] | None = None  # our own task while it waits for a place
         self.started_at = self.moved_at = now()
         self.accepted = False
@@ -106,9 +105,12 @@ class InFlightRequest:
                     self._waiting = None
                     broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
-                        await self._judge(placement)
+                        await self._judge(placement.instance, at=placement)
+                    elif broken is not None and broken.displaced and prompt is not None and not self._suspect:
+                        await self._judge(prompt.instance, 0.0)
                 if broken is not None and not self.over:
                     self._move(broken)
+                    await asyncio.sleep(broken.pause)
         except RequestError as error:
             self._fail(error)
         except asyncio.CancelledError:
@@ -121,17 +123,22 @@ class InFlightRequest:
     def _place(self) -> Awaitable[Placement]:
         return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
 
-    async def _judge(self, placement: Placement) -> None:
-        """The instance is dead. Raises PoisonRequest when it was this request that crashed it."""
-        cause = await self._suspicions.cause(placement.instance)
+    async def _judge(self, instance: Instance, timeout: float | None = None, at: Placement | None = None) -> str:
+        """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
+
+        `timeout`: as for `Suspicions.cause`. `at`: the placement there; None: it was a prefill worker. Raises
+        PoisonRequest when we were alone there.
+        """
+        cause = await self._suspicions.cause(instance, timeout)
         if not cause or self.over:
-            return
+            return ""
         # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
-        if placement.alone and not placement.shared and self.accepted:
-            placement.guilty = True
+        if at is not None and at.alone and not at.shared and self.accepted:
+            at.guilty = True
             raise self._suspicions.convict(self.request, cause)
         self._suspicions.suspect(self.request)
         self._suspect = True
+        return cause
 
     async def _prompt(self, placement: Placement) -> AbstractContextManager[RemotePrompt | None]:
         """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
@@ -140,7 +147,12 @@ class InFlightRequest:
         if self._prefill is None or placement.alone or not isinstance(request, Generate):
             return nullcontext()
         try:
-            return await self._prefill(self._continued(request), placement) or nullcontext()
+            try:
+                return await self._prefill(self._continued(request), placement) or nullcontext()
+            except PrefillWorkerLost as lost:
+                if await self._judge(lost.instance, PREFILL_CAUSE):
+                    self._left = str(lost)  # another placement, where nothing else is
+                return nullcontext()
         except asyncio.CancelledError:
             task = self._waiting
             if not self._left or task is None or task.uncancel():
@@ -153,12 +165,12 @@ class InFlightRequest:
             return request
         return msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
 
-    async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> "_Break | None":
+    async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> Break | None:
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
         self._sent = True
         if self._left:
             self.instance = None
-            return _Break(self._left, retry=True, displaced=True)
+            return Break(self._left, retry=True, displaced=True)
         self._placement, self.instance = placement, placement.instance
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
@@ -174,7 +186,7 @@ class InFlightRequest:
                 request = msgspec.structs.replace(request, handoff=prompt.handoff.result())
         if placement.alone and isinstance(request, Generate | Chat):
             request = msgspec.structs.replace(request, alone=True)
-        attempt = self._attempt = _Attempt(self)
+        attempt = self._attempt = Attempt(self.token, self.delta, self._lost)
         outbound = self._transport.open(self.instance, request, attempt)
         self.made_room.discard(placement.instance.instance_id)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call
@@ -186,6 +198,8 @@ class InFlightRequest:
         try:
             if placement.alone:
                 await self._until_passed(attempt, placement)
+            elif prompt is not None:
+                await self._until_handed_over(attempt, prompt)
             return await attempt.ended
         finally:
             self.instance = None
@@ -195,7 +209,7 @@ class InFlightRequest:
         """Whether it has been sent to the instance; else its prompt may be on the way there."""
         return self._attempt is not None
 
-    async def _until_passed(self, attempt: "_Attempt", placement: Placement) -> None:
+    async def _until_passed(self, attempt: Attempt, placement: Placement) -> None:
         """Wait until the instance has lived through this request: some of its answer has come, or the attempt ended."""
         since = None
         while not attempt.ended.done():
@@ -208,21 +222,33 @@ class InFlightRequest:
                 return
             await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
 
+    async def _until_handed_over(self, attempt: Attempt, prompt: RemotePrompt) -> None:
+        """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
+        while await attempt.breaks_or_asks():
+            until, cause = self._now() + PREFILL_CAUSE, ""
+            while not attempt.over and not cause and self._now() < until:
+                await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
+                cause = await self._judge(prompt.instance, 0.0)
+            if cause and not attempt.over:
+                self._make_room("the prefill worker crashed, maybe at its prompt")
+            attempt.confirm()
+
     def _displace(self) -> bool:
         if self._attempt is None or (self._received and (not self._exact or self._too_long())):
             return False
         self._make_room("its worker tries another request alone")
         return True
 
-    def _make_room(self, why: str, *, notify_engine: bool = True) -> None:
+    def _make_room(self, why: str, pause: float = 0.0) -> None:
         """Leave the instance, with which nothing is wrong, to the trial of another request."""
         self._tried.discard(self._placement.instance.instance_id)
         self._sends -= 1
         self.displaced += 1
         self.made_room.add(self._placement.instance.instance_id)
-        self._break(why, retry=True, notify_engine=notify_engine, displaced=True)
+        self.moved_at = self._now()
+        self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
-    def _move(self, broken: "_Break") -> None:
+    def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
         if broken.displaced:
             self._broke_why = broken.why
@@ -296,12 +322,14 @@ class InFlightRequest:
         retry: bool,
         notify_engine: bool = True,
         died: bool = False,
-        displaced: bool = False,
-        link: bool = False,
     ) -> None:
-        """The attempt is worth nothing any more; see `_Break`."""
+        """The attempt is worth nothing any more; see `Break`."""
         self.moved_at = self._now()
-        self._leave_instance(_Break(why, retry, died, displaced, link), notify_engine)
+        self._leave_instance(Break(why, retry, died), notify_engine)
+
+    def _lost(self, broken: Break) -> None:
+        self.moved_at = self._now()
+        self._leave_instance(broken, notify_engine=False)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
@@ -325,13 +353,10 @@ class InFlightRequest:
         self._leave_instance(None, notify_engine)
         self._completed(self)
 
-    def _leave_instance(self, broken: "_Break | None", notify_engine: bool) -> None:
+    def _leave_instance(self, broken: Break | None, notify_engine: bool) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
-            if notify_engine and attempt.outbound is not None:
-                attempt.outbound.cancel()
-            if not attempt.ended.done():  # else the actor that runs us is ending
-                attempt.ended.set_result(broken)
+            attempt.end(broken, notify_engine=notify_engine)
 
     def _settled(self, ok: bool) -> None:
         assert self._broke_at is not None
@@ -373,6 +398,7 @@ class InFlightRequest:
             if isinstance(delta, Tokens):
                 self._tokens(delta)
             elif isinstance(delta, Accepted):
+                self._confirm()
                 self.accepted = True
                 self.moved_at = self._now()
                 if self._broke_at is not None:
@@ -389,6 +415,16 @@ class InFlightRequest:
             self._break(f"the stream lost frames ({error})", retry=False)
         except Exception as error:
             self._bug(error)
+
+    def _confirm(self) -> None:
+        """The instance says that it has the request: the first time that it is there, then that it asks something."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if not self.accepted and self._placement.alone:
+            attempt.confirm()  # it begins now: from here on it may be the cause of a crash
+        elif self.accepted and attempt.asked is not None and not attempt.asked.done():
+            attempt.asked.set_result(None)
 
     def _count(self, offset: int, length: int) -> int:
         """A piece of the answer has come, in tokens, characters or items: how many of those are there already."""
@@ -446,48 +482,11 @@ class InFlightRequest:
 
     def _failed(self, delta: Failed) -> None:
         if delta.code == TRIAL_TAKEN:
-            self._make_room(delta.message, notify_engine=False)
+            self._make_room(delta.message, TRIAL_PAUSE)
         elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:
             self._fail(delta.exception(), notify_engine=False)
-
-
-class _Break(NamedTuple):
-    """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
-    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed.
-    """
-
-    why: str
-    retry: bool
-    died: bool = False
-    displaced: bool = False
-    link: bool = False
-
-
-class _Attempt:
-    """The sink of one attempt: what an instance sends after the request has moved on is dropped."""
-
-    __slots__ = ("_request", "ended", "loop", "outbound", "token")
-
-    def __init__(self, request: InFlightRequest) -> None:
-        self._request, self.loop = request, asyncio.get_running_loop()
-        self.ended: asyncio.Future[_Break | None] = self.loop.create_future()
-        self.outbound: Outbound | None = None
-        # Without a look at which attempt it is: transports say nothing more once a stream is cancelled.
-        self.token: Callable[[int, int], None] = request.token
-
-    def delta(self, delta: Delta) -> None:
-        if self._request._attempt is self:
-            self._request.delta(delta)
-
-    def lost(self, why: str) -> None:
-        if self._request._attempt is self:
-            self._request._break(why, retry=False, notify_engine=False, died=True)
-
-    def link_lost(self, why: str) -> None:
-        if self._request._attempt is self:
-            self._request._break(why, retry=False, notify_engine=False, died=True, link=True)
 
 
 def _openai(finish: str) -> str:

@@ -6,9 +6,11 @@ real requests; only time is made up. Equal arrivals, settings and seeds give equ
 
 import heapq
 import random as random_module
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
+from typing import NamedTuple
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Scheduler, Step
@@ -26,10 +28,18 @@ _OUTPUT_NAMES = 1 << 63
 """Blocks that answers fill have names that no prompt of the trace has."""
 
 
+class Served(NamedTuple):
+    """A request that has been answered: milliseconds to its first token, and between two tokens on average."""
+
+    ttft: float
+    gap: float
+
+
 @dataclass(slots=True)
 class Outcome:
-    """What happened. Times in milliseconds, in the order in which they were measured."""
+    """What happened. Times in milliseconds, in the order in which they were measured. `served`: as requests end."""
 
+    served: list[Served] = field(default_factory=list[Served])
     ttft: list[float] = field(default_factory=list[float])
     itl: list[float] = field(default_factory=list[float])
     e2e: list[float] = field(default_factory=list[float])
@@ -46,16 +56,26 @@ class Outcome:
         """Share of the prompts' tokens that were found in a cache."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
+    def goodput(self, ttft: float, gap: float) -> float:
+        """Requests per second whose first token came within `ttft` and whose others came within `gap`, in ms."""
+        good = sum(one.ttft <= ttft and one.gap <= gap for one in self.served)
+        return good / (self.makespan / 1000 or 1.0)
+
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class Request:
+    """One on its way. `first`, `last`: when its tokens came."""
+
     arrival: Arrival
     number: int
-    worker: "_Worker"
+    worker: "Worker"
+    first: float = 0.0
     last: float | None = None
 
 
-class _Worker:
+class Worker:
+    """A scheduler, of which the router hears at once."""
+
     def __init__(self, number: int, machine: SchedulerSettings, timing: Timing, router: Router) -> None:
         self.number, self._router = number, router
         self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed)
@@ -87,11 +107,11 @@ class Replay:
             now=lambda: self._now / 1000,
             wall=lambda: self._now / 1000,
         )
-        self._workers = [_Worker(number, machine, timing, self.router) for number in range(workers)]
+        self._workers = [Worker(number, machine, timing, self.router) for number in range(workers)]
         self._instances = [Instance("replay", "worker", "generate", number, {}) for number in range(workers)]
         self._names = count(_OUTPUT_NAMES)
         self._order = count()
-        self._events: list[tuple[float, int, Arrival | tuple[_Worker, Step]]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self.outcome = Outcome()
         self.decisions: list[Decision] = []
 
@@ -104,16 +124,16 @@ class Replay:
                 f"a prompt of {longest.length} tokens does not fit {self._machine.num_gpu_blocks} blocks",
                 f"give --blocks {blocks * 2} or more",
             )
-        events = self._events = [(one.at, next(self._order), one) for one in arrivals]
-        heapq.heapify(events)
-        while events:
-            self._now, _, what = heapq.heappop(events)
-            if isinstance(what, Arrival):
-                self._arrive(what, keep_decisions)
-            else:
-                self._step_ends(*what)
+        for one in arrivals:
+            self._at(one.at, partial(self._arrive, one, keep_decisions))
+        while self._events:
+            self._now, _, act = heapq.heappop(self._events)
+            act()
         self._sum_up()
         return self.outcome
+
+    def _at(self, when: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), act))
 
     def _arrive(self, arrival: Arrival, keep: bool) -> None:
         number = next(self._order)
@@ -125,24 +145,31 @@ class Replay:
         self.router.started(number, decision, prompt)
         worker = self._workers[decision.chosen]
         worker.requests += 1
-        request = _Request(arrival, number, worker)
-        names = self._names
+        self._placed(Request(arrival, number, worker), prompt, decision)
+
+    def _placed(self, request: Request, prompt: Prompt, decision: Decision) -> None:
+        """A request comes to the worker that answers it."""
+        self._answer(request)
+
+    def _answer(self, request: Request) -> None:
+        arrival, worker, names = request.arrival, request.worker, self._names
         worker.scheduler.add(Job(request, arrival.blocks, arrival.length, arrival.output, lambda _index: next(names)))
         self._kick(worker)
 
-    def _kick(self, worker: _Worker) -> None:
+    def _kick(self, worker: Worker) -> None:
         if worker.busy or worker.scheduler.idle:
             return
         step = worker.scheduler.step()
         worker.busy = True
-        heapq.heappush(self._events, (self._now + step.ms, next(self._order), (worker, step)))
+        self._at(self._now + step.ms, partial(self._step_ends, worker, step))
 
-    def _step_ends(self, worker: _Worker, step: Step) -> None:
+    def _step_ends(self, worker: Worker, step: Step) -> None:
         worker.busy = False
         now, outcome = self._now, self.outcome
         for job in step.tokens:
-            request: _Request = job.owner
+            request: Request = job.owner
             if request.last is None:
+                request.first = now
                 outcome.ttft.append(now - request.arrival.at)
                 self.router.prefill_completed(request.number)
             else:
@@ -151,6 +178,8 @@ class Replay:
         for job in step.finished:
             request = job.owner
             outcome.e2e.append(now - request.arrival.at)
+            gap = (now - request.first) / max(1, job.generated - 1)
+            outcome.served.append(Served(request.first - request.arrival.at, gap))
             self.router.finished(request.number)
         self._kick(worker)
 

@@ -24,10 +24,10 @@ class Placement:
     `decision` says why it is there. `alone`: the instance takes no other request until this one has `passed`, because
     it may be the cause of a crash; `shared`: some that were there could not leave; `guilty`: it was the cause. `leave`:
     set by whoever holds the placement; called when the instance is needed for such a request, it returns whether this
-    one has left.
+    one has left. `first_token`: set by whoever computes the prompt elsewhere.
     """
 
-    __slots__ = ("_changed", "_router", "alone", "decision", "guilty", "instance", "leave", "shared")
+    __slots__ = ("_changed", "_router", "alone", "decision", "first_token", "guilty", "instance", "leave", "shared")
 
     def __init__(
         self, instance: Instance, decision: Decision, router: Router, changed: Callable[[], None], alone: bool = False
@@ -36,11 +36,14 @@ class Placement:
         self.guilty = self.shared = False
         self._router, self._changed = router, changed
         self.leave: Callable[[], bool] = _stays
+        self.first_token: Callable[[], None] | None = None
 
     def prefill_completed(self) -> None:
         """The instance has sent the first token: the prompt is no load any more."""
         self._router.prefill_completed(self)
         self._changed()
+        if self.first_token is not None:
+            self.first_token()
 
     def passed(self) -> None:
         """The instance has lived through what the request does: others may come."""

@@ -1,10 +1,15 @@
 """Where the prompt of a request is computed: by a prefill worker, or by the worker that answers. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
+
+from .active import Load
+
+T = TypeVar("T")
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -25,20 +30,55 @@ class ConditionalDisagg(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     decode_busy_threshold: Share | None = None
 
 
+LONGEST_LOCAL, LONGEST_QUEUE = 1000, 2
+"""The original's limits: each holds where only the other one is given."""
+
+INTERFERENCE = 0.25
+"""What a token of a prompt costs each answer at the same worker, in tokens: that answer waits while it is computed."""
+
+MOVE = 500
+"""What a hand-off costs, in tokens of a prompt: steps of its own at both workers, and the last blocks on their way."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillSettings:
     """`remote` (`remote-prefill`): prefill workers are used. `conditional` (`conditional-disagg`): only if it pays.
 
-    That is for prompts of which the answering worker lacks more than `longest_local` tokens
+    That is when less has to be computed before the prompt's end there than here (`state.there`, `state.here`). With one
+    of the original's limits it is for prompts of which the answering worker lacks more than `longest_local` tokens
     (`max-local-prefill-length`), while fewer than `longest_queue` prompts wait for prefill workers
     (`max-prefill-queue-size`); or, in place of these, what `policy` says.
     """
 
     remote: bool = True
     conditional: bool = True
-    longest_local: int = 1000
-    longest_queue: int = 2
+    longest_local: int | None = None
+    longest_queue: int | None = None
     policy: ConditionalDisagg | None = None
+
+
+class LivePrefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one model that are there for those of the file while the system runs. None: not said."""
+
+    remote_prefill: bool | None = None
+    conditional_disagg: bool | None = None
+    max_local_prefill_length: Count | None = None
+    max_prefill_queue_size: Count | None = None
+
+    def over(self, settings: PrefillSettings) -> PrefillSettings:
+        """What holds then. A limit that is said here holds in place of a policy, too."""
+        limited = (self.max_local_prefill_length, self.max_prefill_queue_size) != (None, None)
+        return PrefillSettings(
+            _said(self.remote_prefill, settings.remote),
+            _said(self.conditional_disagg, settings.conditional),
+            _said(self.max_local_prefill_length, settings.longest_local),
+            _said(self.max_prefill_queue_size, settings.longest_queue),
+            None if limited else settings.policy,
+        )
+
+
+def _said(here: T | None, there: T) -> T:
+    return there if here is None else here
 
 
 class PrefillState(msgspec.Struct, frozen=True):
@@ -46,7 +86,8 @@ class PrefillState(msgspec.Struct, frozen=True):
 
     `workers`: prefill workers; `requests`: prompts there, of which each worker computes one at a time; `before`: tokens
     of other prompts that the least busy one still has to compute. `decode_use`: share of the answering worker's KV
-    blocks in use, None where nobody knows.
+    blocks in use, None where nobody knows. `before_here`: tokens of other prompts that the answering worker still has
+    to compute; `answers_here`: other requests there.
     """
 
     tokens: int
@@ -55,6 +96,8 @@ class PrefillState(msgspec.Struct, frozen=True):
     requests: int
     before: int = 0
     decode_use: float | None = None
+    before_here: int = 0
+    answers_here: int = 0
 
     @property
     def missing(self) -> int:
@@ -66,8 +109,47 @@ class PrefillState(msgspec.Struct, frozen=True):
         """Prompts that wait for a prefill worker."""
         return max(0, self.requests - self.workers)
 
+    @property
+    def here(self) -> float:
+        """Tokens until the prompt is computed at the answering worker, and what other answers there lose by it."""
+        return self.before_here + self.missing * (1 + INTERFERENCE * self.answers_here)
 
-Reason = Literal["off", "no_workers", "cached", "always", "short", "queue", "long", "policy", "decode_busy", "refused"]
+    @property
+    def there(self) -> float:
+        """Tokens until it is computed by a prefill worker, and has come over."""
+        return self.before + self.missing + MOVE
+
+
+def state_of(
+    tokens: int, cached: int, here: Load, prefill: Sequence[Load], decode_use: float | None = None
+) -> PrefillState:
+    """What a decision looks at, by the loads of the answering worker, with this request, and of the prefill workers."""
+    return PrefillState(
+        tokens=tokens,
+        cached=min(tokens, cached),
+        workers=len(prefill),
+        requests=sum(load.requests for load in prefill),
+        before=min((load.prefill for load in prefill), default=0),
+        decode_use=decode_use,
+        before_here=max(0, here.prefill - max(1, tokens - cached)),
+        answers_here=here.requests - 1,
+    )
+
+
+Reason = Literal[
+    "off",
+    "no_workers",
+    "cached",
+    "always",
+    "sooner",
+    "later",
+    "short",
+    "queue",
+    "long",
+    "policy",
+    "decode_busy",
+    "refused",
+]
 """Why a prompt is computed where it is, as a label of metrics."""
 
 
@@ -96,11 +178,18 @@ def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason,
         return True, "always", "conditional_disagg is off"
     if settings.policy is not None:
         return _policy(settings.policy, state)
-    if state.missing <= settings.longest_local:
-        return False, "short", f"not more than max_local_prefill_length {settings.longest_local}"
-    if state.queue >= settings.longest_queue:
-        return False, "queue", f"max_prefill_queue_size {settings.longest_queue} prompts wait"
-    return True, "long", f"more than max_local_prefill_length {settings.longest_local}"
+    if settings.longest_local is None and settings.longest_queue is None:
+        here, there = f"{state.here:.0f} tokens here", f"{state.there:.0f} there"
+        answers = f"{state.answers_here} other requests at the answering worker"
+        if state.there < state.here:
+            return True, "sooner", f"it costs {there}, {here} with {answers}"
+        return False, "later", f"it costs {here} with {answers}, {there}"
+    local, queue = _said(settings.longest_local, LONGEST_LOCAL), _said(settings.longest_queue, LONGEST_QUEUE)
+    if state.missing <= local:
+        return False, "short", f"not more than max_local_prefill_length {local}"
+    if state.queue >= queue:
+        return False, "queue", f"max_prefill_queue_size {queue} prompts wait"
+    return True, "long", f"more than max_local_prefill_length {local}"
 
 
 def _policy(policy: ConditionalDisagg, state: PrefillState) -> tuple[bool, Reason, str]:

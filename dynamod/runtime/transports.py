@@ -27,6 +27,9 @@ class _Nowhere:
     def cancel(self) -> None:
         pass
 
+    def confirm(self) -> None:
+        pass
+
 
 class TransportSelector:
     """Picks the transport that reaches an instance, and takes requests of other nodes.

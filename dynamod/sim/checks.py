@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, QUARANTINED
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
+from dynamod.worker.handoff import HandoffEndpoint
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -133,7 +134,7 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         live[place.registry.lease] = worker
         if not place.prefill:
             answering.add(place.registry.lease)
-        if (handoff := worker.handoff) is not None and handoff.sessions is not None:
+        if isinstance(handoff := worker.handoff, HandoffEndpoint) and handoff.sessions is not None:
             left = handoff.sessions.statistics()
             if left.open or left.held_bytes:
                 log.violate("sessions end", f"{place.name}: {left}")

@@ -61,13 +61,12 @@ class Plan:
     def strikes(self) -> int:
         """Workers that a poison request may crash or stop: two, where ingresses always learn how a worker has ended.
 
-        Another poison request, or a fault, that is taken for its doing may hide it once. A prefill worker is one more
-        each time that the request is sent as an ordinary one.
+        Another poison request, or a fault, that is taken for its doing may hide it once.
         """
         if any(event.fault not in TOLD for event in self.events):
             return (MIGRATIONS + 1) * (2 if self.prefill else 1)
         hidden = len(self.poison) + sum(event.fault in HITS for event in self.events)
-        return 1 + hidden + (hidden if self.prefill else 0)
+        return 1 + hidden
 
 
 def draw(random: random_module.Random, shape: Shape) -> Plan:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
-from dynamod.message.worker import Request
+from dynamod.message.worker import Generate, Request
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
@@ -51,8 +52,7 @@ class SimulatedWorker(Worker):
         self.engine: SimulatedMocker | None = None
         self.instance: Instance | None = None  # what the registry has for it
         self._report = report
-        super().__init__(self._made, options, self._published, self._withdrawn)
-        self.mode = mode
+        super().__init__(self._made, replace(options, disaggregation_mode=mode), self._published, self._withdrawn)
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
         self.engine = SimulatedMocker(options, spawn)
@@ -71,7 +71,7 @@ class SimulatedWorker(Worker):
             node=node,
             pid=self.process.pid,
             process=self.process.name,
-            pool=PREFILL if self.mode == PREFILL else "",
+            pool=PREFILL if self._options.disaggregation_mode == PREFILL else "",
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
@@ -92,14 +92,19 @@ class SimulatedWorker(Worker):
         self._report("stopped")
 
     def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint:
-        if self.handoff is None:
-            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers)
+        if not isinstance(self.handoff, HandoffEndpoint):
+            self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers, self._computes)
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
         super()._begin_work(engine, request, reply, begin)
+        if not (isinstance(request, Generate) and request.handoff is not None):
+            self._computes(request, reply)
+
+    def _computes(self, request: Any, reply: Reply) -> None:
+        """The engine begins to compute the prompt."""
         for kind, token in POISON.items():
             if request.token_ids.endswith(tokens.pack((token,))):
                 asyncio.get_running_loop().call_later(STRIKES, self.process.enter, partial(self._strike, kind, reply))

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dynamod.engine.base import Engine, Spawn
+from dynamod.engine.batching.handoff import Held
+from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.sessions import Session, Sessions
+from dynamod.transport.base import Reply
 from dynamod.worker.handoff import LEASE, HandoffEndpoint
 
 from .wire import FAR, NEAR, Process
@@ -109,11 +112,22 @@ class _Follower:
 class SimulatedHandoff(HandoffEndpoint):
     """The worker's side, without sockets."""
 
-    def __init__(self, engine: Engine[Any], spawn: Spawn, process: Process, transfers: Transfers) -> None:
+    def __init__(
+        self,
+        engine: Engine[Any],
+        spawn: Spawn,
+        process: Process,
+        transfers: Transfers,
+        computes: Callable[[Generate, Reply], object],
+    ) -> None:
         super().__init__(engine, spawn, partial(transfers.read, process))
-        self._process, self._ways = process, transfers
+        self._process, self._ways, self._computes = process, transfers, computes
 
-    async def listen(self, host: str, folder: Path | None) -> None:
+    async def _read(self, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
+        await super()._read(held, request, handoff, reply)
+        self._computes(request, reply)
+
+    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Be found by readers."""
         now = asyncio.get_running_loop().time
         self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)

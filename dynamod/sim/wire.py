@@ -197,6 +197,10 @@ class _Stream:
         """Leave the stream."""
         self._session.inbox.cancel(self._number)
 
+    def confirm(self) -> None:
+        """Confirm its acceptance."""
+        self._session.inbox.confirm(self._number)
+
 
 class SimulatedTransport:
     """`transport.base.Transport` of an ingress process. `sent(instance, request)` is called for each request."""

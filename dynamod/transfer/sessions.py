@@ -143,7 +143,7 @@ class Session:
 class Sessions:
     """All sessions of a process. Everything is called on the event loop.
 
-    A session that is neither read nor renewed nor put to for `lease` seconds by `now` expires. `spawn` starts the task
+    A session that is neither read nor put to for `lease` seconds by `now` expires. `spawn` starts the task
     that sees to it. `layout`: digest of what must agree for the bytes to mean the same. `most_bytes`: of all blocks.
     """
 
@@ -176,13 +176,6 @@ class Sessions:
         if self._watch is None:
             self._watch = self._spawn(self._expire(), "leases of prompts")
         return session
-
-    def renew(self, session: str) -> bool:
-        """Begin a lease anew; False: there is no such session any more."""
-        found = self._open.get(session)
-        if found is not None:
-            found.touch()
-        return found is not None
 
     def statistics(self) -> SessionStatistics:
         """A snapshot."""

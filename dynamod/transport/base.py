@@ -12,6 +12,9 @@ from dynamod.message.worker import Request
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to an actor (`context.task`)."""
 
+CONFIRM = 2.0
+"""Seconds within which a reader confirms that it has seen an acceptance; see `message.worker.Confirm`."""
+
 
 class Sink(Protocol):
     """Receives the deltas of one stream, called directly from the event loop: no queue, no task switch.
@@ -40,6 +43,9 @@ class Outbound(Protocol):
 
     def cancel(self) -> None:
         """The reader leaves: the worker is notified and the sink is called no more."""
+
+    def confirm(self) -> None:
+        """Tell the worker that the acceptance of the request has been seen; see `message.worker.Confirm`."""
 
 
 class Transport(Protocol):
@@ -71,7 +77,7 @@ class Reply:
     reader has left. `origin`: who reads, the same object for all streams of one ingress process.
     """
 
-    __slots__ = ("_callbacks", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
+    __slots__ = ("_callbacks", "_confirm", "_endings", "_offset", "_outbox", "_stream", "cancelled", "ended", "origin")
 
     def __init__(self, outbox: Destination, stream: int) -> None:
         self._outbox = outbox
@@ -79,6 +85,7 @@ class Reply:
         self._offset = 0
         self._callbacks: list[Callable[[], object]] = []
         self._endings: list[Callable[[bool], None]] = []
+        self._confirm: Callable[[], object] | None = None
         self.origin = outbox.origin
         self.cancelled = False
         self.ended = False
@@ -100,6 +107,10 @@ class Reply:
         elif not self.ended:
             self._callbacks.append(callback)
 
+    def on_confirm(self, callback: Callable[[], object]) -> None:
+        """Call `callback` each time when the reader confirms that it has seen the acceptance."""
+        self._confirm = callback
+
     def on_end(self, callback: Callable[[bool], None]) -> None:
         """Call `callback(cancelled)` once when the stream has ended, for whatever reason (at once if it has)."""
         if self.ended or self.cancelled:
@@ -116,6 +127,11 @@ class Reply:
             for callback in callbacks:
                 callback()
             self._tell_end()
+
+    def confirm(self) -> None:
+        """The reader has seen the acceptance."""
+        if self._confirm is not None and not self.ended:
+            self._confirm()
 
     def accepted(self) -> None:
         """The actor has taken the request."""

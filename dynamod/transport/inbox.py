@@ -8,7 +8,7 @@ import msgspec
 from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Failed, Frame, Step
-from dynamod.message.worker import Cancel, Credit, Open, Request
+from dynamod.message.worker import Cancel, Confirm, Credit, Open, Request
 
 from .base import Sink
 from .outbox import WINDOW
@@ -48,6 +48,11 @@ class Inbox:
         """Forget a stream and notify the worker. Unknown and ended streams pass."""
         if self._sinks.pop(stream, None) is not None:
             self._write(_encoder.encode(Cancel(stream)))
+
+    def confirm(self, stream: int) -> None:
+        """Confirm the acceptance of a stream. Unknown and ended streams pass."""
+        if stream in self._sinks:
+            self._write(_encoder.encode(Confirm(stream)))
 
     def frame(self, payload: bytes | memoryview) -> None:
         """Take one frame. Raises msgspec.ValidationError or DecodeError for what is no frame."""
@@ -113,6 +118,10 @@ class InboxStream:
     def cancel(self) -> None:
         """Tell the worker that the reader has left; the sink is called no more."""
         self._inbox.cancel(self._number)
+
+    def confirm(self) -> None:
+        """Tell the worker that the acceptance has been seen."""
+        self._inbox.confirm(self._number)
 
 
 def ends(delta: Delta) -> Any:

@@ -31,6 +31,9 @@ class _LocalStream:
         self._sink = None
         self.reply.cancel()
 
+    def confirm(self) -> None:
+        self.reply.confirm()
+
 
 class LocalTransport:
     """`receive` is the same function that an `UnixServer` of this process would call."""

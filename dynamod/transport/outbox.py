@@ -8,7 +8,7 @@ import msgspec
 from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.ingress import Delta, Frame, Items, Step, Text, Tokens
-from dynamod.message.worker import Cancel, Credit, Open, ToWorker
+from dynamod.message.worker import Cancel, Confirm, Credit, Open, ToWorker
 
 from .base import Receive, Reply
 
@@ -53,6 +53,10 @@ class Outbox:
                 reply = self.streams.get(stream)
                 if reply is not None:
                     reply.cancel()
+            case Confirm(stream):
+                reply = self.streams.get(stream)
+                if reply is not None:
+                    reply.confirm()
             case Credit(frames):
                 self.credit(frames)
 

@@ -20,16 +20,20 @@ from dynamod.engine.batching.engine import BatchingEngine
 from dynamod.engine.batching.handoff import Held
 from dynamod.message.errors import BadRequest
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import Block, TransferError
+from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.reader import read
 from dynamod.transfer.server import BlockServer
 from dynamod.transfer.sessions import Sessions, SessionStatistics
-from dynamod.transport.base import Reply
+from dynamod.transport.base import CONFIRM, Reply
+from dynamod.transport.waiting import comes
 
 log = logging.getLogger("dynamod.engine")
 
+SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stalled"))
+"""Failures of a transfer behind which the prefill worker may have crashed."""
+
 LEASE = 30.0
-"""Seconds that a session lives without a reader or a renewal."""
+"""Seconds that a session lives without a sign of its reader, where the settings say nothing else."""
 
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
@@ -71,9 +75,13 @@ class HandoffEndpoint:
         self._seconds = 0.0
         self._failed: Counter[str] = Counter()
 
-    async def listen(self, host: str, folder: Path | None) -> None:
-        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private."""
-        self.sessions = Sessions(asyncio.get_running_loop().time, self._spawn, self._engine.layout(), lease=LEASE)
+    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
+        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private.
+
+        `lease`: seconds; None: LEASE.
+        """
+        now = asyncio.get_running_loop().time
+        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease or LEASE)
         self._server = BlockServer(self.sessions, self._spawn, folder)
         await self._server.start(host)
         self._addresses = self._server.addresses
@@ -113,10 +121,10 @@ class HandoffEndpoint:
         held = self._engine.adopt(request, reply)
         if held is not None:
             assert request.handoff is not None
-            task = self._spawn(self._read(held, request, request.handoff), f"blocks of {request.request_id}")
+            task = self._spawn(self._read(held, request, request.handoff, reply), f"blocks of {request.request_id}")
             reply.on_cancel(task.cancel)
 
-    async def _read(self, held: Held, request: Generate, handoff: Handoff) -> None:
+    async def _read(self, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
         now = asyncio.get_running_loop().time
         began, first = now(), held.first
         try:
@@ -135,6 +143,8 @@ class HandoffEndpoint:
             self._failed[kind] += 1
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
+            if kind in SILENT:
+                await _ask(reply)
         except Exception:  # a bug in the transfer costs the transfer, not the worker
             self._failed["failed"] += 1
             log.exception("request %s: the blocks of its prompt could not be read", request.request_id)
@@ -147,6 +157,14 @@ class HandoffEndpoint:
         sessions = self.sessions.statistics() if self.sessions is not None else None
         counts = (self._transfers, self._blocks, self._bytes, round(self._seconds * 1000), self._failed.total())
         return HandoffStatistics(*counts, dict(self._failed), sessions)
+
+
+async def _ask(reply: Reply) -> None:
+    """Ask the ingress whether the prompt may be computed here: it may be what has crashed the prefill worker."""
+    known = asyncio.Event()
+    reply.on_confirm(known.set)
+    reply.accepted()
+    await comes(known, CONFIRM)
 
 
 class _Prompt:

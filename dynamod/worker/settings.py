@@ -9,7 +9,7 @@ from msgspec import Meta
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
-from dynamod.message.discovery import DisaggregationMode
+from dynamod.message.discovery import PREFILL, DisaggregationMode
 from dynamod.message.errors import UserError
 
 
@@ -55,6 +55,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     transfer_host: Annotated[
         str, _about("prefill: address at which workers of other nodes read; default: that of the way to the brokers")
     ] = ""
+    session_lease: Annotated[
+        Seconds | None, _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)")
+    ] = None
     static: Annotated[bool, _about("serve at a fixed address that needs no discovery, and publish no model")] = False
     heartbeat_timeout: Annotated[
         Seconds | None, _about("seconds without a heartbeat: the process is unresponsive (2)")
@@ -83,6 +86,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def placement(self) -> Placement:
         """Its GPUs and nodes."""
         return Placement(**{key: getattr(self, key) for key in _PLACEMENT})
+
+    def mode(self, component_type: str) -> DisaggregationMode:
+        """Which part of requests it is for; where it is not set, as the component's type says."""
+        return self.disaggregation_mode or (PREFILL if component_type == PREFILL else "aggregated")
 
     def options(self, path: Path | None = None, config_path: Path | None = None) -> EngineOptions:
         """The engine's options; `path` and `config_path`: where `model` and `model_config` are."""

@@ -11,17 +11,19 @@ import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
-from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
-from dynamod.transport.base import Reply
+from dynamod.transport.base import CONFIRM, Reply
+from dynamod.transport.waiting import comes
 
 from .events import EventPublisher
 from .model_files import send_files
 
 if TYPE_CHECKING:
     from .handoff import HandoffEndpoint
+    from .own_transfer import OwnTransferEndpoint
 
 log = logging.getLogger("dynamod.engine")
 
@@ -33,8 +35,8 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
-ALONE = 0.25
-"""Seconds from the acceptance of a request that is tried alone to its begin: its sender then knows that it is here."""
+OTHERS = 5.0
+"""Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
 
 STEP_LOOK = 0.02
 """Seconds between looks whether the step before such a request is over."""
@@ -44,6 +46,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
 
     `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
+    `pool`: its disaggregation mode, empty for an aggregated worker.
     """
 
     accepted: Total
@@ -53,6 +56,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     feeds: int
     engine: EngineStatistics
     handoff: msgspec.Struct | None = None
+    pool: str = ""
 
 
 @dataclass(slots=True)
@@ -87,9 +91,8 @@ class Worker(Actor):
         self._watching = False
         self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
-        self.handoff: HandoffEndpoint | None = None
-        self.mode: DisaggregationMode = "aggregated"
-        self.transfer_host = ""  # of a prefill worker: where other nodes reach it
+        self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
+        self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
@@ -98,12 +101,13 @@ class Worker(Actor):
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
         engine.progress = self.progress
         await engine.start()
-        card = engine.card()
-        if self.mode != "aggregated" and not card.capabilities.handoff:
-            text = f"engine {engine.name} cannot be a {self.mode} worker of model {card.name}"
-            raise UserError(text, "leave out the disaggregation mode, or take engine llamacpp or mocker")
-        if self.mode == PREFILL:
-            await self._handoff_endpoint(engine).listen(self.transfer_host, self._options.sockets)
+        card, mode = engine.card(), self._options.disaggregation_mode
+        if mode != "aggregated" and not card.capabilities.handoff:
+            text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
+            raise UserError(text, "leave out the disaggregation mode, or what keeps the engine from it")
+        if mode == PREFILL:
+            endpoint, options = self._handoff_endpoint(engine), self._options
+            await endpoint.listen(options.transfer_host, options.sockets, self.session_lease)
             card = msgspec.structs.replace(card, types=())
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
@@ -139,10 +143,13 @@ class Worker(Actor):
         if reply.cancelled:
             return
         if isinstance(request, Prefill):
-            self._begin_work(engine, request.request, reply, self._handoff_endpoint(engine).prefill)
+            self._begin_work(engine, request.request, reply, self._prefill)
         elif isinstance(request, engine.serves):
-            if request.alone:
-                self._try_alone(engine, request, reply)
+            if self._trying:
+                reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
+            elif request.alone:
+                self._trial = reply
+                self.context.task(self._begin_trial(engine, request, reply), "trial")
             else:
                 self._submit(engine, request, reply)
         elif isinstance(request, Subscribe):
@@ -157,38 +164,54 @@ class Worker(Actor):
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
-    def _try_alone(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        """Take a request that may crash us, unless there is another: nobody could tell which of them it was."""
+    @property
+    def _trying(self) -> bool:
+        """Whether a request is tried that may crash us. No other begins: nobody could tell which of them it was."""
         trial = self._trial
-        if trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED):
-            reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
-        else:
-            self._trial = reply
-            self.context.task(self._begin_trial(engine, request, reply), "trial")
+        return trial is not None and not (trial.ended or trial.cancelled or trial.sent >= PASSED)
 
     async def _begin_trial(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        """Accept it behind the step that runs now: if that one never ends, it is not this request's doing."""
+        """Accept it behind the step that runs now, and the first tokens of the others: no crash there is its doing.
+
+        It begins when its sender knows that it is accepted. Else a crash would not be known as its doing.
+        """
         now = engine.statistics()
-        begun = now.steps
-        while now.in_step_for is not None and now.steps == begun:
+        begun, until = now.steps, asyncio.get_running_loop().time() + OTHERS
+        while (now.in_step_for is not None and now.steps == begun) or self._any_prompt(until):
             await asyncio.sleep(STEP_LOOK)
+            if reply.cancelled:
+                return
             now = engine.statistics()
+        known = asyncio.Event()
+        reply.on_confirm(known.set)
+        reply.on_cancel(known.set)
         reply.accepted()
-        await asyncio.sleep(ALONE)
-        if not reply.cancelled:
+        if not await comes(known, CONFIRM):
+            reply.failed("Overloaded", f"its sender did not answer within {CONFIRM:g} s", retry=True)
+        elif not reply.cancelled:
             self._submit(engine, request, reply)
 
+    def _any_prompt(self, until: float) -> bool:
+        """Whether requests are here without a token of their answer, before the loop's time is `until`."""
+        return asyncio.get_running_loop().time() < until and not all(reply.sent for reply in self._open)
+
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        if isinstance(request, Generate) and request.handoff is not None:
+        if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
             self._begin_work(engine, request, reply, self._handoff_endpoint(engine).adopt)
         else:
             self._begin_work(engine, request, reply, engine.submit)
 
-    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint":
+    def _prefill(self, request: Any, reply: Reply) -> None:
+        assert self._engine is not None
+        self._handoff_endpoint(self._engine).prefill(request, reply)
+
+    def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
         if self.handoff is None:
             from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
+            from .own_transfer import OwnTransferEndpoint
 
-            self.handoff = HandoffEndpoint(engine, self.context.task)
+            kind = HandoffEndpoint if engine.own_transfer is None else OwnTransferEndpoint
+            self.handoff = kind(engine, self.context.task)
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
@@ -262,7 +285,9 @@ class Worker(Actor):
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._events))
-        return WorkerStatistics(*counts, engine, self.handoff.statistics() if self.handoff is not None else None)
+        handoff = self.handoff.statistics() if self.handoff is not None else None
+        mode = self._options.disaggregation_mode
+        return WorkerStatistics(*counts, engine, handoff, "" if mode == "aggregated" else mode)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

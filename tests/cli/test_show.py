@@ -73,7 +73,7 @@ def test_a_decision_without_costs() -> None:
     router = Router("m", 16, RouterSettings("round-robin"), random.Random(0), lambda: 1.0, lambda: 1.5e9)
     made = router.decide(Prompt("r", 40), (Instance("n", "c", "e", 1, {}),))
     assert made is not None
-    made = msgspec.structs.replace(made, prefill=decide(PrefillSettings(), PrefillState(40, 0, 2, 0)))
+    made = msgspec.structs.replace(made, prefill=decide(PrefillSettings(longest_local=1000), PrefillState(40, 0, 2, 0)))
     record = msgspec.to_builtins(made)
     record["candidates"][0]["process"] = "worker.1"
     text = decision({**record, "overlap": 0, "regret": 0})

@@ -1,10 +1,12 @@
 """Several nodes on one machine: each has a name, a control socket and so a daemon of its own."""
 
+import base64
 import json
 import os
 import shutil
 import signal
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -101,3 +103,11 @@ def front(machine: Any, servers: Servers, *words: Any) -> tuple[Any, str]:
 def instances(machine: Any, url: str) -> list[str]:
     """Nodes of the instances that a frontend knows."""
     return sorted(one["node"] for one in json.loads(machine.ask(url, "/health")[1])["instances"])
+
+
+def put(servers: Servers, key: str, value: bytes | None = None) -> None:
+    """Into etcd, by its own JSON interface; None: delete it."""
+    body = {name: base64.b64encode(data).decode() for name, data in (("key", key.encode()), ("value", value)) if data}
+    url = f"http://127.0.0.1:{servers.ports['etcd_port']}/v3/kv/{'deleterange' if value is None else 'put'}"
+    with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=5) as answer:
+        assert answer.status == 200

@@ -1,11 +1,9 @@
 """Two and three nodes, a real NATS and a real etcd between them."""
 
-import base64
 import json
 import os
 import shutil
 import signal
-import urllib.request
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 
 from dynamod.preprocess.locate import locate
 
-from .nodes import Servers, front, models, on, worker
+from .nodes import Servers, front, models, on, put, worker
 from .together import together
 
 
@@ -173,14 +171,6 @@ def test_a_front_door_without_the_models_files_fetches_them(machine: Any, server
     machine.until(lambda: models(machine, url) == ["far"])
     assert machine.chat(url, "hello there", model="far", max_tokens=20) == whole
     assert "fetching" not in again.err, "they are kept"
-
-
-def put(servers: Servers, key: str, value: bytes) -> None:
-    """Into etcd, by its own JSON interface."""
-    body = json.dumps({"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value).decode()})
-    url = f"http://127.0.0.1:{servers.ports['etcd_port']}/v3/kv/put"
-    with urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=5) as answer:
-        assert answer.status == 200
 
 
 @together

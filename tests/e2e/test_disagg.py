@@ -9,55 +9,9 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
-from .nodes import Servers, front, instances, on
+from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
+from .nodes import Servers, front, instances, on, put
 from .together import together
-
-LONG = " ".join(f"word{number}" for number in range(120))
-"""Some 500 tokens."""
-SLOW = {"block_size": 16, "max_num_batched_tokens": 64}
-"""A prompt takes about ten iterations, a quarter of a second."""
-
-
-def serve(machine: Any, *flags: str, graph: str = "disagg", arguments: dict[str, Any] = SLOW, **env: str) -> Any:
-    """The shipped graph with mockers; prompts of more than 32 tokens are computed remotely."""
-    return machine.start(
-        "dynamo",
-        *("serve", f"graphs.{graph}:Frontend", "-f", f"configs/{graph}.yaml", "--Frontend.port=0"),
-        *("--Worker.engine=mocker", "--PrefillWorker.engine=mocker", "--Processor.max-local-prefill-length=32"),
-        *(f"--Worker.engine_args={json.dumps(arguments)}", f"--PrefillWorker.engine_args={json.dumps(arguments)}"),
-        *flags,
-        DYNAMOD_HEARTBEAT_TIMEOUT="1",
-        **env,
-    )
-
-
-def counts(machine: Any, url: str) -> dict[str, float]:
-    """What the frontend has counted of prompts."""
-    found: dict[str, float] = {}
-    for line in machine.ask(url, "/metrics")[1].splitlines():
-        if line.startswith("dynamo_frontend_model_") and "prefill" in line:
-            name, _, value = line.rpartition(" ")
-            short = name.partition("{")[0].removeprefix("dynamo_frontend_model_")
-            found[short] = found.get(short, 0.0) + float(value)
-    return found
-
-
-def workers(machine: Any) -> list[dict[str, Any]]:
-    """Statistics of all workers."""
-    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
-    return [one for one in details if one and "engine" in one and "feeds" in one]
-
-
-def handoffs(machine: Any) -> dict[str, Any]:
-    """Of the only worker that reads prompts of others."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"] is None]
-    return dict(found)
-
-
-def sessions(machine: Any) -> dict[str, Any]:
-    """Of the prefill worker."""
-    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
-    return dict(found["sessions"])
 
 
 @together
@@ -80,6 +34,13 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     text = machine.run("dynamo", "explain", answer["id"]).out
     assert "prompt computed by a prefill worker: more than max_local_prefill_length 32" in text, text
     assert "prefill workers" in text
+
+    shown = machine.run("dynamo", "top", "--once", "--interval=0.2").out
+    assert "POOL" in shown
+    assert " prefill " in shown
+    rows = json.loads(machine.run("dynamo", "top", "--interval=0.2", "--output=json").out)["processes"]
+    pools = {row["worker"]["pool"]: row["worker"]["sessions"] for row in rows if row["worker"]}
+    assert pools == {"": None, "prefill": 0}
 
     off = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
     assert machine.chat(off.ready(), LONG, max_tokens=30) == remote
@@ -169,7 +130,7 @@ def test_by_dynamo_run(machine: Any) -> None:
     for pool in ("prefill", "decode"):
         words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
         machine.start("dynamo-run", *words)
-    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0")
+    front = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--max-local-prefill-length=1000")
     url = front.ready()
     machine.until(lambda: machine.serves(url))
     machine.until(lambda: len(machine.ps("Worker")) == 2)
@@ -182,9 +143,71 @@ def test_by_dynamo_run(machine: Any) -> None:
     machine.until(remotely)
 
 
+def remotely(machine: Any, url: str) -> bool:
+    """Whether a prompt that nobody has seen is computed by the prefill worker."""
+    before = counts(machine, url).get("remote_prefill_total", 0)
+    machine.chat(url, f"{time.monotonic_ns()} {LONG}", max_tokens=2)
+    return counts(machine, url)["remote_prefill_total"] > before
+
+
+@together
+def test_the_limits_change_in_etcd_while_it_runs(machine: Any, servers: Servers) -> None:
+    """Under the original's key. What cannot be read is not followed, counted, and said once."""
+    env = on(machine, servers, "one")
+    url = serve(machine, **env).ready()
+    path = machine.folder / "one/d.sock"
+    [ingress] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    key = "public/components/disagg_router/models/chat/sample"
+    assert remotely(machine, url)
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key, b'{"max_local_prefill_length": 100000, "conditional_disagg": false}')
+    machine.until(lambda: remotely(machine, url))
+    put(servers, key, b'{"remote_prefill": false}')
+    machine.until(lambda: not remotely(machine, url))
+
+    def ignored() -> float:
+        lines = machine.ask(url, "/metrics")[1].splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("dynamod_records_ignored_total"))
+
+    assert ignored() == 0
+    put(servers, key, b'{"max_local_prefill_length": -1}')
+    machine.until(lambda: remotely(machine, url), what="the file's settings hold")
+    assert ignored() == 1
+    said = machine.run("dynamo", "logs", **env).out
+    assert said.count("ignored what stands at") == 1, said
+    assert "LivePrefill" in said
+    put(servers, key, b'{"max_local_prefill_length": 100000}')
+    machine.until(lambda: not remotely(machine, url))
+    put(servers, key)
+    machine.until(lambda: remotely(machine, url))
+    [still] = [
+        row["pid"] for row in machine.raw("GET", "/v1/ps", socket_path=path)[1] if row["component"] == "Frontend"
+    ]
+    assert still == ingress
+
+
+@together
+def test_the_limits_change_by_a_reload(machine: Any) -> None:
+    """Streams go on meanwhile, with the same text."""
+    command = serve(machine)
+    url = command.ready()
+    assert remotely(machine, url)
+    whole = machine.chat(url, LONG, max_tokens=300, ignore_eos=True)
+    streams = [machine.stream(url, LONG, max_tokens=300, ignore_eos=True) for _ in range(3)]
+    words = [*command._popen.args[5:], "--Processor.max-local-prefill-length=100000"]
+    done = machine.run("dynamo", "reload", "graphs.disagg:Frontend", *words, seconds=60)
+    assert done.code == 0, done.err
+    assert [stream.read().text for stream in streams] == [whole] * 3
+    assert all(stream.error is None for stream in streams)
+    machine.until(lambda: not remotely(machine, url))
+
+
 def test_over_two_nodes(machine: Any, shared_servers: Servers) -> None:
     """The frontend on one node, the answering worker on another, the prefill worker on a third: blocks go over TCP."""
-    _door, url = front(machine, shared_servers)
+    _door, url = front(machine, shared_servers, "--max-local-prefill-length", 1000)
     arguments = ("--extra-engine-args", json.dumps(SLOW))
     started = {}
     for node, pool in (("two", "decode"), ("three", "prefill")):

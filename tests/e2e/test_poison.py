@@ -36,6 +36,37 @@ if "dynamod.runtime.host" in sys.orig_argv:
         submit(self, request, reply)
 
     EchoCore.submit = poisoned
+
+    from dynamod.engine.mocker.engine import Mocker
+    from dynamod.engine.mocker.handoff import Imports
+
+    def computes(request):
+        if request.stops.max_tokens == 61:
+            os._exit(3)
+
+    def queue(self, request, *rest, queue=Mocker.queue):
+        computes(request)
+        return queue(self, request, *rest)
+
+    def export(self, request, *rest, export=Mocker.export):
+        self.spawn(crash_later(request), "crash")
+        return export(self, request, *rest)
+
+    async def crash_later(request):
+        import asyncio
+        await asyncio.sleep(0.1)
+        computes(request)
+
+    def hold(self, request, *rest, hold=Mocker.hold):
+        held = hold(self, request, *rest)
+        held.request = request
+        return held
+
+    def begin(self, begin=Imports._begin):
+        computes(self.request)
+        begin(self)
+
+    Mocker.queue, Mocker.export, Mocker.hold, Imports._begin = queue, export, hold, begin
 """
 """An engine with a bug: it stands for one of a GPU whose kernel crashes on some prompt."""
 
@@ -138,3 +169,31 @@ def test_it_costs_two_python_files_at_most(machine: Any) -> None:
         assert stream.text == whole
     assert ask(machine, url, "the bad one", 61)[0] == 422
     assert sorted(str(engine.code) for engine in engines) == ["3", "3", "None"]
+
+
+@together
+def test_it_costs_a_prefill_worker_and_one_that_answers(machine: Any) -> None:
+    """The worker that answers asks before it computes a prompt at which the prefill worker has crashed."""
+    (machine.folder / "sitecustomize.py").write_text(POISON)
+    path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
+    arguments = json.dumps({"block_size": 16, "max_num_batched_tokens": 64})
+    command = machine.start(
+        *("dynamo", "serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0"),
+        *("--Worker.engine=mocker", "--PrefillWorker.engine=mocker", "--Processor.max-local-prefill-length=32"),
+        *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
+        "--Worker.ServiceArgs.workers=2",
+        PYTHONPATH=path,
+    )
+    url = command.ready()
+    machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"})
+    whole = machine.chat(url, WORDS, max_tokens=150)
+    streams = [machine.stream(url, WORDS, max_tokens=150) for _ in range(3)]
+    status, answer = ask(machine, url, f"the bad one {WORDS}", 61)
+    assert (status, answer["error"]["code"]) == (422, "poison_request"), (answer, command.err)
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.text) == (None, whole)
+    machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"}, 60)
+    assert machine.row("PrefillWorker")["restarts"] == 1
+    assert sum(row["restarts"] for row in machine.ps("Worker")) == 1
+    command.end()

@@ -44,6 +44,7 @@ if [ ! -e "$folder/templates" ]; then
     rm "$folder/llama_cpp_python-0.3.36.tar.gz"
 fi
 for engine in vllm sglang; do
+    "$folder/$engine/bin/pip" install --quiet --no-deps "nixl==1.5.1" "nixl-cu12==1.5.1" # which would bring another torch
     "$folder/$engine/bin/pip" install --quiet --editable .
 done
 export DYNAMOD_TEST_VLLM_PYTHON="$folder/vllm/bin/python" DYNAMOD_TEST_SGLANG_PYTHON="$folder/sglang/bin/python"

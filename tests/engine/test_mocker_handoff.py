@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import msgspec
+import pytest
 from hypothesis import given, settings
 
 from dynamod.actor import System
@@ -14,11 +15,11 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.handoff import content
 from dynamod.kvcache.hashes import block_hashes
-from dynamod.message.ingress import Failed
+from dynamod.message.ingress import Accepted, Failed, Tokens
 from dynamod.message.worker import Generate, Handoff
-from dynamod.transfer.base import Block
+from dynamod.transfer.base import Block, TransferError
 from dynamod.transfer.sessions import Sessions
-from dynamod.transport.base import Reply
+from dynamod.transport.base import CONFIRM, Reply
 from dynamod.worker.handoff import HandoffEndpoint
 
 SIZE = 4  # tokens of a block, as words.mocker has it
@@ -227,6 +228,36 @@ async def test_a_client_that_leaves_while_blocks_are_read_is_no_failed_transfer(
         await asyncio.sleep(1)
         assert (endpoint.statistics().failed, endpoint.statistics().transfers) == (0, 0)
         assert (engine.schedulers[0].pool.active, engine.schedulers[0].idle, outbox.deltas) == (0, True, [])
+
+
+@pytest.mark.parametrize(("kind", "asks"), [("short", True), ("unreachable", True), ("damaged", False)])
+@pytest.mark.parametrize("answered", [True, False])
+@virtual
+async def test_it_asks_before_it_computes_a_prompt_whose_worker_may_have_crashed(
+    words: Any, kind: Any, asks: bool, answered: bool
+) -> None:
+    async def cut(*_: object) -> AsyncGenerator[Block, None]:
+        raise TransferError(kind, "of this test")
+        yield
+
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
+        endpoint = HandoffEndpoint(engine, engine.spawn, cut)
+        handoff = Handoff("s", engine.layout(), {})
+        request = msgspec.structs.replace(words.generate(list(range(20)), max_tokens=3), handoff=handoff)
+        outbox = Outbox()
+        reply = Reply(outbox, 1)
+        endpoint.adopt(request, reply)
+        await asyncio.sleep(CONFIRM / 2)
+        computed = lambda: any(isinstance(delta, Tokens) for delta in outbox.deltas)  # noqa: E731
+        assert (isinstance(outbox.deltas[0], Accepted), computed()) == (asks, not asks)
+        if answered:
+            reply.confirm()
+            await asyncio.sleep(CONFIRM / 4)
+        else:
+            await asyncio.sleep(CONFIRM)
+        assert computed(), "the ingress may be gone, or slow"
+        assert reply.ended
 
 
 @virtual

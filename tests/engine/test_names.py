@@ -7,7 +7,15 @@ import pytest
 
 from dynamod.engine.base import Engine
 from dynamod.engine.echo import EchoCore, EchoFull
-from dynamod.engine.names import ALIASES, ENGINES, arguments_with, canonical, default, engine_class
+from dynamod.engine.names import (
+    ALIASES,
+    ENGINES,
+    arguments_with,
+    canonical,
+    default,
+    engine_class,
+    require_handoff,
+)
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Chat, Generate
 from dynamod.worker.settings import WorkerSettings
@@ -75,6 +83,26 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line.startswith("engine 'mistral.rs' needs the package 'mistralrs'; install the extra: uv sync --extra mist")
     assert caught.value.exit_code == 3
     assert engine_class("echo_core") is EchoCore
+
+
+def test_what_a_prefill_or_decode_worker_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(name: str, **arguments: Any) -> UserError:
+        with pytest.raises(UserError) as caught:
+            require_handoff(name, "decode", arguments)
+        return caught.value
+
+    require_handoff("echo_core", "aggregated", {})
+    line = refused("echo_core").line()
+    assert line.startswith("engine 'echo_core' cannot be a decode worker; engines that can: ")
+    assert "mocker" in line
+    require_handoff("mocker", "decode", {})
+    monkeypatch.setitem(ENGINES, "mocker", ENGINES["mocker"]._replace(transfer=("not_there", "its_own")))
+    lacking = refused("mocker")
+    assert str(lacking) == "engine 'mocker' needs the package 'not_there' as a decode worker"
+    assert lacking.hint == "python -m pip install --no-deps nixl nixl-cu12"
+    assert lacking.exit_code == 3
+    require_handoff("mocker", "decode", {"its-own": {}})
+    require_handoff("mocker", "decode", {"argv": ["--its-own=x"]})
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,14 @@ class Send:
         self.instance, self.request, self.sink = instance, request, sink
         self._columns = columns
         self._gone = False
-        self.cancelled = 0
+        self.cancelled = self.confirmed = 0
         self.offset = 0
 
     def cancel(self) -> None:
         self.cancelled += 1
+
+    def confirm(self) -> None:
+        self.confirmed += 1
 
     @property
     def prior(self) -> list[int]:
@@ -202,6 +205,8 @@ class Air:
         self.busy = set(busy)  # ready, and nothing may be sent to them now
         self.patient, self.waiting = patient, 0
         self.freed = asyncio.Event()
+        self.judging = asyncio.Event()
+        self.judging.set()
         self.broken: list[bool] = []
         self.settlings: list[tuple[float, bool]] = []
         self.instances = [Instance("n", "c", "e", number, {}) for number in range(1, instances + 1)]
@@ -271,7 +276,9 @@ class Air:
 
     # Who knows why instances ended.
 
-    async def cause(self, instance: Instance) -> str:
+    async def cause(self, instance: Instance, timeout: float | None = None) -> str:
+        assert (timeout is None) is (instance.endpoint != "prefill")
+        await self.judging.wait()
         return self.crashes.get(instance.instance_id, "")
 
     def suspect(self, request: Request) -> None:
@@ -359,3 +366,12 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         run(test(*args, **kwargs))
 
     return wrapped
+
+
+async def passes(air: Any, limits: Any, seconds: float) -> None:
+    """Let time pass as the processor does: with a look at the clocks twice a second."""
+    for _ in range(round(seconds * 2)):
+        await asyncio.sleep(0.5)
+        if not air.inflight.over:
+            air.inflight.expire(limits)
+            await air.settle()

@@ -1,20 +1,10 @@
 """The four clocks of a request, in virtual time."""
 
-import asyncio
 from typing import Any
 
 from dynamod.message.errors import EngineFailed, Overloaded, TimedOut
 
-from .instances import virtual
-
-
-async def passes(air: Any, limits: Any, seconds: float) -> None:
-    """Let time pass as the processor does: with a look at the clocks twice a second."""
-    for _ in range(round(seconds * 2)):
-        await asyncio.sleep(0.5)
-        if not air.inflight.over:
-            air.inflight.expire(limits)
-            await air.settle()
+from .instances import passes, virtual
 
 
 @virtual

@@ -3,9 +3,17 @@
 import asyncio
 from typing import Any, Self
 
-from dynamod.message.worker import Handoff
+import pytest
 
-from .instances import virtual
+from dynamod.message.discovery import Instance
+from dynamod.message.errors import TimedOut
+from dynamod.message.worker import Handoff
+from dynamod.migration.prompt import PrefillWorkerLost
+
+from .instances import passes, virtual
+
+PREFILL = Instance("n", "c", "prefill", 77, {})
+"""Its instance."""
 
 
 class Prompts:
@@ -13,12 +21,15 @@ class Prompts:
 
     def __init__(self, *, here: bool = True) -> None:
         self.here, self.asked, self.open = here, list[bytes](), 0
+        self.lost = False
         self.may = asyncio.Event()
         self.may.set()
 
     async def __call__(self, request: Any, placement: Any) -> Any:
         self.asked.append(request.token_ids + request.prior_output)
         await self.may.wait()
+        if self.lost:
+            raise PrefillWorkerLost(PREFILL, "connection to the worker lost")
         if not self.here:
             return None
         self.open += 1
@@ -27,6 +38,8 @@ class Prompts:
 
 class Prompt:
     """One of them."""
+
+    instance = PREFILL
 
     def __init__(self, prompts: Prompts) -> None:
         self.prompts = prompts
@@ -119,3 +132,103 @@ async def test_a_client_that_leaves_while_its_prompt_is_computed(words: Any) -> 
     air.inflight.cancel()
     await air.settle()
     assert (air.sends, air.completed, air.charged, prompts.open) == ([], 1, None, 0)
+
+
+@pytest.mark.parametrize("crash", ["", "exit code 3"])
+@virtual
+async def test_a_prefill_worker_that_is_gone_before_its_hand_off(words: Any, crash: str) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    air = words.Air(prefill=prompts)
+    air.crashes[PREFILL.instance_id] = crash
+    send = await air.start()
+    assert air.alone == ([False, True] if crash else [False]), "it may have crashed it: so it is tried alone"
+    assert air.suspected == (["r"] if crash else [])
+    assert (len(prompts.asked), send.request.handoff, send.request.alone) == (1, None, bool(crash))
+    assert air.broken == [], "nothing has failed at an instance"
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_an_instance_that_goes_while_the_end_of_its_prefill_worker_is_judged(words: Any) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    air = words.Air(prefill=prompts)
+    air.judging.clear()
+    await air.run()
+    first = air.inflight.instance
+    air.instances.remove(first)
+    air.inflight.leave("the worker is gone")
+    air.judging.set()
+    prompts.lost = False
+    await air.settle()
+    assert (air.client.errors, [send.instance for send in air.sends]) == ([], air.instances[:1])
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+
+
+@pytest.mark.parametrize("crash", ["", "exit code 3"])
+@virtual
+async def test_an_instance_asks_before_it_computes_what_a_prefill_worker_did_not(words: Any, crash: str) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    send.accept()
+    await air.settle()
+    assert send.confirmed == 0, "it has asked nothing"
+    air.crashes[PREFILL.instance_id] = crash
+    send.accept()
+    await asyncio.sleep(1)
+    if crash:
+        assert (send.confirmed, send.cancelled, air.suspected, air.alone) == (0, 1, ["r"], [False, True])
+        send = air.sends[-1]
+        assert (send.request.handoff, send.request.alone) == (None, True)
+    else:
+        assert (send.confirmed, send.cancelled, air.suspected) == (1, 0, [])
+        send.accept()
+        await asyncio.sleep(1)
+        assert send.confirmed == 2, "whoever asks gets an answer"
+    send.tokens(0, finish="eos")
+    await air.settle()
+    assert (prompts.open, air.broken) == (0, [])
+
+
+@virtual
+async def test_one_that_makes_room_is_suspect_when_its_prefill_worker_has_crashed(words: Any) -> None:
+    """Its own instance might not have asked yet."""
+    air = words.Air(2, prefill=Prompts(), busy=[2])
+    await air.start()
+    air.crashes[PREFILL.instance_id] = "exit code 3"
+    air.busy.clear()
+    assert air.charged.leave()
+    await air.settle()
+    assert (air.suspected, air.alone) == (["r"], [False, True])
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["not accepted", "no first token"])
+@virtual
+async def test_a_prompt_lasts_no_longer_than_the_wait_for_it(words: Any, accepted: bool) -> None:
+    """Its session needs nobody who renews it: a clock of the request ends the attempt, and with it the session."""
+    prompts = Prompts()
+    air, limits = words.Air(instances=1, prefill=prompts), words.Limits(queue=30, first=60)
+    send = await air.start()
+    if accepted:
+        send.accept()
+    await passes(air, limits, 60 if accepted else 30)
+    assert prompts.open == 1
+    await passes(air, limits, 1)
+    assert (prompts.open, air.inflight.over) == (0, True)
+
+
+@virtual
+async def test_the_clock_of_the_whole_request_ends_the_wait_for_a_hand_off(words: Any) -> None:
+    prompts = Prompts()
+    prompts.may.clear()
+    air = words.Air(prefill=prompts)
+    await air.run()
+    await passes(air, words.Limits(total=45), 46)
+    assert isinstance(air.error, TimedOut)
+    assert (air.sends, prompts.open) == ([], 0)

@@ -7,7 +7,7 @@ import pytest
 
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import PASSED, TRIAL_TAKEN
-from dynamod.migration.request import PASSED_AFTER
+from dynamod.migration.trial import PASSED_AFTER, TRIAL_PAUSE
 
 from .instances import virtual
 
@@ -21,9 +21,13 @@ async def test_after_a_crash_it_is_tried_alone_and_passes_with_its_first_tokens(
     send.lose()
     await air.settle()
     assert (air.alone, air.suspected) == ([False, True], ["r"])
+    assert send.confirmed == 0
     send = air.sends[-1]
     trial = air.charged
     assert send.prior == [1, 2]
+    for _ in range(2):
+        send.accept()
+        assert send.confirmed == 1, "the worker waits for it"
     for token in range(1, PASSED):
         send.tokens(token)
     await asyncio.sleep(0.1)
@@ -162,6 +166,8 @@ async def test_a_worker_that_tries_another_one_is_asked_again(words: Any) -> Non
         send = await air.start() if not air.sends else air.last
         send.fail("Overloaded", "another is tried", retry=True, code=TRIAL_TAKEN)
         await air.settle()
+        assert air.last is send, "not at once"
+        await asyncio.sleep(TRIAL_PAUSE)
     assert (len(air.sends), air.broken, send.cancelled) == (6, [], 0)
     air.last.tokens(1, 0, finish="eos")
     await air.settle()

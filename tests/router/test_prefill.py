@@ -1,11 +1,15 @@
 """Where the prompt of a request is computed."""
 
+from dataclasses import replace
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.router.prefill import ConditionalDisagg, PrefillSettings, PrefillState, decide
+from dynamod.router.prefill import ConditionalDisagg, LivePrefill, PrefillSettings, PrefillState, decide
 
+SEEDS = PrefillSettings(longest_local=1000, longest_queue=2)
 few = st.integers(0, 4)
 many = st.integers(0, 5000)
 
@@ -13,12 +17,19 @@ many = st.integers(0, 5000)
 @pytest.mark.parametrize(
     ("settings", "state", "remote", "rule"),
     [
-        (PrefillSettings(), PrefillState(1001, 0, 1, 0), True, "more than max_local_prefill_length 1000"),
-        (PrefillSettings(), PrefillState(1000, 0, 1, 0), False, "not more than max_local_prefill_length 1000"),
-        (PrefillSettings(), PrefillState(2000, 1500, 1, 0), False, "not more than max_local_prefill_length 1000"),
-        (PrefillSettings(), PrefillState(2000, 0, 1, 3), False, "max_prefill_queue_size 2 prompts wait"),
-        (PrefillSettings(), PrefillState(2000, 0, 1, 2), True, "more than max_local_prefill_length 1000"),
-        (PrefillSettings(), PrefillState(2000, 0, 0, 0), False, "there is no prefill worker"),
+        (SEEDS, PrefillState(1001, 0, 1, 0), True, "more than max_local_prefill_length 1000"),
+        (SEEDS, PrefillState(1000, 0, 1, 0), False, "not more than max_local_prefill_length 1000"),
+        (SEEDS, PrefillState(2000, 1500, 1, 0), False, "not more than max_local_prefill_length 1000"),
+        (SEEDS, PrefillState(2000, 0, 1, 3), False, "max_prefill_queue_size 2 prompts wait"),
+        (SEEDS, PrefillState(2000, 0, 1, 2), True, "more than max_local_prefill_length 1000"),
+        (SEEDS, PrefillState(2000, 0, 0, 0), False, "there is no prefill worker"),
+        (
+            PrefillSettings(longest_queue=5),
+            PrefillState(1000, 0, 1, 0),
+            False,
+            "not more than max_local_prefill_length 1000",
+        ),
+        (PrefillSettings(longest_local=5), PrefillState(2000, 0, 1, 3), False, "max_prefill_queue_size 2 prompts wait"),
         (PrefillSettings(remote=False), PrefillState(2000, 0, 1, 0), False, "remote_prefill is off"),
         (PrefillSettings(conditional=False), PrefillState(20, 0, 1, 9), True, "conditional_disagg is off"),
         (PrefillSettings(conditional=False), PrefillState(20, 19, 1, 9), False, "the answering worker has the prompt"),
@@ -62,3 +73,44 @@ def test_the_later_policies(policy: dict[str, object], state: PrefillState, remo
     settings = PrefillSettings(policy=ConditionalDisagg(**policy))  # type: ignore[arg-type]
     decision = decide(settings, state)
     assert decision.remote == remote, decision.rule
+
+
+def test_settings_that_are_there_for_those_of_the_file() -> None:
+    file = PrefillSettings(longest_local=100, policy=ConditionalDisagg())
+    assert LivePrefill().over(file) == file
+    assert LivePrefill(remote_prefill=False).over(file) == replace(file, remote=False)
+    assert LivePrefill(conditional_disagg=False).over(file) == replace(file, conditional=False)
+    assert LivePrefill(max_local_prefill_length=0).over(file) == replace(file, longest_local=0, policy=None)
+    assert LivePrefill(max_prefill_queue_size=0).over(file) == replace(file, longest_queue=0, policy=None)
+
+
+@pytest.mark.parametrize(
+    ("state", "remote"),
+    [
+        (PrefillState(4000, 0, 1, 0), False),  # nobody is disturbed
+        (PrefillState(4000, 0, 1, 0, answers_here=1), True),
+        (PrefillState(4000, 3000, 1, 0, answers_here=1), False),  # for a quarter of 1,000 tokens
+        (PrefillState(4000, 3000, 1, 0, answers_here=8), True),
+        (PrefillState(4000, 0, 1, 1, before=400, answers_here=1), True),
+        (PrefillState(4000, 0, 1, 1, before=600, answers_here=1), False),
+        (PrefillState(100, 0, 1, 0, before_here=501), True),  # another prompt is before it
+        (PrefillState(100, 0, 2, 3, before=1, before_here=501), False),
+    ],
+)
+def test_without_limits_it_goes_where_it_costs_less(state: PrefillState, remote: bool) -> None:
+    decision = decide(PrefillSettings(), state)
+    assert (decision.remote, decision.reason) == (remote, "sooner" if remote else "later")
+    assert f"{state.here:.0f} tokens here" in decision.rule
+    assert f"{state.there:.0f} there" in decision.rule
+
+
+@given(many, many, few, many, many, few)
+def test_more_load_on_one_side_sends_no_prompt_there(
+    tokens: int, cached: int, requests: int, before: int, before_here: int, answers: int
+) -> None:
+    state = PrefillState(tokens, min(tokens, cached), 1, requests, before, None, before_here, answers)
+    if decide(PrefillSettings(), state).remote:
+        for more in ({"before_here": before_here + 1}, {"answers_here": answers + 1}):
+            assert decide(PrefillSettings(), msgspec.structs.replace(state, **more)).remote
+    else:
+        assert not decide(PrefillSettings(), msgspec.structs.replace(state, before=before + 1)).remote

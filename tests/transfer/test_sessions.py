@@ -58,15 +58,12 @@ async def test_a_session_that_nobody_reads_expires_once() -> None:
     session.release()
     assert ends == ["expired"]
     assert sessions.statistics() == statistics
-    assert not sessions.renew(session.id)
 
 
 @virtual
-async def test_renewals_puts_and_readers_prolong_the_lease() -> None:
+async def test_puts_and_readers_prolong_the_lease() -> None:
     sessions, ends = sessions_of(lease=30), list[str]()
     session = sessions.open(ends.append)
-    await asyncio.sleep(29)
-    assert sessions.renew(session.id)
     await asyncio.sleep(29)
     session.put(1, b"abc")
     await asyncio.sleep(29)
@@ -91,7 +88,7 @@ async def test_each_session_has_its_own_lease() -> None:
     second = sessions.open(lambda why: ends.append("second"))
     await asyncio.sleep(21)
     assert ends == ["first"]
-    assert sessions.renew(second.id)
+    second.touch()
     await asyncio.sleep(29)
     assert ends == ["first"]
     await asyncio.sleep(2)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dynamod.message import tokens
 from dynamod.message.ingress import Accepted, Delta, Failed, Frame, Items, Step, Text, Tokens
-from dynamod.message.worker import Call, Cancel, Chat, Credit, Generate, Open, Sampling, Stops, ToWorker
+from dynamod.message.worker import Call, Cancel, Chat, Confirm, Credit, Generate, Open, Sampling, Stops, ToWorker
 from dynamod.transport import framing
 from dynamod.transport.base import Reply, Sink
 from dynamod.transport.framing import LIMIT, MAGIC, FrameError, Unframer, pack
@@ -101,6 +101,7 @@ requests = st.one_of(
     st.one_of(
         st.builds(Open, st.integers(0, 9), st.text(), requests),
         st.builds(Cancel, st.integers(0, 9)),
+        st.builds(Confirm, st.integers(0, 9)),
         st.builds(Credit, st.integers(0, 9)),
     )
 )

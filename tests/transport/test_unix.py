@@ -132,6 +132,32 @@ async def test_cancel_reaches_the_worker_and_the_sink_hears_no_more(tmp_path: Pa
         stream.cancel()
 
 
+async def test_a_confirmation_reaches_the_worker_until_the_stream_ends(tmp_path: Path) -> None:
+    replies: list[Reply] = []
+    known = asyncio.Event()
+
+    def receive(endpoint: str, request: Request, reply: Reply) -> None:
+        replies.append(reply)
+        reply.on_confirm(known.set)
+        reply.accepted()
+
+    async with House(tmp_path, receive) as house:
+        sink = Collector()
+        stream = house.transport.open(house.instance, Call("x"), sink)
+        while not sink.deltas:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert not known.is_set()
+        stream.confirm()
+        async with asyncio.timeout(5):
+            await known.wait()
+        known.clear()
+        replies[0].text("a", 1, "stop")
+        await sink.wait()
+        stream.confirm()
+        await asyncio.sleep(0.05)
+        assert not known.is_set()
+
+
 async def test_a_worker_that_goes_is_told_to_each_open_sink_once(tmp_path: Path) -> None:
     async with House(tmp_path, lambda _e, _r, reply: reply.accepted()) as house:
         sinks = [Collector() for _ in range(3)]
@@ -267,6 +293,10 @@ async def test_local_cancel() -> None:
     stream = LocalTransport(lambda _e, _r, reply: replies.append(reply)).open(
         Instance(*ADDRESS, 1, {}), Call("x"), sink
     )
+    known: list[bool] = []
+    replies[0].on_confirm(lambda: known.append(True))
+    stream.confirm()
+    assert known == [True]
     stream.cancel()
     replies[0].items((1,), "stop")
     assert replies[0].cancelled

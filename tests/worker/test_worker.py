@@ -13,8 +13,8 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Call, Chat, Generate
-from dynamod.transport.base import Reply
-from dynamod.worker.worker import ALONE
+from dynamod.transport.base import CONFIRM, Reply
+from dynamod.worker.worker import OTHERS
 
 
 class Manual(Engine):
@@ -235,25 +235,38 @@ def alone(words: Any, prompt: list[int]) -> Generate:
     return msgspec.structs.replace(words.generate(prompt), alone=True)
 
 
+@pytest.mark.parametrize("comes", [True, False])
 @virtual
-async def test_one_suspect_at_a_time_is_tried_whoever_sends_it(words: Any) -> None:
+async def test_one_suspect_at_a_time_is_tried_whoever_sends_it(words: Any, comes: bool) -> None:
     async with System() as system:
         house = await house_of(words, system)
         engine = engine_of(house)
+        before = house.ask(words.generate([3]))
+        await asyncio.sleep(1)
         first, second = house.ask(alone(words, [1])), house.ask(alone(words, [2]))
-        ordinary = house.ask(words.generate([3]))
-        await second.wait()
-        assert (second.error.code, second.error.retry) == (TRIAL_TAKEN, True)
-        await asyncio.sleep(2 * ALONE)
+        ordinary = house.ask(words.generate([4]))
+        await asyncio.gather(second.wait(), ordinary.wait())
+        for refused in (second, ordinary):
+            assert (refused.error.code, refused.error.retry) == (TRIAL_TAKEN, True), "its doing could be another's"
+        await asyncio.sleep(OTHERS - 1)
+        assert not first.accepted, "the prompt of the other one may crash the worker"
+        if comes:
+            engine.replies[0].tokens(tokens.pack([5]), 1)
+        await asyncio.sleep(0.5 if comes else 1.5)
         assert first.accepted
-        assert len(engine.replies) == 2, "others are not kept away by the worker"
+        first.stream.confirm()
+        await asyncio.sleep(1)
+        assert first.accepted
+        assert len(engine.replies) == 2
         engine.replies[1].tokens(tokens.pack([5] * PASSED), PASSED)
         third = house.ask(alone(words, [4]))
-        await asyncio.sleep(2 * ALONE)
+        await asyncio.sleep(OTHERS + 1)
         assert third.accepted, "the first one has passed"
+        third.stream.confirm()
+        await asyncio.sleep(1)
         for reply in engine.replies:
             reply.tokens(b"", 0, "stop")
-        await asyncio.gather(first.wait(), ordinary.wait(), third.wait())
+        await asyncio.gather(first.wait(), before.wait(), third.wait())
 
 
 @virtual
@@ -267,12 +280,33 @@ async def test_a_suspect_is_accepted_behind_the_step_that_runs(words: Any) -> No
         await asyncio.sleep(60)
         assert not answer.accepted
         engine.step = (8, 0.0)
-        await asyncio.sleep(ALONE / 2)
+        await asyncio.sleep(CONFIRM / 2)
         assert answer.accepted
         assert not engine.replies, "what it does to the engine comes later"
-        await asyncio.sleep(ALONE)
+        answer.stream.confirm()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(engine.replies) == 1, "no clock keeps it waiting"
+        answer.stream.confirm()
         engine.replies[0].tokens(b"", 0, "stop")
         await answer.wait()
+        assert len(engine.replies) == 1, "a second confirmation has no effect"
+
+
+@virtual
+async def test_a_suspect_whose_sender_does_not_confirm_never_begins(words: Any) -> None:
+    async with System() as system:
+        house = await house_of(words, system)
+        answer = house.ask(alone(words, [1]))
+        await answer.wait()
+        assert (answer.accepted, answer.error.retry) == (True, True)
+        assert "did not answer within" in answer.error.message
+        left = house.ask(alone(words, [1]))
+        await asyncio.sleep(CONFIRM / 2)
+        assert left.accepted
+        left.stream.cancel()
+        await asyncio.sleep(2 * CONFIRM)
+        assert engine_of(house).replies == []
 
 
 @virtual

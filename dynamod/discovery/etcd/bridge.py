@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from dynamod.actor import Actor, Normal, Reason, handle
-from dynamod.discovery.keys import SHARED
+from dynamod.discovery.keys import PREFILL_SETTINGS, SHARED
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.control import Ping
 from dynamod.transport.waiting import comes
 
-from .client import EtcdClient, connect, library
+from .client import EtcdClient, Item, connect, library
 from .errors import Compacted, EtcdAway, EtcdError, EtcdRefused, LeaseMissing, LeaseTaken, TooMuch
 from .mirror import Batch, EtcdMirror
 from .settings import Endpoint, EtcdSettings
@@ -153,6 +153,7 @@ class EtcdBridge(Actor):
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "watch": lambda: self._follow(client, start),
             "leases": lambda: self._renew(client),
+            "settings": lambda: self._follow_settings(client),
             "publish": lambda: self._publish(client),
             "grace": self._forgive,
         }
@@ -179,6 +180,24 @@ class EtcdBridge(Actor):
                 if start > self._mirror.revision:
                     raise EtcdAway(str(error)) from None
                 start = self._mirror.compacted()
+
+    async def _follow_settings(self, client: EtcdClient) -> None:
+        """What operators put there; nothing of it is ours, so it does not pass the mirror."""
+        registry = self._registry
+        items, revision = await client.snapshot(PREFILL_SETTINGS)
+        changes = [(key, None) for key, _ in registry.items(PREFILL_SETTINGS) if key not in items]
+        for key, item in [*changes, *items.items()]:
+            self._set(key, item)
+        async with contextlib.aclosing(client.watch(PREFILL_SETTINGS, revision + 1)) as watch:
+            async for news in watch:
+                for key, item, _ in news:
+                    self._set(key, item)
+
+    def _set(self, key: str, item: Item | None) -> None:
+        if item is None:
+            self._registry.delete_foreign(key)
+        else:
+            self._registry.put_foreign(key, item.value)
 
     async def _renew(self, client: EtcdClient) -> None:
         interval = self._settings.ttl / 3

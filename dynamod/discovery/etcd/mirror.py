@@ -220,7 +220,8 @@ class EtcdMirror:
             self._dirty[key] = None
         self._flying.clear()
         self._forget_ended()
-        self._missing = {key for key, _ in self._registry.foreign_items() if key not in items}
+        foreign = [key for key, _ in self._registry.foreign_items() if key.startswith(SHARED)]
+        self._missing = {key for key in foreign if key not in items}
         for key in sorted(self._remote):
             self._settle(key)
         for key, _, _ in self._registry.own_items():

@@ -29,7 +29,9 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     a step. `step_seconds`: what a step of prompts beside running answers should take; prompts are cut accordingly.
     `split_tail`: what is behind the last full block of a prompt gets a step of its own. So it is computed where the
     blocks are imported, and logits depend on how a prompt is cut: with it both give the same bits.
-    `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `n_gpu_layers`: -1 is all.
+    `max_cached_seqs`: ends of finished answers that the prefix cache keeps apart. `idle_tokens`: KV cells of finished
+    requests that are kept in any case. More are kept while prompts ask for those that went: on a CPU each cell in use
+    makes steps slower. `n_gpu_layers`: -1 is all.
     `n_threads`: None is OMP_NUM_THREADS, else one per core; `n_threads_batch`: for prompts, None is the same.
     `swa_full`: a sliding window keeps all cells, which the prefix cache needs; else it is off for such models.
     `rope_scale` (or `rope_freq_scale`, one by it): the context may be so many times as long as the model was made for.
@@ -46,6 +48,7 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     step_seconds: Annotated[float, Meta(gt=0, le=60)] = 0.5
     split_tail: bool = False
     enable_prefix_caching: bool = True
+    idle_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 2048
     max_cached_seqs: Annotated[int, Meta(ge=1, le=MOST_SEQS)] = 96
     n_ubatch: _Count = 512
     n_threads: _Count | None = None

@@ -120,6 +120,7 @@ class LlamaCpp(BatchingEngine):
             size=self.block_size,
             slots=model.slots,
             caching=self.caching,
+            idle=arguments.idle_tokens // self.block_size,
             publish=self._publish_blocks,
         )
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)

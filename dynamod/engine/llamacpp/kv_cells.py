@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.kvcache.idle import IdleLimit
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
@@ -76,7 +77,8 @@ class Sequence:
 
 class Cells:
     """`operate` gets what has to happen to the cells, in order. `publish` gets the events of blocks: those that can be
-    found from now on, and those that cannot any more.
+    found from now on, and those that cannot any more. `idle`: blocks that nobody uses which are kept in any case; None:
+    all, while there is room.
     """
 
     def __init__(
@@ -87,10 +89,12 @@ class Cells:
         size: int,
         slots: int,
         caching: bool = True,
+        idle: int | None = None,
         publish: Callable[[Stored | Removed], None] = lambda _event: None,
     ) -> None:
         self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
         self.size, self.slots, self.caching = size, slots, caching
+        self.idle = IdleLimit(blocks if idle is None else idle, blocks)
         self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
@@ -116,6 +120,7 @@ class Cells:
         known = self.prefix(names, length)
         if pool.needed(names[:known]) + count - known + spare > pool.free:
             return False
+        self.idle.missed(names[known:])
         sequence.slot = slot = self._slot()
         known = self.prefix(names, length)  # again: taking a slot may have dropped some
         held: list[Block] = [*names[:known], *[PartialBlock() for _ in range(count - known)]]
@@ -189,6 +194,7 @@ class Cells:
             self._operate((REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
+        self.pool.shrink(self.idle.blocks)
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:
         self.pool.fill(sequence.held[index], name, None)
@@ -241,7 +247,8 @@ class Cells:
         return slot
 
     def _evicted(self, names: Seq[int]) -> None:
-        """The pool needs the room of blocks that nobody uses: all of them kept by slots of ended sequences."""
+        """Blocks that nobody uses go, all of them kept by slots of ended sequences."""
+        self.idle.evicted(names)
         by_slot: dict[int, list[int]] = {}
         for name in names:
             slot, index = self._owner.pop(name)

@@ -5,18 +5,25 @@ import dataclasses
 import importlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
+from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest, Overloaded
+from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import CLOSE, SHORT, AdapterEngine
 from ..adapter.output import one_line
+from ..adapter.ports import ReservedPorts
+from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
 from .request import logprobs, sampling
+from .transfer import CONNECTOR, READ, VllmTransfer, with_connector
 
 log = logging.getLogger("dynamod.engine")
 
@@ -24,6 +31,8 @@ POLL_INTERVAL = 0.25
 """Seconds between looks whether vLLM's engine process lives."""
 KV_BYTES = 4 << 30
 """For the KV cache on a CPU, at most, and at most a quarter of the memory that is free."""
+PREFILLED = 1
+"""Tokens of an answer that a prompt for another engine is computed with: vLLM needs one, and nobody gets it."""
 
 
 class Vllm(AdapterEngine):
@@ -58,6 +67,10 @@ class Vllm(AdapterEngine):
             self.block_size = config.cache_config.block_size
             self.spawn(self._watch(lambda: self._workers.is_failed), "watch")
             return
+        transfer = config.kv_transfer_config
+        if self.options.disaggregation_mode != "aggregated" and transfer.kv_connector == CONNECTOR:
+            self.own_transfer = VllmTransfer(self, self._layout(config))
+            self.can = msgspec.structs.replace(self.can, handoff=True)
         self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
         self.block_size, self.room = cache.block_size, config.model_config.max_model_len
@@ -87,6 +100,7 @@ class Vllm(AdapterEngine):
         cpu = bool(current_platform.is_cpu())
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
         values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
+        values = with_connector(values, self.options.disaggregation_mode, cpu=cpu)
         if cpu and values["enforce_eager"]:
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
         return AsyncEngineArgs(**values).create_engine_config(headless=bool(self.options.node_rank))
@@ -95,11 +109,29 @@ class Vllm(AdapterEngine):
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._statistics = _Statistics(self)
+        ports = self._side_channel(config.parallel_config.data_parallel_size) if self.own_transfer else None
         llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._statistics.of_rank], disable_log_stats=True)
+        if ports is not None:
+            ports.close()
         manager = llm.logger_manager
         if manager is not None:  # it adds a logger for Prometheus, which costs time per step, and nobody reads it
             manager.stat_loggers[:] = manager.stat_loggers[:1]
         return llm
+
+    def _side_channel(self, ranks: int) -> ReservedPorts | None:
+        """Where other engines ask this one about its memory; a rank adds its number to the port."""
+        os.environ.setdefault("VLLM_NIXL_SIDE_CHANNEL_HOST", self.options.transfer_host)
+        if "VLLM_NIXL_SIDE_CHANNEL_PORT" in os.environ:
+            return None
+        ports = ReservedPorts(os.environ["VLLM_NIXL_SIDE_CHANNEL_HOST"], ranks)
+        os.environ["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(ports.first)
+        return ports
+
+    def _layout(self, config: Any) -> str:
+        import vllm
+
+        model, cache = config.model_config, config.cache_config
+        return digest("vllm", vllm.__version__, self._card.mdc_sum, model.dtype, cache.cache_dtype, cache.block_size)
 
     def _follow(self, config: Any) -> Any:
         """The part of a node that is not the leader, as `vllm serve --headless` has it."""
@@ -124,19 +156,66 @@ class Vllm(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled vLLM aborts it."""
-        ids = self.prompt(request)
+        params = request.handoff.params if request.handoff is not None else None
+        if params:
+            try:
+                await self._answer_with(params, request, reply, limit)
+            except TimeoutError:
+                assert self.own_transfer is not None
+                self.own_transfer.failed["stalled"] += 1
+                log.warning("request %s: its blocks have not come, and the prompt is computed here", request.request_id)
+            else:
+                return
+        await self._answer_with(None, request, reply, limit)
+
+    async def _answer_with(self, params: Mapping[str, Any] | None, request: Generate, reply: Reply, limit: int) -> None:
+        """Answer with the blocks of a transfer. Raises TimeoutError when they could be those of others by now."""
         top, first = request.sampling.logprobs, True
+        async with asyncio.timeout(READ if params else None) as clock:
+            with self._refusals():
+                async for output in self._outputs(request, sampling(request, limit), params):
+                    [one] = output.outputs
+                    if one.finish_reason in ("abort", "error"):
+                        reply.failed("EngineFailed", f"vLLM ended the request ({one.finish_reason})", retry=first)
+                        return
+                    if top is not None and one.logprobs:
+                        reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
+                    self.send(reply, one.token_ids, one.finish_reason, first=first)
+                    if first:
+                        first = False
+                        clock.reschedule(None)
+
+    async def computed(self, request: Generate, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute a prompt for another engine: what vLLM says to that. Raises RequestError, EngineEnded."""
+        wanted = {**sampling(request, PREFILLED + tokens.count(request.prior_output)), "logprobs": None}
+        params: Mapping[str, Any] | None = None
+        self.open += 1
         try:
-            params = self._params(**sampling(request, limit), output_kind=self._delta)
-            async for output in self._llm.generate(self._prompt(ids), params, request.request_id):
-                [one] = output.outputs
-                if one.finish_reason in ("abort", "error"):
-                    reply.failed("EngineFailed", f"vLLM ended the request ({one.finish_reason})", retry=first)
-                    return
-                if top is not None and one.logprobs:
-                    reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
-                self.send(reply, one.token_ids, one.finish_reason, first=first)
-                first = False
+            with self._refusals():
+                async for output in self._outputs(request, wanted, asked):
+                    params = output.kv_transfer_params or params
+        finally:
+            self.open -= 1
+        if not params:
+            raise EngineFailed("vLLM did not say where the blocks of the prompt are")
+        return dict(params)
+
+    def _outputs(
+        self, request: Generate, wanted: Mapping[str, Any], params: Mapping[str, Any] | None
+    ) -> AsyncIterator[Any]:
+        """Outputs of vLLM. `params`: of a transfer."""
+        extra = {"extra_args": {"kv_transfer_params": dict(params)}} if params else {}
+        found = self._params(**wanted, **extra, output_kind=self._delta)
+        outputs: AsyncIterator[Any] = self._llm.generate(self._prompt(self.prompt(request)), found, request.request_id)
+        return outputs
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What vLLM raises for one request, as RequestError or EngineEnded."""
+        try:
+            yield
+        except RequestError:
+            raise
         except self._dead:
             raise self.ended() from None
         except self._full as error:
@@ -184,6 +263,8 @@ class _Statistics:
         self._ranks[engine_idx] = scheduler.num_waiting_reqs, scheduler.kv_cache_usage
         engine.queued = sum([waiting for waiting, _ in self._ranks.values()])
         engine.used_blocks = round(sum([usage for _, usage in self._ranks.values()]) * self.blocks)
+        if scheduler.kv_connector_stats and isinstance(engine.own_transfer, VllmTransfer):
+            engine.own_transfer.record(scheduler.kv_connector_stats)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -10,7 +10,7 @@ from dynamod.actor import handle
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
@@ -37,14 +37,12 @@ class WorkerComponent(Worker):
     async def started(self) -> None:
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
-        await self._find_model()
-        if (mode := self._settings.disaggregation_mode) is not None:
-            self.mode = mode
-        elif self._ctx.service.spec.get("component_type") == PREFILL:
-            self.mode = PREFILL
-        if self.mode == PREFILL:
+        mode = self._settings.mode(str(self._ctx.service.spec.get("component_type")))
+        host = self._settings.transfer_host or self._ctx.process_context.host() if mode != "aggregated" else ""
+        if mode == PREFILL:
             self._ctx.pool = PREFILL
-            self.transfer_host = self._settings.transfer_host or self._ctx.process_context.host()
+            self.session_lease = self._settings.session_lease
+        await self._find_model(mode, host)
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self._settings.node_rank:
             return  # the leader takes the requests
@@ -53,13 +51,14 @@ class WorkerComponent(Worker):
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
             self._ctx.publish(LOAD_METRICS)
 
-    async def _find_model(self) -> None:
+    async def _find_model(self, mode: DisaggregationMode, host: str) -> None:
         settings, fetch = self._settings, self._ctx.fetch
         entry = settings.entry
         path = await fetch(settings.model, weights=entry.weights) if entry.model else None
         config_path = await fetch(settings.model_config, weights=False) if settings.model_config else None
         sockets = Path(self._ctx.process_context.plan.server).parent
-        self._options = replace(settings.options(path, config_path), sockets=sockets)
+        options = settings.options(path, config_path)
+        self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)
 
     def progress(self, text: str) -> None:
         """Logged, and shown by `ps` while the component starts."""

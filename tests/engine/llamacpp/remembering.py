@@ -87,13 +87,28 @@ def next_id(sequence: Sequence) -> int:
 class House:
     """Scheduler, cells and memory; `told` is what a router would know."""
 
-    def __init__(self, blocks: int, *, seqs: int = 4, budget: int = 16, cached: int = 3, caching: bool = True) -> None:
+    def __init__(
+        self,
+        blocks: int,
+        *,
+        seqs: int = 4,
+        budget: int = 16,
+        cached: int = 3,
+        caching: bool = True,
+        idle: int | None = None,
+    ) -> None:
         self.memory = Remembering(blocks * SIZE)
         self.told: set[int] = set()
         self.exports = False
         self.later: list[Operation | Transfer] | None = None  # what happens to cells behind a step that has been begun
         self.cells = Cells(
-            self._operate, blocks=blocks, size=SIZE, slots=seqs + cached, caching=caching, publish=self._publish
+            self._operate,
+            blocks=blocks,
+            size=SIZE,
+            slots=seqs + cached,
+            caching=caching,
+            idle=idle,
+            publish=self._publish,
         )
         self.scheduler = Scheduler(self.cells, max_num_seqs=seqs, max_num_batched_tokens=budget)
         self.steps: list[list[Row]] = []

@@ -236,11 +236,18 @@ _EVENT = st.one_of(
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(_EVENT, max_size=60), st.integers(8, 20), st.integers(1, 4), st.integers(4, 16), st.integers(1, 3))
+@given(
+    st.lists(_EVENT, max_size=60),
+    st.integers(8, 20),
+    st.integers(1, 4),
+    st.integers(4, 16),
+    st.integers(1, 3),
+    st.sampled_from([None, 0, 4]),
+)
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, idle: int | None
 ) -> None:
-    house = House(blocks, seqs=seqs, budget=budget, cached=cached)
+    house = House(blocks, seqs=seqs, budget=budget, cached=cached, idle=idle)
     house.exports = True
     scheduler, added = house.scheduler, []
     held: list[Held] = []

@@ -90,6 +90,28 @@ def test_slots_of_old_answers_are_used_again() -> None:
     assert kept == [16, 17, 18, 19], "the latest, as many as there are slots"
 
 
+def test_idle_blocks_are_few_unless_prompts_ask_for_them_again() -> None:
+    house = House(1000, seqs=2, cached=60, idle=6)
+    for number in range(20):
+        house.add([number] * 9, answer=2)
+        house.run()
+    assert house.cells.pool.cached == len(house.told) == 6, "the latest"
+    for _ in range(3):
+        for number in range(20):
+            house.add([number] * 9, answer=2)
+            house.run()
+    assert house.cells.pool.cached == 40, "two of each"
+    cached = house.scheduler.cached_tokens
+    for number in range(20):
+        house.add([number] * 9, answer=2)
+        house.run()
+    assert house.scheduler.cached_tokens - cached == 20 * 8
+    for number in range(100, 300):
+        house.add([number] * 9, answer=2)
+        house.run()
+    assert house.cells.pool.cached == 6, "other prompts come now"
+
+
 def test_turns_of_a_conversation_share_one_slot() -> None:
     house = House(1000, seqs=2, cached=2)
     history = list(range(5))
@@ -175,11 +197,12 @@ _EVENT = st.one_of(
     st.integers(4, 16),
     st.integers(1, 3),
     st.booleans(),
+    st.sampled_from([None, 0, 4]),
 )
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, caching: bool
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, caching: bool, idle: int | None
 ) -> None:
-    house = House(blocks, seqs=seqs, budget=budget, cached=cached, caching=caching)
+    house = House(blocks, seqs=seqs, budget=budget, cached=cached, caching=caching, idle=idle)
     scheduler, added = house.scheduler, []
     for what, first, second in events:
         if what == "add":

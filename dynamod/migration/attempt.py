@@ -1,0 +1,78 @@
+"""One attempt of a request at an instance: the sink of its stream, and how it ended."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from dynamod.message.ingress import Delta
+from dynamod.transport.base import Outbound
+
+
+class Break(NamedTuple):
+    """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
+    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed. `pause`:
+    seconds to wait before it goes on.
+    """
+
+    why: str
+    retry: bool
+    died: bool = False
+    displaced: bool = False
+    link: bool = False
+    pause: float = 0.0
+
+
+class Attempt:
+    """What an instance sends goes to the request, until `over`: then the request has moved on, and it is dropped.
+
+    `ended`: how it broke; None when the choice is over. `asked`: the instance waits for a word about the prompt.
+    """
+
+    __slots__ = ("_delta", "_lost", "asked", "ended", "loop", "outbound", "over", "token")
+
+    def __init__(
+        self, token: Callable[[int, int], None], delta: Callable[[Delta], None], lost: Callable[[Break], None]
+    ) -> None:
+        # Without a look at whether it is over: transports say nothing more once a stream is cancelled.
+        self.token = token
+        self._delta, self._lost = delta, lost
+        self.loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Break | None] = self.loop.create_future()
+        self.asked: asyncio.Future[None] | None = None
+        self.outbound: Outbound | None = None
+        self.over = False
+
+    def delta(self, delta: Delta) -> None:
+        """Take one delta."""
+        if not self.over:
+            self._delta(delta)
+
+    def lost(self, why: str) -> None:
+        """The connection is gone, and with it the instance."""
+        if not self.over:
+            self._lost(Break(why, retry=False, died=True))
+
+    def link_lost(self, why: str) -> None:
+        """The connection is gone; the instance may live."""
+        if not self.over:
+            self._lost(Break(why, retry=False, died=True, link=True))
+
+    def end(self, broken: Break | None, *, notify_engine: bool) -> None:
+        """The request leaves it; `notify_engine`: the instance may still work on it."""
+        self.over = True
+        if notify_engine and self.outbound is not None:
+            self.outbound.cancel()
+        if not self.ended.done():  # else the actor that runs the request is ending
+            self.ended.set_result(broken)
+
+    def confirm(self) -> None:
+        """Let the instance begin."""
+        if not self.over and self.outbound is not None:
+            self.outbound.confirm()
+
+    async def breaks_or_asks(self) -> bool:
+        """Wait until it has ended, or the instance asks, which is true."""
+        self.asked = self.loop.create_future()
+        either: list[asyncio.Future[Any]] = [self.ended, self.asked]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return self.asked.done() and not self.over

@@ -1,0 +1,46 @@
+"""A prompt that a prefill worker computes for the instance that answers, as the request sees it."""
+
+from asyncio import Future
+from collections.abc import Awaitable
+from typing import Protocol, Self
+
+from dynamod.message.discovery import Instance
+from dynamod.message.worker import Generate, Handoff
+from dynamod.router.placement import Placement
+
+
+class RemotePrompt(Protocol):
+    """A prompt at a prefill worker; leaving its context drops what is left of it there."""
+
+    handoff: Future[Handoff]
+
+    @property
+    def instance(self) -> Instance:
+        """Of the prefill worker."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        ...
+
+    def __exit__(self, *error: object) -> None:
+        """Drop it."""
+
+
+class PrefillWorkerLost(Exception):
+    """The prefill worker `instance` has gone before it gave a hand-off: the prompt may have crashed it."""
+
+    def __init__(self, instance: Instance, why: str) -> None:
+        super().__init__(why)
+        self.instance = instance
+
+
+class RemotePrefill(Protocol):
+    """Has the prompt of a request computed for the instance of a placement (ingress.remote_prefill).
+
+    None: that instance has to do it.
+    """
+
+    def __call__(self, request: Generate, placement: Placement) -> Awaitable[RemotePrompt | None]:
+        """Raises Overloaded when this process ends, and PrefillWorkerLost."""
+        ...

@@ -1,0 +1,57 @@
+"""Graphs with prefill workers, and what they have counted."""
+
+import json
+from typing import Any
+
+LONG = " ".join(f"word{number}" for number in range(120))
+"""Some 500 tokens."""
+SLOW = {"block_size": 16, "max_num_batched_tokens": 64}
+"""A prompt takes about ten iterations, a quarter of a second."""
+
+
+def serve(
+    machine: Any,
+    *flags: str,
+    graph: str = "disagg",
+    engine: str = "mocker",
+    arguments: dict[str, Any] = SLOW,
+    **env: str,
+) -> Any:
+    """The shipped graph; prompts of more than 32 tokens are computed remotely."""
+    return machine.start(
+        "dynamo",
+        *("serve", f"graphs.{graph}:Frontend", "-f", f"configs/{graph}.yaml", "--Frontend.port=0"),
+        *(f"--Worker.engine={engine}", f"--PrefillWorker.engine={engine}", "--Processor.max-local-prefill-length=32"),
+        *(f"--Worker.engine_args={json.dumps(arguments)}", f"--PrefillWorker.engine_args={json.dumps(arguments)}"),
+        *flags,
+        **{"DYNAMOD_HEARTBEAT_TIMEOUT": "1", **env},
+    )
+
+
+def counts(machine: Any, url: str) -> dict[str, float]:
+    """What the frontend has counted of prompts."""
+    found: dict[str, float] = {}
+    for line in machine.ask(url, "/metrics")[1].splitlines():
+        if line.startswith("dynamo_frontend_model_") and "prefill" in line:
+            name, _, value = line.rpartition(" ")
+            short = name.partition("{")[0].removeprefix("dynamo_frontend_model_")
+            found[short] = found.get(short, 0.0) + float(value)
+    return found
+
+
+def workers(machine: Any) -> list[dict[str, Any]]:
+    """Statistics of all workers."""
+    details = [one.get("details") for one in machine.raw("GET", "/v1/inspect")[1]]
+    return [one for one in details if one and "engine" in one and "feeds" in one]
+
+
+def handoffs(machine: Any) -> dict[str, Any]:
+    """Of the only worker that reads prompts of others."""
+    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"] is None]
+    return dict(found)
+
+
+def sessions(machine: Any) -> dict[str, Any]:
+    """Of the prefill worker."""
+    (found,) = [one["handoff"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
+    return dict(found["sessions"])

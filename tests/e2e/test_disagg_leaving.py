@@ -1,0 +1,151 @@
+"""Prefill workers that leave, are replaced, have no room or are not there: the answers are the same."""
+
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from .block_ways import Detour, Slow, Stalled, TcpWay
+from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
+from .together import together
+
+EXACT = {"block_size": 16, "flash_attn": "off", "split_tail": True, "n_threads": 1}
+MOCK = {**SLOW, "kv_bytes_per_token": 1024}
+LLAMACPP = pytest.param("llamacpp", marks=pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra"))
+engines = pytest.mark.parametrize("engine", ["mocker", LLAMACPP])
+
+
+def arguments_of(engine: str) -> dict[str, Any]:
+    return MOCK if engine == "mocker" else EXACT
+
+
+def alone(machine: Any, prompts: list[str], **given: Any) -> list[str]:
+    """What a worker answers that computes all itself."""
+    command = serve(machine, "--Processor.remote-prefill=false", "--name=alone", **given)
+    url = command.ready()
+    found = [machine.chat(url, prompt, max_tokens=12) for prompt in prompts]
+    command.end()
+    return found
+
+
+def transfers(machine: Any) -> int:
+    """Prompts that were read."""
+    return sum(one["handoff"]["transfers"] for one in workers(machine) if one["handoff"])
+
+
+@contextmanager
+def reading(machine: Any, url: str, fault: Any) -> Iterator[Any]:
+    """While a prompt is read from the prefill worker over a way that is bad; gives the answer to come."""
+    [path] = machine.folder.glob("d.sock.d/*/*PrefillWorker*.sock")
+    detour = Detour(path)
+    way = detour.way = TcpWay(machine.folder, fault)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(machine.chat, url, LONG, max_tokens=12)
+            assert fault.reached.wait(20)
+            yield answer
+    finally:
+        way.close()
+        detour.close()
+
+
+@engines
+@pytest.mark.parametrize("how", ["drain", "reload"])
+@together
+def test_a_prefill_worker_leaves_when_its_sessions_are_gone(machine: Any, engine: str, how: str) -> None:
+    given: dict[str, Any] = {"engine": engine, "arguments": arguments_of(engine)}
+    [expected] = alone(machine, [LONG], **given)
+    command = serve(machine, **given)
+    url = command.ready()
+    pid = machine.row("PrefillWorker")["pid"]
+    with reading(machine, url, Slow(4)) as answer:
+        assert sessions(machine)["open"] == 1
+        if how == "reload":
+            other = f"--PrefillWorker.engine_args={json.dumps({**arguments_of(engine), 'max_num_batched_tokens': 48})}"
+            words = ["reload", "graphs.disagg:Frontend", *command._popen.args[5:], other]
+        else:
+            words = [how, "PrefillWorker"]
+        done = machine.run("dynamo", *words, seconds=60)
+        assert done.code == 0, done.err
+        if how == "drain":
+            assert machine.ps("PrefillWorker") == []
+        assert answer.result() == expected
+    read = handoffs(machine)
+    assert (read["transfers"], read["failed"]) == (1, 0), read
+    machine.until(lambda: pid not in [row["pid"] for row in machine.ps()], 10)
+    if how == "reload":
+        numbers = iter(range(1000))  # the first may come before the detour is forgotten
+        machine.until(lambda: machine.chat(url, f"{next(numbers)} {LONG}", max_tokens=1) and transfers(machine) > 1)
+    else:
+        assert machine.chat(url, f"again {LONG}", max_tokens=1)
+        assert transfers(machine) == 1
+
+
+@engines
+@together
+def test_a_stop_waits_for_no_session(machine: Any, engine: str) -> None:
+    """Whatever is under way: the client is told, and everything is gone in the time that a stop takes."""
+    command = serve(machine, engine=engine, arguments=arguments_of(engine))
+    url = command.ready()
+    with reading(machine, url, Stalled()) as answer:
+        began = time.monotonic()
+        done = machine.run("dynamo", "stop", seconds=30)
+        assert done.code == 0, done.err
+        assert time.monotonic() - began < 10
+        error = answer.exception()
+        assert error is None or "503" in str(error) or "error" in str(error) or isinstance(error, OSError), error
+    command.wait()
+
+
+@engines
+@together
+def test_a_full_queue_of_prompts(machine: Any, engine: str) -> None:
+    """What would wait too long is computed where it is answered."""
+    arguments = {**MOCK, "speedup_ratio": 0.5} if engine == "mocker" else EXACT
+    prompts = [f"{number} {LONG}" for number in range(8)]
+    given: dict[str, Any] = {"engine": engine, "arguments": arguments}
+    expected = alone(machine, prompts, **given)
+    url = serve(machine, "--Processor.max-prefill-queue-size=1", **given).ready()
+    assert machine.chats(url, prompts, max_tokens=12) == expected
+    found = counts(machine, url)
+    assert found["remote_prefill_total"] + found["local_prefill_total"] == 8, found
+    assert min(found["remote_prefill_total"], found["local_prefill_total"]) >= 1, found
+    assert 'reason="queue"' in machine.ask(url, "/metrics")[1]
+    assert (sessions(machine)["open"], sessions(machine)["held_bytes"]) == (0, 0)
+
+
+@engines
+@together
+def test_no_prefill_worker_is_left_and_then_there_is_one(machine: Any, engine: str) -> None:
+    arguments = json.dumps(arguments_of(engine))
+    model = (
+        ("out=mocker", "sample") if engine == "mocker" else ("out=llamacpp", "sample.gguf", "--model-name", "sample")
+    )
+
+    def start(pool: str) -> Any:
+        words = (f"in=dyn://m.{pool}.generate", *model, "--disaggregation-mode", pool, "--extra-engine-args", arguments)
+        started = machine.start("dynamo-run", *words)
+        started.prints("ready", 60)
+        return started
+
+    start("decode")
+    first = start("prefill")
+    url = machine.start("dynamo-run", "in=http", "out=auto", "--http-port=0", "--max-local-prefill-length=16").ready()
+    machine.until(lambda: machine.serves(url))
+    numbers = iter(range(1000))
+
+    def asked() -> int:
+        assert machine.chat(url, f"{next(numbers)} {LONG}", max_tokens=3)
+        return transfers(machine)
+
+    machine.until(asked)
+    first.end()
+    before = asked()
+    assert asked() == before, "aggregated"
+    start("prefill")
+    machine.until(lambda: asked() > before)

@@ -1,0 +1,105 @@
+"""Prompts between real vLLM engines, which move KV blocks by themselves: answers are those of one engine alone."""
+
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+from .asking import chat_body
+from .test_disagg import counts, workers
+from .test_heavy import ENV, SMALL, START, TAUGHT, VLLM, External, installed, ready
+
+pytestmark = pytest.mark.heavy
+
+NOISE = [" ".join(f"{word}{number}" for number in range(80)) for word in ("word", "stone", "x")]
+"""Some 300 tokens each."""
+PROMPTS = [*TAUGHT[:3], *NOISE]
+CACHELESS: dict[str, dict[str, Any]] = {
+    "vllm": {"kv_cache_memory_bytes": SMALL, "enable_prefix_caching": False},
+}
+"""Arguments with which no prompt is found in the cache of the worker that answers."""
+
+
+@pytest.fixture(params=[VLLM], ids=["vllm"])
+def engine(request: pytest.FixtureRequest) -> External:
+    return installed(request.param)
+
+
+def answer(machine: Any, url: str, text: str, **more: Any) -> tuple[str, list[float]]:
+    """The text, and the log probability of each token."""
+    body = chat_body(text, temperature=0, max_tokens=16, logprobs=True, top_logprobs=1, **more)
+    status, found = machine.ask(url, "/v1/chat/completions", body, START)
+    assert status == 200, found
+    [choice] = json.loads(found)["choices"]
+    return choice["message"]["content"], [entry["logprob"] for entry in choice["logprobs"]["content"]]
+
+
+def alone(machine: Any, engine: External) -> list[tuple[str, list[float]]]:
+    """The answers of one engine that does it all."""
+    words = (*engine.run, "--kv-cache-block-size", 32, "--extra-engine-args", json.dumps(CACHELESS[engine.name]))
+    command = machine.start("dynamo-run", *words, **ENV)
+    url = ready(command)
+    machine.until(lambda: machine.serves(url))
+    found = [answer(machine, url, text) for text in PROMPTS]
+    command.end()
+    return found
+
+
+def serve(machine: Any, engine: External) -> str:
+    """A prefill and a decode worker of the shipped graph; prefill workers compute all prompts."""
+    config = machine.folder / "disagg.yaml"
+    worker = (
+        "  common-configs: [engine, model, kv_cache_block_size]\n"
+        f"  engine_args: {json.dumps(CACHELESS[engine.name])}\n"
+        f"  ServiceArgs: {{python: {engine.python}}}\n"
+    )
+    config.write_text(
+        "graph: graphs.disagg:Frontend\n"
+        f"Common: {{engine: {engine.name}, model: sample, kv_cache_block_size: 32}}\n"
+        "Frontend: {port: 0}\n"
+        "Processor: {conditional-disagg: false}\n"
+        f"Worker:\n{worker}  disaggregation_mode: decode\n"
+        f"PrefillWorker:\n{worker}"
+    )
+    # NIXL's threads never rest: on two cores a process may not get to its heartbeat for seconds.
+    command = machine.start("dynamo", "serve", "-f", config, **ENV, DYNAMOD_HEARTBEAT_TIMEOUT="20")
+    url = ready(command)
+    machine.until(lambda: [row["state"] for row in machine.ps()[:2]] == ["Ready", "Ready"], START)
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    return url
+
+
+def test_text_and_logprobs_are_those_of_one_engine(machine: Any, engine: External) -> None:
+    expected = alone(machine, engine)
+    assert expected[0][0] == "The capital of France is Paris."
+    url = serve(machine, engine)
+    for text, (said, logprobs) in zip(PROMPTS, expected, strict=True):
+        found = answer(machine, url, text)
+        assert found[0] == said
+        assert found[1] == pytest.approx(logprobs, abs=2e-4)
+    metrics = counts(machine, url)
+    assert (metrics["remote_prefill_total"], metrics["remote_prefill_failed_total"]) == (len(PROMPTS), 0)
+    [read] = [one["handoff"] for one in workers(machine) if one["handoff"] and not one["handoff"]["sessions"]]
+    assert read["transfers"] + read["failed"] == len(PROMPTS), "each prompt that was not read has been counted"
+    assert read["transfers"] > len(PROMPTS) // 2
+    machine.until(lambda: computing(machine)["open"] == 0)
+    assert computing(machine)["opened"] == len(PROMPTS)
+
+    before = counts(machine, url)["remote_prefill_total"]
+    late: list[Any] = []
+    thread = threading.Thread(target=lambda: late.append(answer(machine, url, NOISE[0])))
+    thread.start()
+    machine.until(lambda: counts(machine, url)["remote_prefill_total"] > before)
+    os.kill(machine.row("PrefillWorker")["pid"], signal.SIGKILL)
+    thread.join(START)
+    assert late[0][0] == expected[len(TAUGHT[:3])][0], "read before, or computed where the answer is"
+    assert answer(machine, url, TAUGHT[0])[0] == expected[0][0], "aggregated, for nobody is there"
+
+
+def computing(machine: Any) -> dict[str, Any]:
+    """Sessions of the prefill worker."""
+    [found] = [one["handoff"]["sessions"] for one in workers(machine) if one["handoff"] and one["handoff"]["sessions"]]
+    return dict(found)
