@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -148,33 +148,39 @@ class Dispatcher(Actor):
             return error
 
     @handle
-    async def acquire_prefill(self, message: AcquirePrefill) -> Placement | PrefillDecision:
-        """Place a prompt at a prefill worker now, or say why not."""
-        key, answer = (message.model, PREFILL), message.answer
+    async def acquire_prefill(
+        self, message: AcquirePrefill
+    ) -> Placement | PrefillDecision | RequestError | asyncio.Future[Placement]:
+        """Place a prompt at a prefill worker, now unless that is needed, or say why not."""
+        acquire = message.acquire
         decision = decide(self._settings.prefill, self._prefill_state(message))
-        acquire = Acquire(message.model, replace(message.prompt, instance=None), pool=PREFILL, waits=False)
+        if acquire.waits:
+            self.decisions.complete(message.answer, decision)
+            return await self.acquire(acquire)
         if decision.remote:
             try:
-                message.placement = self._place(key, acquire)
+                self._place((acquire.model, PREFILL), acquire)
             except Internal:
                 pass  # logged; the prompt is computed where it is answered
-            if message.placement is None:
+            if acquire.placement is None:
                 decision = msgspec.structs.replace(
                     decision, remote=False, reason="refused", rule="no prefill worker can take it"
                 )
-        self.decisions.complete(answer, decision)
-        return message.placement or decision
+        self.decisions.complete(message.answer, decision)
+        return acquire.placement or decision
 
     def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
-        answer, group = message.answer, self._group((message.model, PREFILL))
+        answer, model, tokens = message.answer, message.acquire.model, message.acquire.prompt.tokens
+        group = self._group((model, PREFILL))
         loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
         return PrefillState(
-            tokens=message.prompt.tokens,
-            cached=min(message.prompt.tokens, answer.overlap * answer.block_size),
+            tokens=tokens,
+            cached=min(tokens, answer.overlap * answer.block_size),
             workers=len(loads),
             requests=sum(load.requests for load in loads),
             before=min((load.prefill for load in loads), default=0),
-            decode_use=self._use((message.model, ""), answer.chosen),
+            decode_use=self._use((model, ""), answer.chosen),
+            required=message.acquire.waits,
         )
 
     def _use(self, key: Key, worker: int) -> float | None:

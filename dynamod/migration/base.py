@@ -1,7 +1,7 @@
 """What a request in flight works with: who gives places, takes the answer, counts, and knows of crashes; its clocks."""
 
 from asyncio import Future
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -78,6 +78,9 @@ class RemotePrompt(Protocol):
     """A prompt at a prefill worker; leaving its context drops what is left of it there."""
 
     handoff: "Future[Handoff]"
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Call `failed` once if the blocks cannot be had any more, with why."""
 
     def __enter__(self) -> Self:
         """Itself."""

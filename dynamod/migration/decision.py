@@ -1,7 +1,19 @@
 """Whether a request whose stream broke is sent again: a pure function of what is known."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
+
+
+class Break(NamedTuple):
+    """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
+    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed.
+    """
+
+    why: str
+    retry: bool
+    died: bool = False
+    displaced: bool = False
+    link: bool = False
 
 
 @dataclass(frozen=True, slots=True)

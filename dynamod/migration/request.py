@@ -11,7 +11,7 @@ import logging
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -20,12 +20,12 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Chat, Generate, Request
+from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_TAKEN, Chat, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Outbound, Transport
 
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, RemotePrefill, RemotePrompt, Suspicions
-from .decision import Broken, decide
+from .decision import Break, Broken, decide
 
 log = logging.getLogger("dynamod.migration")
 
@@ -40,7 +40,8 @@ class InFlightRequest:
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
     `available(tried)` says whether there is an instance that was not tried. `exact`: the engine continues behind given
     tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which an answer is not continued
-    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning.
+    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning. `needs_prefill`: the engine
+    computes no prompts, so `prefill` always has it done.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class InFlightRequest:
         longest: int | None = None,
         suspect: bool = False,
         prefill: RemotePrefill | None = None,
+        needs_prefill: bool = False,
     ) -> None:
         self.request = request
         self.index = index
@@ -74,7 +76,7 @@ class InFlightRequest:
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit = exact, limit
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
-        self._prefill, self._left = prefill, ""
+        self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
@@ -137,7 +139,9 @@ class InFlightRequest:
         """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
         self._left, self.instance = "", placement.instance
         request = self.request
-        if self._prefill is None or placement.alone or not isinstance(request, Generate):
+        if self._prefill is None or not isinstance(request, Generate):
+            return nullcontext()
+        if placement.alone and not self._needs_prefill:
             return nullcontext()
         try:
             return await self._prefill(self._continued(request), placement) or nullcontext()
@@ -153,12 +157,12 @@ class InFlightRequest:
             return request
         return msgspec.structs.replace(request, prior_output=tokens.pack(self._history))
 
-    async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> "_Break | None":
+    async def _send(self, placement: Placement, prompt: RemotePrompt | None) -> Break | None:
         """Open an attempt at the instance and wait for its end: how it broke, None when the choice is over."""
         self._sent = True
         if self._left:
             self.instance = None
-            return _Break(self._left, retry=True, displaced=True)
+            return Break(self._left, retry=True, displaced=True)
         self._placement, self.instance = placement, placement.instance
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
@@ -172,6 +176,8 @@ class InFlightRequest:
             request = self._continued(request)
             if prompt is not None:
                 request = msgspec.structs.replace(request, handoff=prompt.handoff.result())
+                if self._needs_prefill:
+                    prompt.watch(self._prompt_failed)
         if placement.alone and isinstance(request, Generate | Chat):
             request = msgspec.structs.replace(request, alone=True)
         attempt = self._attempt = _Attempt(self)
@@ -222,7 +228,13 @@ class InFlightRequest:
         self.made_room.add(self._placement.instance.instance_id)
         self._break(why, retry=True, notify_engine=notify_engine, displaced=True)
 
-    def _move(self, broken: "_Break") -> None:
+    def _prompt_failed(self, why: str, *, notify_engine: bool = True) -> None:
+        """The instance, with which nothing is wrong, waits for blocks in vain: have the prompt computed once more."""
+        if self._attempt is not None and self._received == self._base:
+            self._tried.discard(self._placement.instance.instance_id)
+            self._break(why, retry=True, notify_engine=notify_engine)
+
+    def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
         if broken.displaced:
             self._broke_why = broken.why
@@ -299,9 +311,9 @@ class InFlightRequest:
         displaced: bool = False,
         link: bool = False,
     ) -> None:
-        """The attempt is worth nothing any more; see `_Break`."""
+        """The attempt is worth nothing any more; see `Break`."""
         self.moved_at = self._now()
-        self._leave_instance(_Break(why, retry, died, displaced, link), notify_engine)
+        self._leave_instance(Break(why, retry, died, displaced, link), notify_engine)
 
     def _fail(self, error: RequestError, *, notify_engine: bool = True) -> None:
         if not self.over:
@@ -325,7 +337,7 @@ class InFlightRequest:
         self._leave_instance(None, notify_engine)
         self._completed(self)
 
-    def _leave_instance(self, broken: "_Break | None", notify_engine: bool) -> None:
+    def _leave_instance(self, broken: Break | None, notify_engine: bool) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             if notify_engine and attempt.outbound is not None:
@@ -447,22 +459,12 @@ class InFlightRequest:
     def _failed(self, delta: Failed) -> None:
         if delta.code == TRIAL_TAKEN:
             self._make_room(delta.message, notify_engine=False)
+        elif delta.code == HANDOFF_FAILED and self._needs_prefill and self._received == self._base:
+            self._prompt_failed(delta.message, notify_engine=False)
         elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:
             self._fail(delta.exception(), notify_engine=False)
-
-
-class _Break(NamedTuple):
-    """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
-    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed.
-    """
-
-    why: str
-    retry: bool
-    died: bool = False
-    displaced: bool = False
-    link: bool = False
 
 
 class _Attempt:
@@ -472,7 +474,7 @@ class _Attempt:
 
     def __init__(self, request: InFlightRequest) -> None:
         self._request, self.loop = request, asyncio.get_running_loop()
-        self.ended: asyncio.Future[_Break | None] = self.loop.create_future()
+        self.ended: asyncio.Future[Break | None] = self.loop.create_future()
         self.outbound: Outbound | None = None
         # Without a look at which attempt it is: transports say nothing more once a stream is cancelled.
         self.token: Callable[[int, int], None] = request.token

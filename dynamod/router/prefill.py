@@ -46,7 +46,7 @@ class PrefillState(msgspec.Struct, frozen=True):
 
     `workers`: prefill workers; `requests`: prompts there, of which each worker computes one at a time; `before`: tokens
     of other prompts that the least busy one still has to compute. `decode_use`: share of the answering worker's KV
-    blocks in use, None where nobody knows.
+    blocks in use, None where nobody knows. `required`: the answering worker computes no prompts.
     """
 
     tokens: int
@@ -55,6 +55,7 @@ class PrefillState(msgspec.Struct, frozen=True):
     requests: int
     before: int = 0
     decode_use: float | None = None
+    required: bool = False
 
     @property
     def missing(self) -> int:
@@ -67,7 +68,9 @@ class PrefillState(msgspec.Struct, frozen=True):
         return max(0, self.requests - self.workers)
 
 
-Reason = Literal["off", "no_workers", "cached", "always", "short", "queue", "long", "policy", "decode_busy", "refused"]
+Reason = Literal[
+    "off", "no_workers", "cached", "always", "short", "queue", "long", "policy", "decode_busy", "refused", "required"
+]
 """Why a prompt is computed where it is, as a label of metrics."""
 
 
@@ -86,6 +89,8 @@ def decide(settings: PrefillSettings, state: PrefillState) -> PrefillDecision:
 
 
 def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason, str]:
+    if state.required:
+        return True, "required", "the answering worker computes no prompts"
     if not settings.remote:
         return False, "off", "remote_prefill is off"
     if not state.workers:

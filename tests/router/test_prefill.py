@@ -62,3 +62,10 @@ def test_the_later_policies(policy: dict[str, object], state: PrefillState, remo
     settings = PrefillSettings(policy=ConditionalDisagg(**policy))  # type: ignore[arg-type]
     decision = decide(settings, state)
     assert decision.remote == remote, decision.rule
+
+
+def test_a_worker_that_computes_no_prompts_has_them_computed_whatever_is_set() -> None:
+    for settings in (PrefillSettings(remote=False), PrefillSettings(), PrefillSettings(policy=ConditionalDisagg())):
+        for state in (PrefillState(8, 8, 1, 9, required=True), PrefillState(8, 0, 0, 0, required=True)):
+            decision = decide(settings, state)
+            assert (decision.remote, decision.reason) == (True, "required")

@@ -48,6 +48,8 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
     takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `kv_bytes_per_token`: size of what is
     handed to another worker, `transfer_gbps`: how fast, in gigabytes per second; 0: as fast as the bytes come.
+    `kv_transfer`: who moves that: the worker, or the mocker itself as real engines do, by `pull` as vLLM, or by
+    `rendezvous` as SGLang, whose decode workers compute no prompts.
     """
 
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
@@ -57,6 +59,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     seed: int = 0
     kv_bytes_per_token: Annotated[int, Meta(ge=1, le=2**24)] = 64
     transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
+    kv_transfer: Literal["worker", "pull", "rendezvous"] = "worker"
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)
