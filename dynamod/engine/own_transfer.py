@@ -1,18 +1,18 @@
 """Engines that move the KV blocks of prompts by themselves, from the instance that computes to the one that answers.
 
 The one that computes says what the other one must know (`Handoff.params`). The one that answers gets that with its
-request, and its engine fetches the blocks. Two shapes: with *pull* it is said when the prompt has been computed, with
-*rendezvous* at once, and both work on the request at the same time.
+request, and its engine fetches the blocks. With *pull* it is said when the prompt has been computed, with *rendezvous*
+at once, and both work on the request at the same time.
 """
 
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from xxhash import xxh3_128_hexdigest
 
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Generate, TransferShape
 
 Ready = Callable[[dict[str, Any]], None]
 """Takes what the engine that answers must know: values that msgpack can write."""
@@ -25,7 +25,7 @@ class OwnTransfer(ABC):
     time. `bytes` and `seconds` are those of transfers to here.
     """
 
-    shape: Literal["pull", "rendezvous"] = "pull"
+    shape: TransferShape = "pull"
 
     def __init__(self, layout: str) -> None:
         self.layout = layout

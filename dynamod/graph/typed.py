@@ -3,6 +3,7 @@
 The components that ship declare structs: a pydantic model would cost each of their processes 12 MB and 0.1 s.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
@@ -110,6 +111,9 @@ def model_schema(model: Any, ref: str) -> tuple[dict[str, Any], dict[str, Any]]:
     else:
         body = model.model_json_schema(ref_template=ref.replace("{name}", "{model}"))
         found = body.pop("$defs", {})
+    for one in (body, *found.values()):
+        if "description" in one:  # Python 3.13 takes the indentation out of docstrings, others leave it
+            one["description"] = inspect.cleandoc(one["description"])
     return body, found
 
 

@@ -9,7 +9,7 @@ import logging
 import time
 from bisect import insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import perf_counter
@@ -154,31 +154,36 @@ class Dispatcher(Actor):
             return error
 
     @handle
-    async def acquire_prefill(self, message: AcquirePrefill) -> Placement | PrefillDecision:
-        """Place a prompt at a prefill worker now, or say why not."""
-        key, answer = (message.model, PREFILL), message.answer
-        live, settings = self._live.get(PREFILL_SETTINGS + message.model), self._settings.prefill
+    async def acquire_prefill(
+        self, message: AcquirePrefill
+    ) -> Placement | PrefillDecision | RequestError | asyncio.Future[Placement]:
+        """Place a prompt at a prefill worker, now unless that is needed, or say why not."""
+        acquire = message.acquire
+        live, settings = self._live.get(PREFILL_SETTINGS + acquire.model), self._settings.prefill
         decision = decide(live.over(settings) if live is not None else settings, self._prefill_state(message))
-        acquire = Acquire(message.model, replace(message.prompt, instance=None), pool=PREFILL, waits=False)
+        if acquire.waits:
+            self.decisions.complete(message.answer, decision)
+            return await self.acquire(acquire)
         if decision.remote:
             try:
-                message.placement = self._place(key, acquire)
+                self._place((acquire.model, PREFILL), acquire)
             except Internal:
                 pass  # logged; the prompt is computed where it is answered
-            if message.placement is None:
+            if acquire.placement is None:
                 decision = msgspec.structs.replace(
                     decision, remote=False, reason="refused", rule="no prefill worker can take it"
                 )
-        self.decisions.complete(answer, decision)
-        return message.placement or decision
+        self.decisions.complete(message.answer, decision)
+        return acquire.placement or decision
 
     def _prefill_state(self, message: AcquirePrefill) -> PrefillState:
-        answer, group = message.answer, self._group((message.model, PREFILL))
+        answer, model, tokens = message.answer, message.acquire.model, message.acquire.prompt.tokens
+        group = self._group((model, PREFILL))
         loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
-        there = self._groups.get((message.model, ""))
+        there = self._groups.get((model, ""))
         here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
-        use = self._use((message.model, ""), answer.chosen)
-        return state_of(message.prompt.tokens, answer.overlap * answer.block_size, here, loads, use)
+        cached, use = answer.overlap * answer.block_size, self._use((model, ""), answer.chosen)
+        return state_of(tokens, cached, here, loads, use, required=message.acquire.waits)
 
     def _use(self, key: Key, worker: int) -> float | None:
         """Share of a worker's KV blocks in use, as it says itself."""

@@ -7,7 +7,7 @@ from typing import Any
 from dynamod.actor import ActorUnreachable
 from dynamod.discovery.view import View
 from dynamod.message import tokens
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate
@@ -52,7 +52,7 @@ class RequestsInFlight:
         self._spawn, self._now, self._counts = spawn, now, counts
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
         self._suspicions = RequestSuspicions(view, now, node)
-        self._prefill = RemotePrefill(view, transport, dispatcher, limits.first, lambda name: counts[name].prefill)
+        self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -66,6 +66,8 @@ class RequestsInFlight:
         suspects = [self._suspicions.check(request) for request in lowered.requests]
         if not self._view.served(name, lowered.card, "").instances:
             raise Overloaded(f"No instance of model {name!r} is ready.", retry_after=1.0)
+        if lowered.card.capabilities.needs_prefill and not self._view.served(name, lowered.card, PREFILL).instances:
+            raise Overloaded(f"No prefill worker of model {name!r} is ready, and it needs one.", retry_after=1.0)
         self._check_instance(job)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
@@ -125,6 +127,7 @@ class RequestsInFlight:
             suspicions=self._suspicions,
             suspect=suspect,
             prefill=partial(self._prefill.open, card, prompt) if card.capabilities.handoff else None,
+            needs_prefill=card.capabilities.needs_prefill,
         )
 
     def _acquire(

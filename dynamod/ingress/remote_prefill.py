@@ -16,6 +16,7 @@ from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.ingress import Delta, Failed, Items
 from dynamod.message.worker import Generate, Handoff, Prefill
+from dynamod.migration.base import Limits
 from dynamod.migration.prompt import PrefillWorkerLost
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
@@ -26,20 +27,37 @@ from .counts import PrefillCounts
 log = logging.getLogger("dynamod.frontend")
 
 
+TRIES = 3
+"""Prefill workers that are asked for a prompt which nobody else can compute."""
+
+
 class RemotePrompt(Sink):
     """A prompt at a prefill worker, from `open` until the worker that answers has read it, or it is left."""
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, counts: PrefillCounts, ended: Callable[["RemotePrompt"], object]) -> None:
         self.placement = placement
+        self._failed: Callable[[str], None] | None = None
+        self._lost = ""
+        self._counts, self._ended = counts, ended
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None
-        self.lost_why = ""  # the worker has gone
         self._over = False
 
     @property
     def instance(self) -> Instance:
         """Of the prefill worker."""
         return self.placement.instance
+
+    @property
+    def awaited(self) -> bool:
+        """Whether somebody waits for the worker here; else those who read see by themselves that nothing comes."""
+        return self._failed is not None or not self.handoff.done()
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Call `failed` once if the prompt is lost before it has been read."""
+        self._failed = failed
+        if self._lost:
+            asyncio.get_running_loop().call_soon(failed, self._lost)
 
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""
@@ -51,38 +69,50 @@ class RemotePrompt(Sink):
         if isinstance(delta, Failed):
             self.fail(delta.exception())
         elif getattr(delta, "finish", None) is not None:
-            self.fail(EngineFailed("the prefill worker has ended the session"))
+            self._end(EngineFailed("the prefill worker has ended the session"))
 
     def lost(self, why: str) -> None:
         """The worker is gone."""
-        self.lost_why = why
-        self.fail(EngineFailed(why))
+        self.fail(PrefillWorkerLost(self.instance, why))
 
     def fail(self, error: RequestError) -> None:
-        """The stream has ended: the worker does no more for it."""
-        self._end()
-        if not self.handoff.done():
-            self.handoff.set_exception(error)
-            self.handoff.exception()  # whoever waits gets it; nobody may
+        """The stream has ended: the worker does no more for it, and what has not been read is gone."""
+        if self._over:
+            return
+        if self.handoff.done():
+            self._lost = f"its prompt is lost: {error}"
+        self._end(error)
+        if self._failed is not None:
+            self._counts.failed += 1
+            self._failed(self._lost)
 
     def read(self) -> None:
-        """The worker that answers has the blocks. Engines that move them by themselves may not know it."""
-        if self.handoff.result().params:
+        """The worker that answers has the blocks. An engine from which another one reads them may not know it."""
+        handoff = self.handoff.result()
+        if handoff.params and handoff.shape == "pull":
             self.close()
 
     def leave(self, why: str) -> None:
-        """Wait for the worker no more; it drops what it has, as soon as it can."""
-        if not self._over and self.outbound is not None:
-            self.outbound.cancel()
-        self.fail(EngineFailed(why))
+        """The worker hangs: wait for it no more. It drops what it has, as soon as it can."""
+        self._cancel()
+        self.fail(PrefillWorkerLost(self.instance, why))
 
     def close(self) -> None:
         """It is needed no more, or never was."""
-        self.leave("the request has ended")
+        self._cancel()
+        self._end(EngineFailed("the request has ended"))
 
-    def _end(self) -> None:
+    def _cancel(self) -> None:
+        if not self._over and self.outbound is not None:
+            self.outbound.cancel()
+
+    def _end(self, error: RequestError) -> None:
         self._over = True
+        self._ended(self)
         self.placement.release()
+        if not self.handoff.done():
+            self.handoff.set_exception(error)
+            self.handoff.exception()  # whoever waits gets it; nobody may
 
     def __enter__(self) -> Self:
         return self
@@ -92,61 +122,73 @@ class RemotePrompt(Sink):
 
 
 class RemotePrefill:
-    """Asks prefill workers. `timeout`: seconds until a hand-off must have come; None: no limit."""
+    """Asks prefill workers. `limits`: for a place there, where that must be waited for, and until a hand-off comes."""
 
     def __init__(
         self,
         view: View,
         transport: Transport,
         dispatcher: DispatcherClient,
-        timeout: float | None,
+        limits: Limits,
         counts: Callable[[str], PrefillCounts],
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
-        self._timeout, self._counts = timeout, counts
-        self._waiting: set[RemotePrompt] = set()
+        self._limits, self._counts = limits, counts
+        self._open: set[RemotePrompt] = set()
 
     async def open(
         self, card: ModelCard, prompt: Prompt, request: Generate, placement: Placement
     ) -> RemotePrompt | None:
         """Have a prompt computed for the instance of `placement`; None when that has to do it. Close what is returned.
 
-        Its `handoff` is there then. Raises PrefillWorkerLost.
+        Its `handoff` is there then. Where the instance computes no prompts, others are asked and waited for. Raises
+        RequestError then, when none has it; else PrefillWorkerLost.
         """
-        if not self._view.served(card.name, card, PREFILL).instances:
+        counts, needed, tried = self._counts(card.name), card.capabilities.needs_prefill, set[int]()
+        if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
-        counts = self._counts(card.name)
-        decided = await self._dispatcher.acquire_prefill(card, prompt, placement.decision)
-        if not isinstance(decided, Placement):
-            counts.local[decided.reason] += 1
-            return None
-        remote = RemotePrompt(decided)
-        self._waiting.add(remote)
+        while True:
+            queue = self._limits.queue
+            decided = await self._dispatcher.acquire_prefill(card, prompt, placement.decision, tried, timeout=queue)
+            if not isinstance(decided, Placement):
+                counts.local[decided.reason] += 1
+                return None
+            try:
+                remote = await self._begun(decided, request, counts)
+            except RequestError as error:
+                counts.failed += 1
+                tried.add(decided.instance.instance_id)
+                if not needed:
+                    log.warning("request %s: its worker computes the prompt: %s", request.request_id, error)
+                    if isinstance(error, PrefillWorkerLost):
+                        raise
+                    return None
+                if len(tried) == TRIES:
+                    raise EngineFailed(f"no prefill worker could compute the prompt: {error}") from None
+                continue
+            counts.remote += 1
+            counts.tokens += decided.decision.tokens
+            placement.prefill_completed()  # it is no load there
+            placement.first_token = remote.read
+            return remote
+
+    async def _begun(self, place: Placement, request: Generate, counts: PrefillCounts) -> RemotePrompt:
+        """Send a prompt to a prefill worker, and wait for the hand-off. Raises RequestError."""
+        remote, limit = RemotePrompt(place, counts, self._open.discard), self._limits.first
+        self._open.add(remote)
         try:
-            remote.outbound = self._transport.open(decided.instance, Prefill(request), remote)
-            async with asyncio.timeout(self._timeout):
+            remote.outbound = self._transport.open(place.instance, Prefill(request), remote)
+            async with asyncio.timeout(limit):
                 await remote.handoff
-        except (RequestError, TimeoutError) as error:
+            return remote
+        except TimeoutError:
             remote.close()
-            counts.failed += 1
-            why = str(error) or f"nothing came within {self._timeout:g} s"
-            log.warning("request %s: its worker computes the prompt: %s", request.request_id, why)
-            if remote.lost_why:
-                raise PrefillWorkerLost(decided.instance, why) from None
-            return None
+            raise EngineFailed(f"nothing came within {limit:g} s") from None
         except BaseException:
             remote.close()
             raise
-        finally:
-            self._waiting.discard(remote)
-        counts.remote += 1
-        counts.tokens += decided.decision.tokens
-        placement.prefill_completed()  # it is no load there
-        placement.first_token = remote.read
-        return remote
 
     def instances_changed(self) -> None:
         """Wait no more for workers whose process does not answer its daemon."""
-        for remote in [one for one in self._waiting if self._view.quarantined(one.placement.instance)]:
-            remote.lost_why = "the prefill worker's process does not answer any more"
-            remote.leave(remote.lost_why)
+        for remote in [one for one in self._open if one.awaited and self._view.quarantined(one.placement.instance)]:
+            remote.leave("the prefill worker's process does not answer any more")

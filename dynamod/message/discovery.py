@@ -46,7 +46,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
-    `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them.
+    `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
+    it computes no prompts, so that others always do.
     """
 
     exact_continuation: bool = False
@@ -59,6 +60,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     grammars: bool = False
     greedy_continuation: bool = False
     handoff: bool = False
+    needs_prefill: bool = False
 
     @property
     def continues(self) -> bool:

@@ -16,6 +16,9 @@ PASSED = 8
 TRIAL_TAKEN = "trial_taken"
 """Code of the refusal of a request that is to be tried alone by a worker where another one is."""
 
+HANDOFF_FAILED = "handoff_failed"
+"""Code of the failure of a request whose prompt an instance lacks and cannot compute; it may be sent there again."""
+
 
 class Stops(msgspec.Struct, frozen=True, array_like=True):
     """When generation ends. Field names are those of the original's `stop_conditions`."""
@@ -46,18 +49,24 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     logprobs: int | None = None
 
 
+TransferShape = Literal["pull", "rendezvous"]
+"""How engines move KV blocks by themselves: they are read when the prompt has been computed, or both engines are told
+at once and the one that computes it sends them."""
+
+
 class Handoff(msgspec.Struct, frozen=True, array_like=True):
     """KV blocks of a prompt at the instance that computes it, for the instance that answers.
 
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
     same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
-    to the engine here, where engines move blocks by themselves; nobody between them reads it.
+    to the engine here, where engines move blocks by themselves, in the given `shape`; nobody between them reads it.
     """
 
     session: str
     layout: str = ""
     addresses: dict[str, str] = {}
     params: dict[str, Any] = {}
+    shape: TransferShape = "pull"
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):

@@ -102,3 +102,15 @@ class Limits:
     first: float | None = 600.0
     gap: float | None = 120.0
     total: float | None = None
+
+    def passed(self, waited: float, *, accepted: bool, answers: bool) -> str:
+        """Which clock has passed, of an attempt from which nothing has come for so long; empty: none.
+
+        `answers`: some of the answer has come, from this attempt: each next instance has the whole prompt before it.
+        """
+        limit, why = self.queue, "no instance took the request within"
+        if answers:
+            limit, why = self.gap, "the answer paused for more than"
+        elif accepted:
+            limit, why = self.first, "no token came within"
+        return "" if limit is None or waited <= limit else f"{why} {limit:g} s"

@@ -1,10 +1,11 @@
 """A prompt that a prefill worker computes for the instance that answers, as the request sees it."""
 
 from asyncio import Future
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Protocol, Self
 
 from dynamod.message.discovery import Instance
+from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Generate, Handoff
 from dynamod.router.placement import Placement
 
@@ -19,6 +20,9 @@ class RemotePrompt(Protocol):
         """Of the prefill worker."""
         ...
 
+    def watch(self, failed: Callable[[str], None]) -> None:
+        """Call `failed` once if the blocks cannot be had any more, with why."""
+
     def __enter__(self) -> Self:
         """Itself."""
         ...
@@ -27,7 +31,7 @@ class RemotePrompt(Protocol):
         """Drop it."""
 
 
-class PrefillWorkerLost(Exception):
+class PrefillWorkerLost(EngineFailed):
     """The prefill worker `instance` has gone before it gave a hand-off: the prompt may have crashed it."""
 
     def __init__(self, instance: Instance, why: str) -> None:

@@ -20,7 +20,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Chat, Generate, Request
+from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_TAKEN, Chat, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
@@ -39,7 +39,8 @@ class InFlightRequest:
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
     `available(tried)` says whether there is an instance that was not tried. `exact`: the engine continues behind given
     tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which an answer is not continued
-    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning.
+    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning. `needs_prefill`: the engine
+    computes no prompts, so `prefill` always has it done.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class InFlightRequest:
         longest: int | None = None,
         suspect: bool = False,
         prefill: RemotePrefill | None = None,
+        needs_prefill: bool = False,
     ) -> None:
         self.request = request
         self.index = index
@@ -73,7 +75,7 @@ class InFlightRequest:
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit = exact, limit
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
-        self._prefill, self._left = prefill, ""
+        self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._now, self._completed = now, completed
         self._logprobs, self._migrations = logprobs, migrations
@@ -106,7 +108,7 @@ class InFlightRequest:
                     broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
                         await self._judge(placement.instance, at=placement)
-                    elif broken is not None and broken.displaced and prompt is not None and not self._suspect:
+                    elif broken is not None and broken.displaced and prompt and not self._suspect:
                         await self._judge(prompt.instance, 0.0)
                 if broken is not None and not self.over:
                     self._move(broken)
@@ -144,7 +146,9 @@ class InFlightRequest:
         """Have the prompt computed by a prefill worker, if that pays; the context drops what is left of it there."""
         self._left, self.instance = "", placement.instance
         request = self.request
-        if self._prefill is None or placement.alone or not isinstance(request, Generate):
+        if self._prefill is None or not isinstance(request, Generate):
+            return nullcontext()
+        if placement.alone and not self._needs_prefill:
             return nullcontext()
         try:
             try:
@@ -184,6 +188,8 @@ class InFlightRequest:
             request = self._continued(request)
             if prompt is not None:
                 request = msgspec.structs.replace(request, handoff=prompt.handoff.result())
+                if self._needs_prefill:
+                    prompt.watch(self._prompt_failed)
         if placement.alone and isinstance(request, Generate | Chat):
             request = msgspec.structs.replace(request, alone=True)
         attempt = self._attempt = Attempt(self.token, self.delta, self._lost)
@@ -248,6 +254,12 @@ class InFlightRequest:
         self.moved_at = self._now()
         self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
+    def _prompt_failed(self, why: str, *, notify_engine: bool = True) -> None:
+        """The instance, with which nothing is wrong, waits for blocks in vain: have the prompt computed once more."""
+        if self._attempt is not None and self._received == self._base:
+            self._tried.discard(self._placement.instance.instance_id)
+            self._break(why, retry=True, notify_engine=notify_engine)
+
     def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
         if broken.displaced:
@@ -306,23 +318,10 @@ class InFlightRequest:
             self._fail(REQUEST_ERRORS["TimedOut"](f"the request took longer than {limits.total:g} s in total"))
         elif self._attempt is None:
             return
-        elif self._received > self._base:
-            if limits.gap is not None and waited > limits.gap:
-                self._break(f"the answer paused for more than {limits.gap:g} s", retry=False)
-        elif self.accepted:  # also behind a move: the next instance has the whole prompt before it
-            if limits.first is not None and waited > limits.first:
-                self._break(f"no token came within {limits.first:g} s", retry=False)
-        elif limits.queue is not None and waited > limits.queue:
-            self._break(f"no instance took the request within {limits.queue:g} s", retry=True)
+        elif why := limits.passed(waited, accepted=self.accepted, answers=self._received > self._base):
+            self._break(why, retry=not (self.accepted or self._received > self._base))
 
-    def _break(
-        self,
-        why: str,
-        *,
-        retry: bool,
-        notify_engine: bool = True,
-        died: bool = False,
-    ) -> None:
+    def _break(self, why: str, *, retry: bool, notify_engine: bool = True, died: bool = False) -> None:
         """The attempt is worth nothing any more; see `Break`."""
         self.moved_at = self._now()
         self._leave_instance(Break(why, retry, died), notify_engine)
@@ -483,6 +482,8 @@ class InFlightRequest:
     def _failed(self, delta: Failed) -> None:
         if delta.code == TRIAL_TAKEN:
             self._make_room(delta.message, TRIAL_PAUSE)
+        elif delta.code == HANDOFF_FAILED and self._needs_prefill and self._received == self._base:
+            self._prompt_failed(delta.message, notify_engine=False)
         elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:

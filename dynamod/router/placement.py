@@ -1,13 +1,13 @@
 """A request's place at an instance: how it is asked for, held while the instance works on it, and given back."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
 from dynamod.discovery.view import View
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import Overloaded
 
 from .decision import Decision
@@ -100,14 +100,17 @@ class Acquire:
 class AcquirePrefill:
     """Message to the dispatcher: place the prompt of a request at a prefill worker, if it pays.
 
-    `answer`: the decision on where it is answered. The reply is a Placement, or the PrefillDecision against it.
-    `placement` is what was granted: who leaves before the reply has come finds it here.
+    `acquire`: how; it `waits` where the answering worker computes no prompts. `answer`: the decision on where it is
+    answered. The reply is a Placement, or the PrefillDecision against it.
     """
 
-    model: str
-    prompt: Prompt
+    acquire: Acquire
     answer: Decision
-    placement: Placement | None = None
+
+    @property
+    def placement(self) -> Placement | None:
+        """What was granted."""
+        return self.acquire.placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +143,22 @@ class DispatcherClient:
         placement: Placement = await self._ask(message, NO_LIMIT if timeout is None else timeout)
         return placement
 
-    async def acquire_prefill(self, card: ModelCard, prompt: Prompt, answer: Decision) -> Placement | PrefillDecision:
-        """A place for the prompt of a request at a prefill worker, or why there is none. It is never waited for.
+    async def acquire_prefill(
+        self,
+        card: ModelCard,
+        prompt: Prompt,
+        answer: Decision,
+        exclude: Collection[int] = (),
+        timeout: float | None = None,
+    ) -> Placement | PrefillDecision:
+        """A place for the prompt of a request at a prefill worker, or why there is none.
 
-        Raises Overloaded when the dispatcher is not there.
+        It is waited for, at most `timeout` seconds, only if the answering worker computes none. Raises Overloaded.
         """
-        found: Placement | PrefillDecision = await self._ask(AcquirePrefill(card.name, prompt, answer), NO_LIMIT)
+        needed, prompt = card.capabilities.needs_prefill, replace(prompt, instance=None)
+        acquire = Acquire(card.name, prompt, exclude, pool=PREFILL, waits=needed, again=needed)
+        limit = NO_LIMIT if timeout is None else timeout
+        found: Placement | PrefillDecision = await self._ask(AcquirePrefill(acquire, answer), limit)
         return found
 
     async def _ask(self, message: Acquire | AcquirePrefill, timeout: float) -> Any:

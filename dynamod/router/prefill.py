@@ -87,7 +87,7 @@ class PrefillState(msgspec.Struct, frozen=True):
     `workers`: prefill workers; `requests`: prompts there, of which each worker computes one at a time; `before`: tokens
     of other prompts that the least busy one still has to compute. `decode_use`: share of the answering worker's KV
     blocks in use, None where nobody knows. `before_here`: tokens of other prompts that the answering worker still has
-    to compute; `answers_here`: other requests there.
+    to compute; `answers_here`: other requests there. `required`: the answering worker computes no prompts.
     """
 
     tokens: int
@@ -98,6 +98,7 @@ class PrefillState(msgspec.Struct, frozen=True):
     decode_use: float | None = None
     before_here: int = 0
     answers_here: int = 0
+    required: bool = False
 
     @property
     def missing(self) -> int:
@@ -121,7 +122,13 @@ class PrefillState(msgspec.Struct, frozen=True):
 
 
 def state_of(
-    tokens: int, cached: int, here: Load, prefill: Sequence[Load], decode_use: float | None = None
+    tokens: int,
+    cached: int,
+    here: Load,
+    prefill: Sequence[Load],
+    decode_use: float | None = None,
+    *,
+    required: bool = False,
 ) -> PrefillState:
     """What a decision looks at, by the loads of the answering worker, with this request, and of the prefill workers."""
     return PrefillState(
@@ -133,6 +140,7 @@ def state_of(
         decode_use=decode_use,
         before_here=max(0, here.prefill - max(1, tokens - cached)),
         answers_here=here.requests - 1,
+        required=required,
     )
 
 
@@ -149,6 +157,7 @@ Reason = Literal[
     "policy",
     "decode_busy",
     "refused",
+    "required",
 ]
 """Why a prompt is computed where it is, as a label of metrics."""
 
@@ -168,6 +177,8 @@ def decide(settings: PrefillSettings, state: PrefillState) -> PrefillDecision:
 
 
 def _rule(settings: PrefillSettings, state: PrefillState) -> tuple[bool, Reason, str]:
+    if state.required:
+        return True, "required", "the answering worker computes no prompts"
     if not settings.remote:
         return False, "off", "remote_prefill is off"
     if not state.workers:

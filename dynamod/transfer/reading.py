@@ -154,6 +154,7 @@ class ReaderEnd(Link):
     def lost(self) -> None:
         """The source has gone, unless all is here."""
         self._gone.set()
+        self._assembly = None  # the garbage collector of Python 3.13 cannot free it as part of a cycle
         if not self._accepted:
             self._fail(TransferError("unreachable", "the source has closed the connection at once"))
         else:

@@ -53,7 +53,9 @@ class OwnTransferEndpoint:
         def ready(params: dict[str, Any]) -> None:
             if transfer.shape == "pull":
                 self._engine.prefill_completed(reply)
-            reply.items((msgspec.msgpack.encode(Handoff(session, transfer.layout, params=params)),))
+            reply.items(
+                (msgspec.msgpack.encode(Handoff(session, transfer.layout, params=params, shape=transfer.shape)),)
+            )
 
         self._open += 1
         try:

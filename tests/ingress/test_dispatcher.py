@@ -19,10 +19,11 @@ from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import PrefillCompleted, RequestStarted
 from dynamod.router.placement import DispatcherClient, Placement
+from dynamod.router.prefill import PrefillDecision
 from dynamod.router.router import Prompt, Router, RouterSettings
 
 CARD = ModelCard("m", "text", kv_cache_block_size=4)
@@ -362,3 +363,34 @@ def test_nothing_is_lost_and_nobody_waits_for_nothing(steps: Any) -> None:
             assert (made.waiting, made.load) == (0, 0)
 
     run(main())
+
+
+@virtual
+async def test_a_prompt_that_no_other_can_compute_waits_for_a_prefill_worker() -> None:
+    card = msgspec.structs.replace(CARD, capabilities=Capabilities(handoff=True, needs_prefill=True))
+    async with desk() as (made, group):
+        with await made.acquire("r") as answer:
+            asked = group.create_task(made.client.acquire_prefill(card, Prompt("r", 9), answer.decision, timeout=30))
+            await settled()
+            assert (asked.done(), made.actor.waiting(("m", "prefill"))) == (False, 1)
+            made.come(7, "prefill")
+            await settled()
+            place = asked.result()
+            assert isinstance(place, Placement)
+            assert place.instance.instance_id == 7
+            [decision] = [one for one in made.actor.decisions.of("r") if one.prefill is not None]
+            assert decision.prefill is not None
+            assert decision.prefill.reason == "required"
+            place.release()
+            with pytest.raises(Overloaded, match="within 30 s"):
+                await made.client.acquire_prefill(card, Prompt("r", 9), answer.decision, {7}, timeout=30)
+        assert made.load == 0
+
+
+@virtual
+async def test_one_that_others_can_compute_does_not_wait() -> None:
+    async with desk() as (made, _group):
+        with await made.acquire("r") as answer:
+            found = await made.client.acquire_prefill(CARD, Prompt("r", 9999), answer.decision)
+            assert isinstance(found, PrefillDecision)
+            assert found.reason == "no_workers"

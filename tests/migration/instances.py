@@ -193,6 +193,7 @@ class Air:
         output: Any = None,
         suspect: bool = False,
         prefill: Any = None,
+        needs_prefill: bool = False,
     ) -> None:
         self.crashes: dict[int, str] = {}  # instance -> why its process crashed
         self.suspected: list[str] = []
@@ -233,6 +234,7 @@ class Air:
             suspicions=self,  # type: ignore[arg-type]
             suspect=suspect,
             prefill=prefill,
+            needs_prefill=needs_prefill,
             available=self.available,
             exact=exact and not text,
             limit=limit,

@@ -1,13 +1,14 @@
 """A request whose prompt is computed elsewhere before it is sent to the instance that answers."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
 
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import TimedOut
-from dynamod.message.worker import Handoff
+from dynamod.message.worker import HANDOFF_FAILED, Handoff
 from dynamod.migration.prompt import PrefillWorkerLost
 
 from .instances import passes, virtual
@@ -22,6 +23,7 @@ class Prompts:
     def __init__(self, *, here: bool = True) -> None:
         self.here, self.asked, self.open = here, list[bytes](), 0
         self.lost = False
+        self.watching: list[Callable[[str], None]] = []
         self.may = asyncio.Event()
         self.may.set()
 
@@ -45,6 +47,9 @@ class Prompt:
         self.prompts = prompts
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.handoff.set_result(Handoff(f"s{len(prompts.asked)}"))
+
+    def watch(self, failed: Callable[[str], None]) -> None:
+        self.prompts.watching.append(failed)
 
     def __enter__(self) -> Self:
         return self
@@ -232,3 +237,71 @@ async def test_the_clock_of_the_whole_request_ends_the_wait_for_a_hand_off(words
     await passes(air, words.Limits(total=45), 46)
     assert isinstance(air.error, TimedOut)
     assert (air.sends, prompts.open) == ([], 0)
+
+
+# Instances that compute no prompts.
+
+
+@virtual
+async def test_a_prompt_that_an_instance_lacks_is_computed_once_more(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    send.fail(retry=True, code=HANDOFF_FAILED)
+    await air.settle()
+    again = air.sends[-1]
+    assert (again is not send, again.instance, again.request.handoff) == (True, send.instance, Handoff("s2"))
+    assert prompts.open == 1
+    again.tokens(1, 0, finish="eos")
+    await air.settle()
+    assert (air.client.answer, prompts.open) == ("a", 0)
+
+
+@virtual
+async def test_not_for_ever(words: Any) -> None:
+    air = words.Air(instances=2, limit=2, prefill=Prompts(), needs_prefill=True)
+    await air.start()
+    for _ in range(3):
+        air.sends[-1].fail("EngineFailed", "no blocks", retry=True, code=HANDOFF_FAILED)
+        await air.settle()
+    assert len(air.sends) == 3
+    assert str(air.client.errors[0]) == "no blocks, after 3 tries"
+
+
+@virtual
+async def test_an_instance_that_waits_for_a_lost_prompt_is_told(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    prompts.watching[0]("the prefill worker is gone")
+    await air.settle()
+    assert send.cancelled == 1
+    again = air.sends[-1]
+    assert again.request.handoff == Handoff("s2")
+    again.tokens(1)
+    prompts.watching[1]("the prefill worker is gone")
+    await air.settle()
+    assert air.sends[-1] is again, "its blocks have come"
+    again.tokens(0, finish="eos")
+    await air.settle()
+    assert air.client.answer == "a"
+
+
+@virtual
+async def test_others_do_not_watch_their_prompts(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts)
+    send = await air.start()
+    assert prompts.watching == []
+    send.tokens(0, finish="eos")
+    await air.settle()
+
+
+@virtual
+async def test_a_prompt_of_what_is_tried_alone_is_computed_elsewhere_where_it_must_be(words: Any) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts, suspect=True, needs_prefill=True)
+    send = await air.start()
+    assert (send.request.handoff, send.request.alone, len(prompts.asked)) == (Handoff("s1"), True, 1)
+    send.tokens(0, finish="eos")
+    await air.settle()

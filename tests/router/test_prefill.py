@@ -114,3 +114,10 @@ def test_more_load_on_one_side_sends_no_prompt_there(
             assert decide(PrefillSettings(), msgspec.structs.replace(state, **more)).remote
     else:
         assert not decide(PrefillSettings(), msgspec.structs.replace(state, before=before + 1)).remote
+
+
+def test_a_worker_that_computes_no_prompts_has_them_computed_whatever_is_set() -> None:
+    for settings in (PrefillSettings(remote=False), PrefillSettings(), PrefillSettings(policy=ConditionalDisagg())):
+        for state in (PrefillState(8, 8, 1, 9, required=True), PrefillState(8, 0, 0, 0, required=True)):
+            decision = decide(settings, state)
+            assert (decision.remote, decision.reason) == (True, "required")

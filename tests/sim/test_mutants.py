@@ -18,7 +18,6 @@ from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
-from dynamod.message.errors import EngineFailed
 from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad
@@ -226,7 +225,8 @@ def overlooks_lost_numbers(patch: pytest.MonkeyPatch) -> None:
 def suspects_nobody(patch: pytest.MonkeyPatch) -> None:
     """Requests at workers that crash are sent on like others."""
 
-    async def never(self: InFlightRequest, placement: Placement) -> None: ...
+    async def never(self: InFlightRequest, *_about: object, **_more: object) -> str:
+        return ""
 
     patch.setattr(InFlightRequest, "_judge", never)
 
@@ -235,9 +235,12 @@ def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
     """Who was at a worker that crashed is the cause, alone there or not."""
     judge = InFlightRequest._judge
 
-    async def at_once(self: InFlightRequest, placement: Placement) -> None:
-        placement.alone, placement.shared = True, False
-        await judge(self, placement)
+    async def at_once(
+        self: InFlightRequest, instance: Instance, timeout: float | None = None, at: Placement | None = None
+    ) -> str:
+        if at is not None:
+            at.alone, at.shared = True, False
+        return await judge(self, instance, timeout, at)
 
     patch.setattr(InFlightRequest, "_judge", at_once)
 
@@ -245,10 +248,7 @@ def convicts_everybody(patch: pytest.MonkeyPatch) -> None:
 def keeps_prompts_of_who_left(patch: pytest.MonkeyPatch) -> None:
     """A prefill worker is not told that nobody wants a prompt any more."""
 
-    def silent(self: RemotePrompt, why: str) -> None:
-        self.fail(EngineFailed(why))
-
-    patch.setattr(RemotePrompt, "leave", silent)
+    patch.setattr(RemotePrompt, "_cancel", lambda _self: None)
 
 
 def keeps_the_load_of_prompts(patch: pytest.MonkeyPatch) -> None:

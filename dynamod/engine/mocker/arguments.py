@@ -53,7 +53,9 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     `speedup_ratio`: 2 is twice as fast as the real engine, 0 does not wait at all. `dp_size`: data-parallel ranks, each
     with `num_gpu_blocks` and steps of its own; the worker itself places requests. `startup_time`: seconds that loading
     takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `transfer_gbps`: how fast blocks come
-    from another worker, in gigabytes per second; 0: as fast as the bytes come.
+    from another worker, in gigabytes per second; 0: as fast as the bytes come. `kv_transfer`: who moves that: the
+    worker, or the mocker itself as real engines do, by `pull` as vLLM, or by `rendezvous` as SGLang, whose decode
+    workers compute no prompts.
     """
 
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
@@ -62,6 +64,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     timing: TimingName = "later"
     seed: int = 0
     transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
+    kv_transfer: Literal["worker", "pull", "rendezvous"] = "worker"
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)

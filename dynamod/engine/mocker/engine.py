@@ -5,12 +5,14 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
+from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Generate, TransferShape
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -20,6 +22,7 @@ from . import output
 from .arguments import MockerArguments, arguments_of
 from .handoff import Export, Imports
 from .output import Stream
+from .own_transfer import MockerTransfer
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
 from .tiers import block_times, simulated
@@ -146,6 +149,29 @@ class Mocker(BatchingEngine):
         self.clocks = [rank.clock for rank in self.ranks]
         for number, rank in enumerate(self.ranks):
             self.spawn(rank.run(), f"steps of rank {number}")
+        if arguments.kv_transfer != "worker":
+            await self._move_blocks(arguments.kv_transfer)
+
+    async def _move_blocks(self, shape: TransferShape) -> None:
+        mode = self.options.disaggregation_mode
+        self.own_transfer = transfer = MockerTransfer(self, shape)
+        needs = msgspec.structs.replace(self._card.capabilities, needs_prefill=transfer.needed and mode == "decode")
+        self._card = msgspec.structs.replace(self._card, capabilities=needs)
+        if mode == PREFILL:
+            await transfer.listen(self.options.transfer_host)
+
+    def submit(self, request: Generate, reply: Reply) -> None:
+        """Queue a request, or have its blocks fetched before."""
+        transfer = self.own_transfer
+        if isinstance(transfer, MockerTransfer) and (request.handoff or self._card.capabilities.needs_prefill):
+            transfer.answer(request, reply)
+        else:
+            super().submit(request, reply)
+
+    async def close(self) -> None:
+        """Hand out no more prompts."""
+        if isinstance(self.own_transfer, MockerTransfer):
+            self.own_transfer.close()
 
     async def _read(self) -> tuple[ModelCard, int]:
         """The model's card and the size of its vocabulary."""

@@ -1,0 +1,152 @@
+"""Prompts at prefill workers, as the ingress sees them: asked for, lost, read, left. Virtual time."""
+
+import asyncio
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from dynamod.actor.testing import virtual
+from dynamod.ingress.counts import PrefillCounts
+from dynamod.ingress.remote_prefill import TRIES, RemotePrefill, RemotePrompt
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
+from dynamod.message.errors import EngineFailed
+from dynamod.message.ingress import Items
+from dynamod.message.worker import Generate, Handoff, TransferShape
+from dynamod.migration.base import Limits
+from dynamod.migration.prompt import PrefillWorkerLost
+from dynamod.router.placement import Placement
+
+NEEDS = ModelCard("m", capabilities=Capabilities(handoff=True, needs_prefill=True))
+OTHER = ModelCard("m", capabilities=Capabilities(handoff=True))
+REQUEST = Generate("r", "m", b"")
+
+
+class Prefills:
+    """Prefill workers, and all that stands between them and a `RemotePrefill`."""
+
+    def __init__(self, *, dead: int = 0, shape: TransferShape = "rendezvous") -> None:
+        self.dead, self.shape = dead, shape
+        self.sinks: list[Any] = []
+        self.cancelled = self.held = 0
+        self.quarantine: set[int] = set()
+        self.asked: list[set[int]] = []
+        self.counts: dict[str, PrefillCounts] = defaultdict(PrefillCounts)
+        self.remote = RemotePrefill(self, self, self, Limits(), self.counts.__getitem__)  # type: ignore[arg-type]
+
+    def served(self, *_: Any) -> Any:
+        return SimpleNamespace(instances=(1,))
+
+    def quarantined(self, instance: Instance) -> bool:
+        return instance.instance_id in self.quarantine
+
+    async def acquire_prefill(self, _card: Any, _prompt: Any, _answer: Any, tried: set[int], timeout: Any) -> Placement:
+        self.asked.append(set(tried))
+        return self.place(max(tried, default=0) + 1)
+
+    def place(self, number: int = 0) -> Any:
+        self.held += 1
+        return Place(Instance("n", "c", "e", number, {}), SimpleNamespace(tokens=9), self, self.released)  # type: ignore[arg-type]
+
+    def released(self) -> None:
+        self.held -= 1
+
+    def finished(self, _: Any) -> None: ...
+
+    def prefill_completed(self, _: Any) -> None:
+        self.held += 1  # `released` is called for it, too
+
+    def open(self, instance: Instance, _request: Any, sink: Any) -> Any:
+        self.sinks.append(sink)
+        if instance.instance_id <= self.dead:
+            sink.lost("connection refused")
+        else:
+            data = msgspec.msgpack.encode(Handoff("s", "l", params={"room": 1}, shape=self.shape))
+            sink.delta(Items(1, 0, (data,)))
+        return SimpleNamespace(cancel=self._cancel)
+
+    def _cancel(self) -> None:
+        self.cancelled += 1
+
+    async def begun(self, card: ModelCard = NEEDS) -> tuple[RemotePrompt, Any]:
+        place = self.place()
+        prompt = await self.remote.open(card, SimpleNamespace(), REQUEST, place)  # type: ignore[arg-type]
+        assert prompt is not None
+        return prompt, place
+
+
+class Place(Placement):
+    """Its release is counted once."""
+
+    def release(self) -> None:
+        if not hasattr(self, "gone"):
+            self.gone = True
+            super().release()
+
+
+@virtual
+async def test_others_are_asked_where_nobody_else_can_compute_it() -> None:
+    prefills = Prefills(dead=1)
+    prompt, place = await prefills.begun()
+    assert prefills.asked == [set(), {1}]
+    assert (prefills.counts["m"].failed, prefills.counts["m"].remote) == (1, 1)
+    prompt.close()
+    place.release()
+    assert (prefills.held, prefills.cancelled) == (0, 1)
+
+    prefills = Prefills(dead=9)
+    with pytest.raises(EngineFailed, match="connection refused"):
+        await prefills.begun()
+    assert len(prefills.asked) == TRIES
+    with pytest.raises(PrefillWorkerLost, match="connection refused"):  # the worker that answers can compute it
+        await prefills.remote.open(OTHER, SimpleNamespace(), REQUEST, prefills.place())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("how", ["lost", "quarantined", "failed before anybody watched"])
+@virtual
+async def test_who_waits_for_a_lost_prompt_is_told_once(how: str) -> None:
+    prefills, said = Prefills(), list[str]()
+    prompt, _ = await prefills.begun()
+    if how.startswith("failed"):
+        prefills.sinks[0].lost("gone")
+        prompt.watch(said.append)
+    else:
+        prompt.watch(said.append)
+        if how == "lost":
+            prefills.sinks[0].lost("gone")
+        else:
+            prefills.remote.instances_changed()
+            assert said == []
+            prefills.quarantine.add(1)
+            prefills.remote.instances_changed()
+    await asyncio.sleep(0)
+    prompt.close()
+    prefills.remote.instances_changed()
+    [why] = said
+    assert why.startswith("its prompt is lost: ")
+
+
+@virtual
+async def test_who_reads_by_itself_is_left_alone() -> None:
+    prefills = Prefills(shape="pull")
+    prompt, _ = await prefills.begun(OTHER)
+    prefills.quarantine.add(1)
+    prefills.remote.instances_changed()
+    assert prefills.cancelled == 0
+    prompt.close()
+
+
+@pytest.mark.parametrize(("shape", "ended"), [("pull", 1), ("rendezvous", 0)])
+@virtual
+async def test_the_first_token_ends_what_another_engine_reads(shape: TransferShape, ended: int) -> None:
+    """A prefill engine that sends blocks knows itself when they are there."""
+    prefills = Prefills(shape=shape)
+    prompt, place = await prefills.begun()
+    assert prefills.cancelled == 0
+    place.prefill_completed()
+    assert prefills.cancelled == ended
+    prefills.sinks[0].delta(Items(1, 1, (), "stop"))
+    prompt.close()
+    assert prefills.cancelled == ended
