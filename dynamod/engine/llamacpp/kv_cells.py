@@ -95,6 +95,7 @@ class Cells:
         self.pool = BlockPool(blocks, caching=caching, removed=self._evicted)
         self.size, self.slots, self.caching = size, slots, caching
         self.idle = IdleLimit(blocks if idle is None else idle, blocks)
+        self.copying = False  # somebody copies blocks, and calls `shrink` behind that
         self._operate, self._publish = operate, publish
         self._free = list(reversed(range(slots)))
         self._open: dict[int, Sequence] = {}
@@ -194,6 +195,11 @@ class Cells:
             self._operate((REMOVE, slot, 0, -1))
             self._free.append(slot)
         sequence.slot, sequence.held, sequence.computed = -1, [], 0
+        if not self.copying:
+            self.shrink()
+
+    def shrink(self) -> None:
+        """Drop blocks that nobody uses, above those that are worth their price."""
         self.pool.shrink(self.idle.blocks)
 
     def _name(self, sequence: Sequence, index: int, name: int) -> None:

@@ -72,6 +72,7 @@ class Tiering:
                 copying.add(name)
                 self._queue.append(name)
         if self._queue:
+            self._shared.cells.copying = True  # they stay until then, if nobody needs their room
             self._wake()
 
     def fetch(self, sequence: Sequence) -> bool:
@@ -103,6 +104,10 @@ class Tiering:
             left = self._import(load, left)
         while self._queue and left > 0:
             left -= self._export(self._queue.popleft())
+        cells = self._shared.cells
+        if cells.copying and not self._queue:
+            cells.copying = False
+            cells.shrink()
         self.pending = left <= 0
 
     def _import(self, load: _Load, left: float) -> float:

@@ -196,12 +196,21 @@ _EVENT = st.one_of(
 @given(
     st.lists(_EVENT, min_size=30, max_size=100),
     *(st.integers(8, 12), st.integers(1, 4), st.integers(4, 16), st.integers(1, 3), st.integers(200, 3000)),
-    *(st.integers(1, 2), st.sampled_from([1e-4, BESIDE / 2, ALONE])),
+    *(st.integers(1, 2), st.sampled_from([1e-4, BESIDE / 2, ALONE]), st.integers(0, 12)),
 )
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, most: int, enough: int, seconds: float
+    events: list[Any],
+    blocks: int,
+    seqs: int,
+    budget: int,
+    cached: int,
+    most: int,
+    enough: int,
+    seconds: float,
+    idle: int,
 ) -> None:
-    house = Tiered(blocks, most=most, enough=enough, seconds=seconds, seqs=seqs, budget=budget, cached=cached)
+    more: dict[str, Any] = {"seqs": seqs, "budget": budget, "cached": cached, "idle": idle}
+    house = Tiered(blocks, most=most, enough=enough, seconds=seconds, **more)
     scheduler, added = house.scheduler, []
     exports: list[Exported] = []
     for what, first, second in events:
@@ -245,5 +254,6 @@ def test_whatever_happens_everybody_has_its_own_tokens(
     assert scheduler.held == []
     assert house.tiering._loads == []
     assert house.tiering._copying == set()
+    assert not house.cells.copying
     assert house.cells.pool.active == 0
     assert len(house.memory.cells) == len(house.told) * SIZE, "cells that nobody can find"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,25 @@ async def test_files_that_are_wrong_are_computed_instead(engines: Engines, words
     assert disk(engine).failed == 1
 
 
+async def test_a_folder_that_goes_away_is_counted_and_nothing_else(
+    engines: Engines, words: Any, tmp_path: Path
+) -> None:
+    settings = {**CELLS, "kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path / "kv"), "kv_offload_after": 1}
+    engine = await engines.start(**settings)
+    request = asked(noise(10, LONG))
+    wanted = await answer(engines, engine, request)
+    files: Any = engine.tiers.levels[0] if engine.tiers is not None else None
+    await words.until(lambda: disk(engine).stored >= BLOCKS and not files._pending)
+    shutil.rmtree(tmp_path / "kv")
+    await evict(engines, engine)
+    await words.until(lambda: disk(engine).failed > 0)
+    found, count = await computed(engines, engine, request)
+    assert_near(found, wanted)
+    assert abs(count - LONG) <= 1
+    assert engine.uncached(engine.hashes(request).blocks, LONG) <= SIZE, "in the device"
+    assert engine_blocks(engine, request)[0] not in files, "known to be lost"
+
+
 async def test_bytes_that_llamacpp_refuses_are_computed_and_not_tried_again(engines: Engines, words: Any) -> None:
     engine = await engines.start(**CELLS, kv_host_gb=0.1, kv_offload_after=1)
     request = asked(noise(4, LONG))
@@ -239,10 +259,16 @@ async def test_a_block_is_told_in_a_tier_before_it_leaves_the_device(engines: En
     assert not any(isinstance(event, TierRemoved) for event in told)
 
 
-async def test_what_the_last_step_has_computed_is_copied_without_a_next_one(engines: Engines, words: Any) -> None:
-    engine = await engines.start(**{**CELLS, "split_tail": False}, kv_host_gb=0.1, kv_offload_after=1)
+@pytest.mark.parametrize("idle", [2048, 160])
+async def test_what_the_last_step_has_computed_is_copied_without_a_next_one(
+    engines: Engines, words: Any, idle: int
+) -> None:
+    """Although the device keeps less of it."""
+    cells = {**CELLS, "split_tail": False, "idle_tokens": idle}
+    engine = await engines.start(**cells, kv_host_gb=0.1, kv_offload_after=1)
     await answer(engines, engine, asked(noise(1, 401), answer=1))
     await words.until(lambda: host(engine).stored == 25)
+    await words.until(lambda: engine.statistics().cached_blocks == (25 if idle == 2048 else 10))
 
 
 async def test_prompts_that_nobody_repeats_are_not_copied(engines: Engines) -> None:
