@@ -39,12 +39,16 @@ def replay(
     timing: Annotated[str, typer.Option("--timing", help="mocker's timing: later or 2025")] = "later",
     max_num_seqs: Annotated[int, typer.Option("--max-num-seqs", min=1)] = 256,
     max_num_batched_tokens: Annotated[int, typer.Option("--max-num-batched-tokens", min=1)] = 8192,
+    engine_args: Annotated[
+        str, typer.Option("--extra-engine-args", help='more of the mocker\'s scheduler as JSON, like {"kv_host_gb": 4}')
+    ] = "{}",
+    tier_blind: Annotated[bool, typer.Option("--tier-blind", help="routers do not hear of KV tiers")] = False,
     seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
     plot: Annotated[str | None, typer.Option("--plot", help="write a picture (SVG) that compares the modes")] = None,
     output: Output = Form.TEXT,
 ) -> None:
     """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
-    from dynamod.engine.mocker.arguments import SchedulerSettings
+    from dynamod.engine.mocker.arguments import scheduler_settings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
     from dynamod.replay.pools import PoolReplay
     from dynamod.replay.report import HEAD, numbers, row, write_picture
@@ -59,16 +63,19 @@ def replay(
     else:
         arrivals = read_trace(Path(trace).expanduser(), block_size)
     arrivals = faster(arrivals, arrival_speedup)
-    machine = SchedulerSettings(
-        block_size=block_size,
-        num_gpu_blocks=blocks,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
+    machine = scheduler_settings(
+        {
+            "block_size": block_size,
+            "num_gpu_blocks": blocks,
+            "max_num_seqs": max_num_seqs,
+            "max_num_batched_tokens": max_num_batched_tokens,
+            **_json("--extra-engine-args", engine_args, '{"kv_host_gb": 4}'),
+        }
     )
     results: dict[str, dict[str, Any]] = {}
     for name in map(_mode, COMPARED if router_mode == "all" else router_mode.split(",")):
         settings = _settings(name, router_cost, overlap_weight, temperature)
-        replay = PoolReplay(workers, prefill_workers, machine, TIMINGS[timing], settings, seed=seed)
+        replay = PoolReplay(workers, prefill_workers, machine, TIMINGS[timing], settings, seed=seed, blind=tier_blind)
         results[name] = numbers(replay.run(arrivals))
     if plot is not None:
         title = f"{Path(trace).name}: {len(arrivals)} requests, {workers} workers of {blocks} blocks of {block_size}"
@@ -109,8 +116,15 @@ def _settings(name: str, cost: str, overlap_weight: float, temperature: float) -
 
     if name == "kv-original":
         return RouterSettings("kv", ORIGINAL, overlap_weight, temperature)
-    try:
-        value = cost if cost == "original" else json.loads(cost)
-    except ValueError as error:
-        raise UserError(f"--router-cost is no JSON: {error}", 'for example {"queued": 1, "active": 0.1}') from None
+    value = cost if cost == "original" else _json("--router-cost", cost, '{"queued": 1, "active": 0.1}')
     return RouterSettings(name, weights_of(value), overlap_weight, temperature)
+
+
+def _json(flag: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{flag} is no JSON: {error}", f"for example {example}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{flag} is {text}", f"give an object, for example {example}")
+    return value

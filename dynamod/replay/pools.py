@@ -32,8 +32,9 @@ class PoolReplay(Replay):
         *,
         transfer: float = 0.0,
         seed: int = 0,
+        blind: bool = False,
     ) -> None:
-        super().__init__(workers, machine, timing, settings, seed)
+        super().__init__(workers, machine, timing, settings, seed, blind)
         self._settings, self._transfer = settings.prefill, transfer
         clock = lambda: self._now / 1000  # noqa: E731
         random = random_module.Random(seed)

@@ -15,10 +15,11 @@ from typing import NamedTuple
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.scheduler import Scheduler, Step
 from dynamod.engine.mocker.scheduler import Sequence as Job
+from dynamod.engine.mocker.tiers import block_times, simulated
 from dynamod.engine.mocker.timing import Timing
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, Removed, Snapshot
+from dynamod.message.kv_events import Load, Removed, Snapshot, TierEvent
 from dynamod.router.decision import Decision
 from dynamod.router.router import Prompt, Router, RouterSettings, RouterStatistics
 
@@ -76,26 +77,39 @@ class Request:
 class Worker:
     """A scheduler, of which the router hears at once."""
 
-    def __init__(self, number: int, machine: SchedulerSettings, timing: Timing, router: Router) -> None:
+    def __init__(
+        self, number: int, machine: SchedulerSettings, timing: Timing, router: Router, blind: bool = False
+    ) -> None:
         self.number, self._router = number, router
-        self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed)
+        tiers = simulated(machine, (lambda _event: None) if blind else self._tier)
+        self.scheduler = Scheduler(machine, timing, stored=self._stored, removed=self._removed, tiers=tiers)
         self.busy = False
         self.requests = 0
-        router.state.apply(number, (Load(0, 0, 0, machine.num_gpu_blocks, 0.0),))
+        times = [1000 * seconds for seconds in block_times(machine, timing)]
+        router.state.apply(number, (Load(0, 0, 0, machine.num_gpu_blocks, 0.0, *times),))
 
     def _stored(self, parent: int | None, blocks: Sequence[int]) -> None:
         names = tuple(blocks)
         self._router.state.apply(self.number, (Snapshot(names, names),))  # here a block's name is its sequence hash
+
+    def _tier(self, event: TierEvent) -> None:
+        self._router.state.apply(self.number, (event,))
 
     def _removed(self, blocks: Sequence[int]) -> None:
         self._router.state.apply(self.number, (Removed(tuple(blocks)),))
 
 
 class Replay:
-    """One run."""
+    """One run. `blind`: routers do not hear of tiers."""
 
     def __init__(
-        self, workers: int, machine: SchedulerSettings, timing: Timing, settings: RouterSettings, seed: int = 0
+        self,
+        workers: int,
+        machine: SchedulerSettings,
+        timing: Timing,
+        settings: RouterSettings,
+        seed: int = 0,
+        blind: bool = False,
     ) -> None:
         self._machine = machine
         self._now = 0.0
@@ -107,7 +121,7 @@ class Replay:
             now=lambda: self._now / 1000,
             wall=lambda: self._now / 1000,
         )
-        self._workers = [Worker(number, machine, timing, self.router) for number in range(workers)]
+        self._workers = [Worker(number, machine, timing, self.router, blind) for number in range(workers)]
         self._instances = [Instance("replay", "worker", "generate", number, {}) for number in range(workers)]
         self._names = count(_OUTPUT_NAMES)
         self._order = count()

@@ -1,5 +1,6 @@
-"""KV tiers of llama.cpp behind the frontend: a prefix that fell out of the device comes back, and after a restart."""
+"""KV tiers behind the frontend: a prefix that fell out of the device comes back, after a restart too; routers know."""
 
+import importlib.util
 import json
 import os
 import random
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="needs the extra llama_cpp")
+llama_cpp = pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
 
 ARGUMENTS = {"flash_attn": "off", "split_tail": True, "n_threads": 1, "num_blocks": 110, "max_num_seqs": 4}
 """Room for one long prompt."""
@@ -39,6 +40,8 @@ def stored(machine: Any, name: str, count: int) -> None:
     machine.until(lambda: tier(machine, name).get("blocks", 0) >= count)
 
 
+@llama_cpp
+@pytest.mark.engine
 def test_a_prefix_comes_back_from_memory_and_after_a_restart_from_files(machine: Any) -> None:
     arguments = json.dumps({**ARGUMENTS, "kv_disk_gb": 0.1, "kv_disk_path": "kv"})
     command = machine.start(
@@ -62,6 +65,7 @@ def test_a_prefix_comes_back_from_memory_and_after_a_restart_from_files(machine:
     assert re.search(r"^dynamod_worker_engine_disk_tier_stored_total{.*} 93\.0$", metrics, re.M)
     assert re.search(r"^dynamod_worker_engine_host_tier_loaded_total{.*} 93\.0$", metrics, re.M)
 
+    assert len(list((machine.folder / "kv").rglob("*.kv"))) == BLOCKS, "the command's folder"
     os.kill(machine.row("Worker")["pid"], signal.SIGKILL)
     machine.until(lambda: machine.serves(url) and tier(machine, "disk").get("stored") == 0)
     assert asked(machine, url, 1) == wanted
@@ -70,6 +74,52 @@ def test_a_prefix_comes_back_from_memory_and_after_a_restart_from_files(machine:
     command.end()
 
 
+def test_a_request_goes_to_the_worker_that_has_its_prefix_in_a_tier(machine: Any) -> None:
+    arguments = {"num_gpu_blocks": 30, "block_size": 16, "watermark": 0, "kv_host_gb": 0.01, "speedup_ratio": 10}
+    command = machine.start(
+        *("dynamo", "serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0"),
+        *("--Worker.ServiceArgs.workers=2", f"--Worker.engine_args={json.dumps(arguments)}"),
+    )
+    url = command.ready()
+    machine.until(lambda: len(json.loads(machine.ask(url, "/health")[1])["instances"]) == 2)
+    for number in range(2):
+        machine.begin(url, text(1), request=f"first-{number}", max_tokens=2).answer()
+    home = decision(machine, "first-1")
+    assert decided(home)["overlap"] > 0
+    for number in range(2, 12):
+        machine.begin(url, text(number), request=f"other-{number}", max_tokens=2).answer()
+
+    def loaded() -> bool:
+        """The events of workers reach the router a moment later."""
+        machine.begin(url, text(1), request="again", max_tokens=2).answer()
+        return bool(decided(decision(machine, "again"))["fetched"])
+
+    machine.until(loaded)
+    last = decision(machine, "again")
+    assert last["chosen"] == home["chosen"]
+    assert 0 < decided(last)["terms"]["fetch"] < decided(last)["fetched"], "by measured times"
+    assert "FETCH x1" in machine.run("dynamo", "explain", "again").out
+    assert tier(machine, "host")
+    command.end()
+
+
+def text(number: int) -> str:
+    """About 20 blocks."""
+    return f"{number} " + " ".join(f"w{number + place}" for place in range(120))
+
+
+def decision(machine: Any, request: str) -> dict[str, Any]:
+    machine.until(lambda: machine.raw("GET", f"/v1/requests/{request}/decision")[0] == 200)
+    return dict(machine.raw("GET", f"/v1/requests/{request}/decision")[1][-1])
+
+
+def decided(record: dict[str, Any]) -> dict[str, Any]:
+    """The chosen candidate."""
+    return next(dict(one) for one in record["candidates"] if one["instance"] == record["chosen"])
+
+
+@llama_cpp
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("words", "says"),
     [

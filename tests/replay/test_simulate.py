@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.cli.app import run
@@ -45,6 +46,21 @@ def test_knowing_the_caches_is_worth_it() -> None:
     )
     assert ours["reuse"] > original["reuse"] > blind["reuse"]
     assert ours["ttft_ms"]["mean"] < blind["ttft_ms"]["mean"]
+
+
+def test_a_tier_is_worth_it_and_knowing_of_it_too() -> None:
+    plan = Conversations(users=80, turns=5, system_tokens=4096, question_tokens=600, answer_tokens=60, block_size=128)
+    arrivals, machine = make_conversations(plan, 3), SchedulerSettings(block_size=128, num_gpu_blocks=200)
+    block = machine.block_size * machine.kv_bytes_per_token
+    tiered = msgspec.structs.replace(machine, kv_host_gb=8 * 200 * block / 1e9, kv_offload_after=1)
+
+    def played(machine: SchedulerSettings, *, blind: bool = False) -> dict[str, Any]:
+        return numbers(Replay(4, machine, TIMINGS["later"], RouterSettings("kv"), blind=blind).run(arrivals))
+
+    without, aware, blind = played(machine), played(tiered), played(tiered, blind=True)
+    assert aware["reuse"] > blind["reuse"] > without["reuse"]
+    assert aware["ttft_ms"]["mean"] < blind["ttft_ms"]["mean"] < without["ttft_ms"]["mean"]
+    assert aware["requests"] == without["requests"] == len(arrivals)
 
 
 def test_an_idle_router_has_an_empty_book() -> None:
@@ -102,6 +118,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     ("flags", "says"),
     [
         (["--router-mode", "best"], "unknown router mode 'best'"),
+        (["--extra-engine-args", '{"kv_host_gb": -1}'], "kv_host_gb: expected float >= 0.0, got -1"),
+        (["--extra-engine-args", "[1]"], "--extra-engine-args is [1]"),
+        (["--extra-engine-args", "{"], "--extra-engine-args is no JSON"),
         (["--router-cost", '{"speed": 1}'], "speed"),
         (["--router-cost", "{"], "--router-cost is no JSON"),
         (["--timing", "fast"], "known timings: 2025, later"),

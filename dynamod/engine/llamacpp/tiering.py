@@ -57,7 +57,6 @@ class Tiering:
         self._copying: set[int] = set()  # those, and those that are being exported
         self._loads: list[_Load] = []
         self.pending = False
-        self.failed = 0  # exports
 
     def ask(self, sequence: Sequence) -> None:
         """A request has come: blocks that were asked for often enough now, and are here, are copied."""
@@ -72,7 +71,8 @@ class Tiering:
             if wants(name) and name not in copying:
                 copying.add(name)
                 self._queue.append(name)
-                self.pending = True
+        if self._queue:
+            self._wake()
 
     def fetch(self, sequence: Sequence) -> bool:
         """Hold the oldest waiting sequence, if its next blocks are in tiers and there is room for it."""
@@ -133,6 +133,7 @@ class Tiering:
         place, size = self._shared.cells.place(name), self._shared.cells.size
         if place is None:  # it has left the device meanwhile
             self._copying.discard(name)
+            self._tiers.levels[0].refused += 1
             return 0.0
         slot, index = place
         told = functools.partial(self._exported, name)
@@ -142,7 +143,7 @@ class Tiering:
     def _exported(self, name: int, result: bytes | Exception) -> None:
         self._copying.discard(name)
         if isinstance(result, Exception):
-            self.failed += 1
+            self._tiers.levels[0].failed += 1
             log.warning("llama.cpp: a block was not copied to its tier: %s", result)
         else:
             self._tiers.put(name, len(result), result)

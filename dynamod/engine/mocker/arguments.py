@@ -71,6 +71,11 @@ _ARGUMENTS = Arguments("mocker", MockerArguments)
 flags = _ARGUMENTS.flags
 
 
+def scheduler_settings(given: Mapping[str, Any]) -> SchedulerSettings:
+    """Those of a scheduler alone. Raises UserError as `arguments_of` does."""
+    return Arguments("mocker", SchedulerSettings).read(given, None)
+
+
 def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> MockerArguments:
     """Check arguments; keys may be spelled with `-`. `block_size`: `kv_cache_block_size`, where a user has set that.
 

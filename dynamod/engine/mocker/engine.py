@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from dynamod.kvcache.hashes import PrefixHashes
-from dynamod.kvcache.tiers.settings import GB
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
@@ -26,14 +25,11 @@ from .output import Stream
 from .own_transfer import MockerTransfer
 from .scheduler import Scheduler
 from .scheduler import Sequence as Scheduled
-from .tiers import simulated
+from .tiers import block_times, simulated
 from .timing import TIMINGS
 
 CATCH_UP = 0.1
 """Seconds that the steps may catch up when the process was held up; a real engine would have lost them."""
-
-_PROMPT = 1024
-"""Tokens of a prompt for which computing a block is timed."""
 
 Publish = Callable[[Stored | Removed], None]
 
@@ -231,10 +227,7 @@ class Mocker(BatchingEngine):
 
     def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
         """By the timing and the bandwidths."""
-        arguments, timing = self.arguments, TIMINGS[self.arguments.timing]
-        prefill = (timing.prefill_ms(_PROMPT) - timing.prefill_ms(0)) / _PROMPT * self.block_size / 1000
-        size = self.block_size * arguments.kv_bytes_per_token / GB
-        return prefill, size / arguments.host_gbps, size / arguments.disk_gbps
+        return block_times(self.arguments, TIMINGS[self.arguments.timing])
 
     def _rank(self, blocks: Sequence[int], length: int) -> Rank:
         """Where a prompt is computed soonest: by what is not cached there and what waits there; then the most free."""

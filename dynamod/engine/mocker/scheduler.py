@@ -165,25 +165,32 @@ class Scheduler(BatchScheduler[Sequence]):
         return True
 
     def _load(self, sequence: Sequence, blocks: list[Block], loads: Loads) -> bool:
-        """Whether the oldest waiting sequence has to wait for blocks of tiers, from now on."""
+        """Whether the oldest waiting sequence, with all its room, waits for blocks of tiers from now on."""
         here = self.pool.cached_prefix(blocks)
-        fits = self.pool.active + self.pool.needed(blocks) < self._settings.usable_blocks
-        names = [] if sequence.fetched or not fits else sequence.blocks[here:]
-        if not names or not (count := loads.tiers.found(names)) or not self.pool.take(blocks[:here]):
+        names = () if sequence.fetched else sequence.blocks[here:]
+        if not names or not (count := loads.tiers.found(names)):
+            return False
+        room = self._room(sequence, blocks)
+        held = [*blocks[:here], *[PartialBlock() for _ in range(len(room) - here)]]
+        if self.pool.active + self.pool.needed(held) > self._settings.usable_blocks or not self.pool.take(held, here):
             return False
         sequence.fetched = True
-        loads.begin(self.waiting.popleft(), blocks[:here], names[:count])
+        loads.begin(self.waiting.popleft(), held, here, names[:count])
         return True
 
     def _loaded(self, load: Load) -> None:
         """All its blocks are here: its turn had come."""
         self.acting = load.sequence
-        for name in load.names:
-            if not self.insert(load.held[-1] if load.held else None, name):
-                break
-            load.held.append(name)
+        for index, name in enumerate(load.names, load.here):
+            before = load.held[index - 1] if index else None
+            self.pool.fill(load.held[index], name, before if isinstance(before, int) else None)
+            load.held[index] = name
         self.pool.give_back(load.held)
         self.waiting.appendleft(load.sequence)
+
+    def _room(self, sequence: Sequence, blocks: list[Block]) -> list[Block]:
+        """The blocks of a sequence, with the one that is not full."""
+        return [*blocks, PartialBlock()] if sequence.total % self._settings.block_size else blocks
 
     def _prefill(self) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
@@ -224,9 +231,7 @@ class Scheduler(BatchScheduler[Sequence]):
         return blocks
 
     def _admit(self, sequence: Sequence, blocks: list[Block], cached: int) -> bool:
-        full = len(blocks)
-        if sequence.total % self._settings.block_size:
-            blocks.append(PartialBlock())
+        full, blocks = len(blocks), self._room(sequence, blocks)
         if self.pool.active + self.pool.needed(blocks) > self._settings.usable_blocks:
             return False
         sequence.cached = cached

@@ -10,9 +10,13 @@ from dynamod.kvcache.tiers.settings import GB
 from dynamod.kvcache.tiers.tiers import Tiers
 
 from .arguments import SchedulerSettings
+from .timing import Timing
 
 if TYPE_CHECKING:
     from .scheduler import Sequence
+
+_PROMPT = 1024
+"""Tokens of a prompt for which computing a block is timed."""
 
 
 def simulated(settings: SchedulerSettings, publish: Publish) -> Tiers | None:
@@ -25,12 +29,20 @@ def simulated(settings: SchedulerSettings, publish: Publish) -> Tiers | None:
     return Tiers(levels, settings.kv_offload_after) if levels else None
 
 
+def block_times(settings: SchedulerSettings, timing: Timing) -> tuple[float, float, float]:
+    """Seconds that a block takes: to compute it, to load it from memory of the host, from files."""
+    prefill = (timing.prefill_ms(_PROMPT) - timing.prefill_ms(0)) / _PROMPT * settings.block_size / 1000
+    size = settings.block_size * settings.kv_bytes_per_token / GB
+    return prefill, size / settings.host_gbps, size / settings.disk_gbps
+
+
 @dataclass(slots=True, eq=False)
 class Load:
-    """A prompt whose blocks `names` come, behind those that it has `held`. `due`: when the last is here."""
+    """A prompt with all its room `held`; its first blocks are `here`, `names` come, and the last one is `due`."""
 
     sequence: "Sequence"
     held: list[Block]
+    here: int
     names: Seq[int]
     due: float
 
@@ -47,7 +59,7 @@ class Loads:
         self._free = dict.fromkeys(tiers.levels, 0.0)  # when it has loaded all that it was asked for
         self._now = 0.0
 
-    def begin(self, sequence: "Sequence", held: list[Block], names: Seq[int]) -> None:
+    def begin(self, sequence: "Sequence", held: list[Block], here: int, names: Seq[int]) -> None:
         """Load blocks that are in tiers; those of files are in the host's memory too from then on."""
         due = self._now
         for name in names:
@@ -59,7 +71,7 @@ class Loads:
             level.load_seconds += self._ms[level] / 1000
         for name in names:
             self.tiers.levels[0].put(name, self._size)
-        self.all.append(Load(sequence, held, names, due))
+        self.all.append(Load(sequence, held, here, names, due))
 
     def copy(self, names: Seq[Block]) -> None:
         """Blocks that are in the device now: those that were asked for often enough are copied."""

@@ -14,8 +14,8 @@ Publish = Callable[[TierEvent], object]
 class LevelStatistics(msgspec.Struct, frozen=True):
     """A tier of KV blocks. Blocks and bytes now; blocks that came, went for want of room, were loaded; loading time.
 
-    `refused`: not taken, as too much was on its way; `failed`: not written, or not read as they were written; `late`:
-    not waited for.
+    `refused`: not taken, as too much was on its way, or they had left the device; `failed`: not written, or not read as
+    they were written; `late`: not waited for.
     """
 
     blocks: int

@@ -239,6 +239,12 @@ async def test_a_block_is_told_in_a_tier_before_it_leaves_the_device(engines: En
     assert not any(isinstance(event, TierRemoved) for event in told)
 
 
+async def test_what_the_last_step_has_computed_is_copied_without_a_next_one(engines: Engines, words: Any) -> None:
+    engine = await engines.start(**{**CELLS, "split_tail": False}, kv_host_gb=0.1, kv_offload_after=1)
+    await answer(engines, engine, asked(noise(1, 401), answer=1))
+    await words.until(lambda: host(engine).stored == 25)
+
+
 async def test_prompts_that_nobody_repeats_are_not_copied(engines: Engines) -> None:
     engine = await engines.start(**CELLS, kv_host_gb=0.1)
     for seed in range(4):
