@@ -13,7 +13,7 @@ import msgspec
 
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
-from dynamod.runtime.statistics import ProcessStatistics
+from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
 
 Engines = Mapping[str, Mapping[str, float | None]]
 """Statistics of a process's engines, by worker."""
@@ -23,7 +23,10 @@ _STATES = ("Ready", "Draining", "Starting")
 
 
 class WorkerFacts(msgspec.Struct, frozen=True):
-    """An engine. `hit_rate`: share of prompt tokens found in its KV cache, since its start; blocks of KV cache."""
+    """An engine. `hit_rate`: share of prompt tokens found in its KV cache, since its start; blocks of KV cache.
+
+    `pool`: prefill or decode, empty for an aggregated worker. `sessions`: prompts whose blocks wait for their readers.
+    """
 
     running: int
     waiting: int
@@ -31,6 +34,8 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     total_blocks: int | None
     hit_rate: float | None
     tokens_per_second: float | None
+    pool: str = ""
+    sessions: int | None = None
 
 
 class IngressFacts(msgspec.Struct, frozen=True):
@@ -177,7 +182,7 @@ def _process(rows: Sequence[dict[str, Any]], now: Look, before: Look) -> Process
         mailbox=sum(found.mailboxes.get(row["component"], 0) for row in rows) if answers else None,
         last_error=next((row["last_error"] for row in rows if row["last_error"]), ""),
         ingress=_ingress(found.http, old.http, seconds),
-        worker=_worker(found.engines, old.engines, seconds),
+        worker=_worker(found.engines, old.engines, seconds, list(found.pools.values())),
     )
 
 
@@ -199,12 +204,15 @@ def _percentiles(now: Buckets, before: Buckets | None) -> tuple[float | None, fl
     return quantile(0.5, now.bounds, between), quantile(0.99, now.bounds, between)
 
 
-def _worker(now: Engines, before: Engines, seconds: float) -> WorkerFacts | None:
+def _worker(now: Engines, before: Engines, seconds: float, pools: Sequence[PoolFacts]) -> WorkerFacts | None:
     """All engines of a process as one."""
     if not now:
         return None
     blocks, room, rates = (_known(now, field) for field in ("active_blocks", "total_blocks", "hit_rate"))
+    sessions = [one.sessions for one in pools if one.sessions is not None]
     return WorkerFacts(
+        pool=", ".join(sorted({one.pool for one in pools})),
+        sessions=sum(sessions) if sessions else None,
         running=int(sum(_known(now, "running"))),
         waiting=int(sum(_known(now, "waiting"))),
         active_blocks=int(sum(blocks)) if blocks else None,

@@ -16,7 +16,8 @@ ALWAYS = 100
 class Column:
     """`field`: of a ProcessRow, or two that are shown as one; `form`: its text, `-` when it is not known.
 
-    `keep`: the column with the lowest number goes first when the terminal is too narrow, ALWAYS never.
+    `keep`: the column with the lowest number goes first when the terminal is too narrow, ALWAYS never. `rare`: it is
+    shown where a row has something for it.
     """
 
     title: str
@@ -24,6 +25,7 @@ class Column:
     form: Callable[..., str]
     keep: int
     right: bool = True
+    rare: bool = False
 
     def cell(self, row: ProcessRow) -> str:
         """The text of a row."""
@@ -50,11 +52,15 @@ def sections(view: Top, width: int | None = None) -> list[Section]:
         (WORKER, [row for row in view.processes if row.worker is not None]),
         ((), [row for row in view.processes if row.ingress is None and row.worker is None]),
     ]
-    found = [Section((*BASE, *own), rows) for own, rows in kinds if rows]
+    found = [Section([one for one in (*BASE, *own) if _shown(one, rows)], rows) for own, rows in kinds if rows]
     if width is None:
         return found
     wide = widths(found)
     return [Section(_fitting(part.columns, wide, width), part.rows) for part in found]
+
+
+def _shown(column: Column, rows: Sequence[ProcessRow]) -> bool:
+    return not column.rare or any(column.cell(row) != "-" for row in rows)
 
 
 def _fitting(columns: Sequence[Column], wide: Mapping[str, int], width: int) -> Sequence[Column]:
@@ -122,10 +128,12 @@ INGRESS = (
 )
 """Of rows that have `ingress`."""
 WORKER = (
+    Column("POOL", "worker.pool", _or_dash, 8, right=False, rare=True),
     Column("RUN", "worker.running", str, ALWAYS),
     Column("WAIT", "worker.waiting", str, 12),
     Column("BLOCKS", "worker.active_blocks worker.total_blocks", "{}/{}".format, 11),
     Column("HIT", "worker.hit_rate", "{:.0%}".format, 7),
+    Column("SESSIONS", "worker.sessions", str, 8, rare=True),
     Column("TOKENS/S", "worker.tokens_per_second", number, ALWAYS),
 )
-"""Of rows that have `worker`."""
+"""Of rows that have `worker`. What few deployments have, like pools or tiers of a KV cache, is a rare column."""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,17 +42,25 @@ class Answers(msgspec.Struct, frozen=True):
     answers: bool
 
 
+class PoolFacts(msgspec.Struct, frozen=True):
+    """Of a worker of a pool: which one, and how many prompts wait in its sessions for their readers."""
+
+    pool: str
+    sessions: int | None = None
+
+
 class ProcessStatistics(msgspec.Struct, frozen=True):
     """What `dynamo top` and `status` show of a process.
 
     `mailboxes`: messages that wait, by actor. `engines`: by worker's actor. `unloaded`: why models are not served, by
-    name.
+    name. `pools`: by worker's actor, without aggregated workers.
     """
 
     mailboxes: dict[str, int]
     engines: dict[str, dict[str, float | None]]
     http: HttpStatistics | None
     unloaded: dict[str, str] = {}
+    pools: dict[str, PoolFacts] = {}
 
 
 async def report(process_context: "ProcessContext", question: str) -> str | ProcessStatistics:
@@ -74,7 +82,13 @@ def process_statistics(process_context: "ProcessContext") -> ProcessStatistics:
         engines={path: msgspec.to_builtins(one) for path, one in engines.items() if isinstance(one, msgspec.Struct)},
         http=http_statistics(process_context.http) if process_context.http else None,
         unloaded={name: why for one in found for name, why in getattr(one.own, "unloaded", {}).items()},
+        pools={one.kernel.path.lstrip("/"): _pool(one.own) for one in found if getattr(one.own, "pool", "")},
     )
+
+
+def _pool(worker: Any) -> PoolFacts:
+    sessions = getattr(worker.handoff, "sessions", None)
+    return PoolFacts(worker.pool, sessions.open if sessions is not None else None)
 
 
 async def process_families(process_context: "ProcessContext") -> "list[Metric]":

@@ -44,6 +44,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
 
     `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
+    `pool`: its disaggregation mode, empty for an aggregated worker.
     """
 
     accepted: Total
@@ -53,6 +54,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     feeds: int
     engine: EngineStatistics
     handoff: msgspec.Struct | None = None
+    pool: str = ""
 
 
 @dataclass(slots=True)
@@ -264,7 +266,8 @@ class Worker(Actor):
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
         counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._events))
-        return WorkerStatistics(*counts, engine, self.handoff.statistics() if self.handoff is not None else None)
+        handoff = self.handoff.statistics() if self.handoff is not None else None
+        return WorkerStatistics(*counts, engine, handoff, "" if self.mode == "aggregated" else self.mode)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -9,7 +9,7 @@ from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, remembering, t
 from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
-from dynamod.runtime.statistics import ProcessStatistics
+from dynamod.runtime.statistics import PoolFacts, ProcessStatistics
 
 
 def buckets(*counts: int) -> Buckets:
@@ -78,7 +78,7 @@ def test_one_row_per_process() -> None:
     assert (engine.cpu, engine.rss, engine.mailbox, engine.answers) == (25.0, 87 << 20, 0, True)
     assert engine.ingress is None
     assert engine.worker is not None
-    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0)
+    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0, "", None)
     assert (front.components, front.mailbox, front.worker) == (["Processor", "Frontend"], 5, None)
     assert front.ingress is not None
     assert (front.ingress.in_flight, front.ingress.queued, front.ingress.requests_per_second) == (4, 1, 50.0)
@@ -137,6 +137,23 @@ def test_engines_of_one_process_are_summed() -> None:
     assert one.worker.hit_rate == pytest.approx(0.4)
 
 
+def test_pools_are_shown_where_there_are_some() -> None:
+    def titles(told: ProcessStatistics) -> list[str]:
+        (part,) = sections(top(look(1.0, ROWS[:1], worker=told)))
+        return [column.title for column in part.columns]
+
+    plain = worker(0)
+    assert not {"POOL", "SESSIONS"} & set(titles(plain))
+    prefill = msgspec.structs.replace(plain, pools={"Worker": PoolFacts("prefill", 3)})
+    assert {"POOL", "SESSIONS"} <= set(titles(prefill))
+    (one,) = top(look(1.0, ROWS[:1], worker=prefill)).processes
+    assert one.worker is not None
+    assert (one.worker.pool, one.worker.sessions) == ("prefill", 3)
+    decode = msgspec.structs.replace(plain, pools={"Worker": PoolFacts("decode")})
+    assert "POOL" in titles(decode)
+    assert "SESSIONS" not in titles(decode)
+
+
 BOUNDS = (1.0, 2.0, 4.0)
 
 
@@ -170,7 +187,10 @@ def test_narrow_terminals_lose_columns_in_order() -> None:
     before, now = looks()
     view = top(now, before)
     full = sections(view)
-    assert [len(part.columns) for part in full] == [len(BASE) + len(INGRESS), len(BASE) + len(WORKER)]
+    assert [len(part.columns) for part in full] == [
+        len(BASE) + len(INGRESS),
+        len(BASE) + len([one for one in WORKER if not one.rare]),
+    ]
     last: list[set[str]] = [{column.title for column in part.columns} for part in full]
     for width in range(200, 20, -1):
         parts = sections(view, width)

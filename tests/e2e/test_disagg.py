@@ -35,6 +35,13 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     assert "prompt computed by a prefill worker: more than max_local_prefill_length 32" in text, text
     assert "prefill workers" in text
 
+    shown = machine.run("dynamo", "top", "--once", "--interval=0.2").out
+    assert "POOL" in shown
+    assert " prefill " in shown
+    rows = json.loads(machine.run("dynamo", "top", "--interval=0.2", "--output=json").out)["processes"]
+    pools = {row["worker"]["pool"]: row["worker"]["sessions"] for row in rows if row["worker"]}
+    assert pools == {"": None, "prefill": 0}
+
     off = serve(machine, "--Processor.remote-prefill=false", "--name=plain")
     assert machine.chat(off.ready(), LONG, max_tokens=30) == remote
     assert counts(machine, off.ready())["remote_prefill_total"] == 0
