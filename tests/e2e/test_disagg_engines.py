@@ -128,3 +128,13 @@ def test_workers_that_are_not_alike(machine: Any, shape: str) -> None:
         assert json.loads(text)["choices"][0]["message"]["content"] == alone(machine, LONG, max_tokens=20)[0]
     else:
         assert (status, "computes no prompts" in text) == (503, True), text
+
+
+@together
+def test_what_cannot_be_is_one_line_before_anything_starts(machine: Any) -> None:
+    ended = serve(machine, "--PrefillWorker.engine=echo_core").wait(30)
+    assert ended.code == 2
+    assert "engine 'echo_core' cannot be a prefill worker; engines that can: llamacpp, mocker," in ended.err
+    ended = start(machine, "push").wait(30)
+    assert ended.code == 2
+    assert "mocker argument kv_transfer: invalid enum value 'push'" in ended.err
