@@ -125,7 +125,8 @@ class SgLang(AdapterEngine):
 
         config, kind = self._manager.model_config, values.get("kv_cache_dtype")
         layout = digest("sglang", sglang.__version__, self._card.mdc_sum, config.dtype, kind, self.block_size)
-        return SgLangTransfer(self, layout, values["host"], int(values.get("disaggregation_bootstrap_port") or 0))
+        host = self.options.transfer_host if values["host"] in ("0.0.0.0", "::") else values["host"]
+        return SgLangTransfer(self, layout, host, int(values.get("disaggregation_bootstrap_port") or 0))
 
     @staticmethod
     def _release_load_file(reader: Any) -> None:
@@ -153,6 +154,8 @@ class SgLang(AdapterEngine):
                 if not sent:
                     self.queried += meta["prompt_tokens"]
                     self.hits += meta["cached_tokens"]
+                    if params and self.own_transfer is not None:
+                        self.own_transfer.transfers += 1
                 fresh = found if self._incremental else found[sent:]
                 if top is not None:
                     chosen, best = logprobs(meta, top)
@@ -161,8 +164,6 @@ class SgLang(AdapterEngine):
                 sent += len(fresh)
         except ValueError as error:
             raise BadRequest(f"SGLang refuses the request: {error}") from None
-        if params and self.own_transfer is not None:
-            self.own_transfer.transfers += 1
 
     async def computed(self, request: Generate, params: Mapping[str, Any]) -> None:
         """Compute a prompt, with the first token of its answer, and send it to another engine. Raises RequestError."""
