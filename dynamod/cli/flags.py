@@ -117,7 +117,7 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--leader-addr", "--dist-init-addr", default="", action=_Same, metavar="HOST:PORT", help=where)
     python = "interpreter of the worker's process, where its engine and dynamod are installed (default: this one)"
     add("--python", metavar="PATH", help=python)
-    mode = "with in=dyn://: prefill computes prompts for the other workers of the model (default aggregated)"
+    mode = "with in=dyn://: prefill computes prompts for decode workers of the model (default aggregated)"
     add("--disaggregation-mode", choices=MODES_OF_WORKERS, help=mode)
     add("--static-worker", action="store_true", help="with in=dyn://: at a fixed address, found without etcd")
     add("--extra-engine-args", metavar="FILE", help="file with arguments of the engine, or the JSON itself")

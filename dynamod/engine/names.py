@@ -105,6 +105,8 @@ ENGINES: dict[str, EngineEntry] = {
         devices=True,
         apart=True,
         nodes=True,
+        handoff=True,
+        transfer=("nixl", "disaggregation_transfer_backend"),
     ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
@@ -114,6 +116,7 @@ ENGINES: dict[str, EngineEntry] = {
         flags="dynamod.engine.trtllm.arguments:flags",
         devices=True,
         apart=True,
+        handoff=True,
     ),
     "vllm": EngineEntry(
         "dynamod.engine.vllm.engine:Vllm",

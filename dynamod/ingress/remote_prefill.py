@@ -57,6 +57,7 @@ class RemotePrompt(Sink):
         """Call `failed` once if the prompt is lost before it has been read."""
         self._failed = failed
         if self._lost:
+            self._counts.failed += 1
             asyncio.get_running_loop().call_soon(failed, self._lost)
 
     def delta(self, delta: Delta) -> None:

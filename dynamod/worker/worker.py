@@ -102,6 +102,8 @@ class Worker(Actor):
         engine.progress = self.progress
         await engine.start()
         card, mode = engine.card(), self._options.disaggregation_mode
+        if self._options.node_rank:
+            mode = "aggregated"  # the leader takes the requests
         if mode != "aggregated" and not card.capabilities.handoff:
             text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
             raise UserError(text, "leave out the disaggregation mode, or what keeps the engine from it")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from .asking import chat_body
+from .nodes import Servers, front, instances, on
 from .test_disagg import LONG, SLOW, counts, serve, sessions, workers
 from .together import together
 
@@ -128,3 +129,32 @@ def test_workers_that_are_not_alike(machine: Any, shape: str) -> None:
         assert json.loads(text)["choices"][0]["message"]["content"] == alone(machine, LONG, max_tokens=20)[0]
     else:
         assert (status, "computes no prompts" in text) == (503, True), text
+
+
+@together
+def test_what_cannot_be_is_one_line_before_anything_starts(machine: Any) -> None:
+    ended = serve(machine, "--PrefillWorker.engine=echo_core").wait(30)
+    assert ended.code == 2
+    assert "engine 'echo_core' cannot be a prefill worker; engines that can: llamacpp, mocker," in ended.err
+    ended = start(machine, "push").wait(30)
+    assert ended.code == 2
+    assert "mocker argument kv_transfer: invalid enum value 'push'" in ended.err
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_over_three_nodes(machine: Any, shared_servers: Servers, shape: str) -> None:
+    """The frontend on one, the answering worker on another, the prefill worker on a third."""
+    _door, url = front(machine, shared_servers)
+    arguments = ("--extra-engine-args", json.dumps({**SLOW, "kv_transfer": shape}))
+    for node, pool in (("two", "decode"), ("three", "prefill")):
+        words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
+        machine.start("dynamo-run", *words, **on(machine, shared_servers, node)).prints("ready", 30)
+    machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
+    long = " ".join([LONG] * 3)
+    answer = machine.chat(url, long, max_tokens=20)
+    details = [
+        one.get("details") for one in machine.raw("GET", "/v1/inspect", socket_path=machine.folder / "two/d.sock")[1]
+    ]
+    [read] = [one["handoff"] for one in details if one and one.get("handoff")]
+    assert (read["transfers"] > 0, read["failed"]) == (True, 0)
+    assert answer == alone(machine, long, max_tokens=20)[0]

@@ -120,3 +120,4 @@ async def test_a_worker_that_is_for_answers_computes_no_prompts_for_others(words
         ).start("plain")
         refused = await plain.ask(Prefill(words.generate(PROMPT))).wait()
         assert refused.error.error == "BadRequest"
+        assert len((await plain.ask(handed(words, Handoff("s"))).wait()).ids) == 6, "it computes what it cannot take"

@@ -125,6 +125,7 @@ async def test_who_waits_for_a_lost_prompt_is_told_once(how: str) -> None:
     prompt.close()
     prefills.remote.instances_changed()
     [why] = said
+    assert prefills.counts["m"].failed == 1
     assert why.startswith("its prompt is lost: ")
 
 

@@ -18,6 +18,7 @@ from dynamod.ingress.in_flight import RequestsInFlight
 from dynamod.ingress.remote_prefill import RemotePrompt
 from dynamod.ingress.subscriptions import EventSubscriptions
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.migration import request as request_module
 from dynamod.migration.request import InFlightRequest
 from dynamod.router.active import ActiveLoad

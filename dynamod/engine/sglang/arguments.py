@@ -37,7 +37,7 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
     with kernels that need nothing compiled; `context`: tokens that the model can take.
     """
     events = {
-        "publisher": "null" if values.get("disable_radix_cache") else "zmq",
+        "publisher": "zmq",
         # A rank adds its number to what stands behind the colon, if "tcp" is in the address: so each has its own.
         "endpoint": f"ipc://{sockets}-tcp-events:1",
         "replay_endpoint": f"ipc://{sockets}-tcp-replay:1",
@@ -48,7 +48,7 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
         "skip_server_warmup": True,
         "incremental_streaming_output": True,
         "page_size": PAGE_SIZE,
-        "kv_events_config": json.dumps(events),
+        "kv_events_config": None if values.get("disable_radix_cache") else json.dumps(events),
     }
     if cpu:
         own |= {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch"}

@@ -6,19 +6,25 @@ import json
 import logging
 import os
 import signal
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest
-from dynamod.message.worker import Generate
+from dynamod.message.errors import BadRequest, EngineFailed
+from dynamod.message.worker import HANDOFF_FAILED, Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import AdapterEngine
+from ..adapter.ports import ReservedPorts
+from ..base import answer_limit
+from ..own_transfer import digest
 from .arguments import NAMES, defaults
+from .cpu import run_scheduler_process
 from .request import logprobs, sampling
+from .transfer import SgLangTransfer, with_mode
 
 log = logging.getLogger("dynamod.engine")
 
@@ -35,6 +41,7 @@ class SgLang(AdapterEngine):
     product = "SGLang"
     capabilities = Capabilities(greedy_continuation=True, kv_events=True, logprobs=True, logit_bias=True)
     _engine: Any = None
+    _ports: ReservedPorts | None = None
 
     async def load_engine(self) -> None:
         """Import SGLang, load, read its answers."""
@@ -44,6 +51,8 @@ class SgLang(AdapterEngine):
         await self.stage("imports SGLang", self._import)
         values = await self.stage("reads the configuration", self._values)
         self._engine = engine = await self.stage("loads the model", lambda: self._made(values))
+        if self._ports is not None:
+            self._ports.close()
         if self.options.node_rank:  # the leader has the tokenizer's part; this one only computes
             self.block_size = int(values["page_size"])
             self.spawn(self._watch(), "watch")
@@ -61,8 +70,11 @@ class SgLang(AdapterEngine):
         self.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
         if values.get("enable_deterministic_inference"):
             self.can = msgspec.structs.replace(self.can, exact_continuation=True, greedy_continuation=False, seed=True)
+        if (mode := self.options.disaggregation_mode) != "aggregated":
+            self.can = msgspec.structs.replace(self.can, handoff=True, needs_prefill=mode == "decode")
+            self.own_transfer = self._transfer(values)
         events = json.loads(values["kv_events_config"] or "{}")
-        if events.get("publisher") == "zmq" and not values.get("disable_radix_cache"):
+        if events.get("publisher") == "zmq" and not arguments.disable_radix_cache:
             self.serve_blocks(events.get("endpoint"), events.get("replay_endpoint"), ranks)
         self.spawn(self._watch(), "watch")
         self.spawn(self._look(), "load")
@@ -93,14 +105,28 @@ class SgLang(AdapterEngine):
             words = NAMES.parsed(parser, argv)
         values = NAMES.merged(self.options, known, words)
         values.setdefault("log_level", "info" if log.isEnabledFor(logging.DEBUG) else "warning")
-        cpu = self._cpu and values.get("device") in (None, "cpu")
+        self._cpu = cpu = self._cpu and values.get("device") in (None, "cpu")
+        mode, host = self.options.disaggregation_mode, self.options.transfer_host
+        if mode == "prefill" and "disaggregation_bootstrap_port" not in values:
+            self._ports = ReservedPorts(str(values.get("host") or host))
+        values = with_mode(values, mode, host, self._ports.first if self._ports is not None else 0, cpu=cpu)
         context = int(values.get("context_length") or self._card.context_length)
         return defaults(values, sockets=self.socket_prefix(), context=context, cpu=cpu)
 
     def _made(self, values: dict[str, Any]) -> Any:
         from sglang.srt.entrypoints.engine import Engine
 
+        if self._cpu and self.options.disaggregation_mode != "aggregated":
+            Engine.run_scheduler_process_func = staticmethod(run_scheduler_process)
         return Engine(**values)
+
+    def _transfer(self, values: Mapping[str, Any]) -> SgLangTransfer:
+        import sglang
+
+        config, kind = self._manager.model_config, values.get("kv_cache_dtype")
+        layout = digest("sglang", sglang.__version__, self._card.mdc_sum, config.dtype, kind, self.block_size)
+        host = self.options.transfer_host if values["host"] in ("0.0.0.0", "::") else values["host"]
+        return SgLangTransfer(self, layout, host, int(values.get("disaggregation_bootstrap_port") or 0))
 
     @staticmethod
     def _release_load_file(reader: Any) -> None:
@@ -113,23 +139,23 @@ class SgLang(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled SGLang aborts it."""
-        ids, top, sent = self.prompt(request), request.sampling.logprobs, 0
-        wanted: dict[str, Any] = {}
-        if top is not None:
-            wanted = {"return_logprob": True, "top_logprobs_num": top, "logprob_start_len": -1}
-        chunks = await self._engine.async_generate(
-            input_ids=ids, sampling_params=sampling(request, limit), stream=True, **wanted
-        )
+        top, sent = request.sampling.logprobs, 0
+        params = request.handoff.params if request.handoff is not None else None
+        if params is None and self.can.needs_prefill:
+            reply.failed("EngineFailed", "this SGLang computes no prompts", retry=True, code=HANDOFF_FAILED)
+            return
         try:
-            async for chunk in chunks:
+            async for chunk in await self._chunks(request, limit, params):
                 found, meta = chunk["output_ids"], chunk["meta_info"]
                 finish = (meta["finish_reason"] or {}).get("type")
                 if finish == "abort":
-                    reply.failed("EngineFailed", f"SGLang ended the request: {meta['finish_reason'].get('message')}")
+                    self._aborted(meta["finish_reason"].get("message"), reply, lacks=bool(params) and not sent)
                     return
                 if not sent:
                     self.queried += meta["prompt_tokens"]
                     self.hits += meta["cached_tokens"]
+                    if params and self.own_transfer is not None:
+                        self.own_transfer.transfers += 1
                 fresh = found if self._incremental else found[sent:]
                 if top is not None:
                     chosen, best = logprobs(meta, top)
@@ -138,6 +164,36 @@ class SgLang(AdapterEngine):
                 sent += len(fresh)
         except ValueError as error:
             raise BadRequest(f"SGLang refuses the request: {error}") from None
+
+    async def computed(self, request: Generate, params: Mapping[str, Any]) -> None:
+        """Compute a prompt, with the first token of its answer, and send it to another engine. Raises RequestError."""
+        self.open += 1
+        try:
+            async for chunk in await self._chunks(request, answer_limit(request, self.room), params):
+                found = chunk["meta_info"]["finish_reason"] or {}
+                if found.get("type") == "abort":
+                    raise EngineFailed(f"SGLang ended the prompt: {found.get('message')}")
+        except ValueError as error:
+            raise BadRequest(f"SGLang refuses the prompt: {error}") from None
+        finally:
+            self.open -= 1
+
+    async def _chunks(self, request: Generate, limit: int, params: Mapping[str, Any] | None) -> AsyncIterator[Any]:
+        """What SGLang makes of a request. `params`: of a transfer."""
+        top, wanted = request.sampling.logprobs, dict(params or {})
+        if top is not None:
+            wanted |= {"return_logprob": True, "top_logprobs_num": top, "logprob_start_len": -1}
+        made: AsyncIterator[Any] = await self._engine.async_generate(
+            input_ids=self.prompt(request), sampling_params=sampling(request, limit), stream=True, **wanted
+        )
+        return made
+
+    def _aborted(self, why: str, reply: Reply, *, lacks: bool) -> None:
+        """SGLang has ended a request. `lacks`: its blocks had not come."""
+        if lacks and self.own_transfer is not None:
+            self.own_transfer.failed["failed"] += 1
+        code = HANDOFF_FAILED if lacks else None
+        reply.failed("EngineFailed", f"SGLang ended the request: {why}", retry=lacks, code=code)
 
     async def _watch(self) -> None:
         """SGLang watches its processes, and sends SIGQUIT when one has ended."""

@@ -63,7 +63,10 @@ def llm_arguments(options: EngineOptions) -> dict[str, Any]:
     known = _named(options.arguments)  # which there are only TensorRT-LLM knows
     values = NAMES.merged(options, known, {})
     config = _kv_cache(known, options.kv_cache_block_size)
-    return {"enable_iter_perf_stats": True, **values, "skip_tokenizer_init": True, "kv_cache_config": config}
+    own: dict[str, Any] = {"enable_iter_perf_stats": True}
+    if options.disaggregation_mode != "aggregated":
+        own["cache_transceiver_config"] = {"backend": "DEFAULT"}
+    return {**own, **values, "skip_tokenizer_init": True, "kv_cache_config": config}
 
 
 def compiled_length(path: Path) -> int:

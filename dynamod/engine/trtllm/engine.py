@@ -5,11 +5,14 @@ import contextlib
 import importlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+import msgspec
+
+from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest, EngineFailed, TimedOut
+from dynamod.message.errors import BadRequest, EngineFailed, RequestError, TimedOut
 from dynamod.message.worker import Generate
 from dynamod.preprocess.source import is_compiled
 from dynamod.transport.base import Reply
@@ -17,9 +20,11 @@ from dynamod.transport.base import Reply
 from ..adapter.blocks import EngineBlocks
 from ..adapter.engine import AdapterEngine, EngineEnded
 from ..adapter.output import one_line
+from ..own_transfer import digest
 from .arguments import NAMES, compiled_length, llm_arguments
 from .events import Events
 from .request import FINISH, logprobs, sampling
+from .transfer import CONTEXT, GENERATION, TrtLlmTransfer, plain
 
 log = logging.getLogger("dynamod.engine")
 
@@ -59,6 +64,13 @@ class TrtLlm(AdapterEngine):
         self.vocabulary = ANY_TOKEN
         config = values["kv_cache_config"]
         self.block_size = int(config.get("tokens_per_block") or BLOCK)
+        if self.options.disaggregation_mode != "aggregated":
+            module = importlib.import_module("tensorrt_llm.disaggregated_params")
+            self._transfer_params = module.DisaggregatedParams
+            version = importlib.import_module("tensorrt_llm").__version__
+            kinds = values.get("dtype"), config.get("dtype"), self.block_size
+            self.own_transfer = TrtLlmTransfer(self, digest("trtllm", version, self._card.mdc_sum, *kinds))
+            self.can = msgspec.structs.replace(self.can, handoff=True)
         if config["event_buffer_max_size"]:
             self.blocks = EngineBlocks(self.block_size, self.publish)
             self.spawn(self._read_events(llm, self.blocks), "KV events")
@@ -67,13 +79,52 @@ class TrtLlm(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled TensorRT-LLM aborts it."""
+        params = request.handoff.params if request.handoff is not None else None
+        if params and self.own_transfer is not None:
+            try:
+                wanted = self._transfer_params(request_type=GENERATION, **params)
+                await self._answer_with(request, reply, limit, disaggregated_params=wanted)
+                self.own_transfer.transfers += 1
+                return
+            except RequestError as error:
+                if reply.sent:
+                    raise
+                self.own_transfer.failed["failed"] += 1
+                log.warning("request %s: the prompt is computed here: %s", request.request_id, error)
+        await self._answer_with(request, reply, limit)
+
+    async def computed(self, request: Generate) -> dict[str, Any]:
+        """Compute a prompt for another engine: what TensorRT-LLM says to that. Raises RequestError, EngineEnded."""
+        wanted = self._transfer_params(request_type=CONTEXT)
+        found: Any = None
+        self.open += 1
+        try:
+            limit = tokens.count(request.prior_output) + 1
+            async with self._result(request, limit, disaggregated_params=wanted) as result:
+                async for output in result:
+                    found = output.outputs[0].disaggregated_params or found
+        finally:
+            self.open -= 1
+        if found is None:
+            raise EngineFailed("TensorRT-LLM did not say where the blocks of the prompt are")
+        return plain(found)
+
+    async def _answer_with(self, request: Generate, reply: Reply, limit: int, **more: Any) -> None:
+        async with self._result(request, limit, **more) as result:
+            await self._stream(result, request.sampling.logprobs, reply)
+
+    @contextlib.asynccontextmanager
+    async def _result(self, request: Generate, limit: int, **more: Any) -> AsyncIterator[Any]:
+        """A request in TensorRT-LLM's hands until the end of the block; what it raises as RequestError, EngineEnded."""
         ids, wanted = self.prompt(request), sampling(request, limit)
         try:
-            result = self._llm.generate_async(ids, sampling_params=self._params(**wanted), streaming=True)
+            result = self._llm.generate_async(ids, sampling_params=self._params(**wanted), streaming=True, **more)
         except self._refused as error:
             raise BadRequest(f"TensorRT-LLM refuses the request: {one_line(error)}") from None
         try:
-            await self._stream(result, request.sampling.logprobs, reply)
+            yield result
+        except RequestError:
+            raise
         except self._refused as error:
             raise EngineFailed(f"TensorRT-LLM failed: {one_line(error)}") from None
         except RuntimeError as error:  # what its executor raises when its processes have ended

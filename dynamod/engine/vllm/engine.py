@@ -23,7 +23,7 @@ from ..adapter.ports import ReservedPorts
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
 from .request import logprobs, sampling
-from .transfer import CONNECTOR, READ, VllmTransfer, with_connector
+from .transfer import CONNECTOR, LEASE, VllmTransfer, with_connector
 
 log = logging.getLogger("dynamod.engine")
 
@@ -69,7 +69,8 @@ class Vllm(AdapterEngine):
             return
         transfer = config.kv_transfer_config
         if self.options.disaggregation_mode != "aggregated" and transfer.kv_connector == CONNECTOR:
-            self.own_transfer = VllmTransfer(self, self._layout(config))
+            lease = transfer.get_from_extra_config("kv_lease_duration", LEASE)
+            self.own_transfer = VllmTransfer(self, self._layout(config), float(lease))
             self.can = msgspec.structs.replace(self.can, handoff=True)
         self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
@@ -156,22 +157,30 @@ class Vllm(AdapterEngine):
 
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:
         """Answer a request; when the task is cancelled vLLM aborts it."""
-        params = request.handoff.params if request.handoff is not None else None
-        if params:
+        transfer = self.own_transfer
+        if request.handoff is not None and isinstance(transfer, VllmTransfer):
             try:
-                await self._answer_with(params, request, reply, limit)
+                await self._answer_with(request.handoff.params, request, reply, limit, transfer.patience)
             except TimeoutError:
-                assert self.own_transfer is not None
-                self.own_transfer.failed["stalled"] += 1
+                if reply.sent:
+                    raise
+                transfer.failed["stalled"] += 1
                 log.warning("request %s: its blocks have not come, and the prompt is computed here", request.request_id)
             else:
                 return
         await self._answer_with(None, request, reply, limit)
 
-    async def _answer_with(self, params: Mapping[str, Any] | None, request: Generate, reply: Reply, limit: int) -> None:
+    async def _answer_with(
+        self,
+        params: Mapping[str, Any] | None,
+        request: Generate,
+        reply: Reply,
+        limit: int,
+        patience: float | None = None,
+    ) -> None:
         """Answer with the blocks of a transfer. Raises TimeoutError when they could be those of others by now."""
         top, first = request.sampling.logprobs, True
-        async with asyncio.timeout(READ if params else None) as clock:
+        async with asyncio.timeout(patience) as clock:
             with self._refusals():
                 async for output in self._outputs(request, sampling(request, limit), params):
                     [one] = output.outputs

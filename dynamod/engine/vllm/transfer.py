@@ -16,8 +16,8 @@ CONNECTOR = "NixlConnector"
 LEASE = 60
 """Seconds that blocks are kept for their reader, which renews this while it waits, if it reaches us: then they go to
 other requests, and a read of them is not refused."""
-READ = 45.0
-"""Seconds from a request's arrival until its blocks must have come: with them the lease has not ended."""
+READ = 0.75
+"""Share of a lease in which blocks must have come, from their request's arrival: it has not ended then."""
 _ROLES = {"prefill": "kv_producer", "decode": "kv_consumer"}
 ASKED: dict[str, Any] = {
     "do_remote_decode": True,
@@ -48,11 +48,14 @@ def with_connector(values: Mapping[str, Any], mode: DisaggregationMode, *, cpu: 
 
 
 class VllmTransfer(OwnTransfer):
-    """vLLM keeps the blocks until they have been read, or until its lease ends, which the reading engine renews."""
+    """vLLM keeps the blocks until they have been read, or until its lease ends, which the reading engine renews.
 
-    def __init__(self, engine: "Vllm", layout: str) -> None:
-        super().__init__(layout)
-        self._engine = engine
+    `lease`: its seconds, alike in both engines. `patience`: seconds until blocks must have come.
+    """
+
+    def __init__(self, engine: "Vllm", layout: str, lease: float) -> None:
+        super().__init__(f"{layout}/{lease:g}")
+        self._engine, self.patience = engine, READ * lease
 
     async def prefill(self, request: Generate, ready: Ready) -> None:
         """Compute a prompt. Who has read it is known to vLLM alone: the end is to be cancelled."""

@@ -68,13 +68,26 @@ class CompletionOutput:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Any]] | None = None
     finish_reason: str | None = None
+    disaggregated_params: "DisaggregatedParams | None" = None
+
+
+@dataclass(kw_only=True, slots=True)
+class DisaggregatedParams:
+    request_type: str | None = None
+    first_gen_tokens: list[int] | None = None
+    first_gen_log_probs: list[Any] | None = None
+    ctx_request_id: int | None = None
+    opaque_state: bytes | None = None
+    draft_tokens: list[int] | None = None
 
 
 class RequestOutput:
     """Yields itself per step."""
 
-    def __init__(self, llm: "RecordedDouble", prompt: list[int], params: SamplingParams) -> None:
-        self.prompt, self.params, self._llm = prompt, params, llm
+    def __init__(
+        self, llm: "RecordedDouble", prompt: list[int], params: SamplingParams, parts: DisaggregatedParams | None
+    ) -> None:
+        self.prompt, self.params, self._llm, self._parts = prompt, params, llm, parts
         self.outputs = [CompletionOutput(logprobs=[] if params.logprobs is not None else None)]
         self.finished = False
 
@@ -92,6 +105,11 @@ class RequestOutput:
             raise RuntimeError("the executor has been shut down")
         if self.prompt[0] == 999:
             raise RequestError("the request is too large")
+        if self._parts is not None and self._parts.request_type == "generation_only":
+            assert isinstance(self._parts.first_gen_tokens, list)
+            if self._parts.opaque_state != bytes(self.prompt):
+                raise RequestError("the KV cache transfer has failed")
+            self._llm.read += not self.outputs[0].token_ids
         [one], params = self.outputs, self.params
         new = (one.token_ids or self.prompt)[-1] + 1
         one.token_ids = [*one.token_ids, new]
@@ -103,6 +121,15 @@ class RequestOutput:
         elif len(one.token_ids) >= params.max_tokens:
             one.finish_reason = self._llm.finish
         self.finished = one.finish_reason is not None
+        if self._parts is not None and self._parts.request_type == "context_only":
+            llm = self._llm
+            one.disaggregated_params = DisaggregatedParams(
+                request_type="context_only",
+                first_gen_tokens=[new],
+                first_gen_log_probs=[SimpleNamespace()],
+                ctx_request_id=RecordedDouble.made.index(llm),
+                opaque_state=bytes(self.prompt),
+            )
         return self
 
 
@@ -123,12 +150,16 @@ class RecordedDouble:
         self.arguments = {"model": model, **arguments}
         self.events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.steps: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.aborted = 0
+        self.aborted = self.read = 0
         self.dead = self.closed = False
         RecordedDouble.made.append(self)
 
     def generate_async(
-        self, inputs: list[int], sampling_params: SamplingParams, streaming: bool = False
+        self,
+        inputs: list[int],
+        sampling_params: SamplingParams,
+        streaming: bool = False,
+        disaggregated_params: DisaggregatedParams | None = None,
     ) -> RequestOutput:
         assert streaming
         assert not sampling_params.detokenize
@@ -136,7 +167,8 @@ class RecordedDouble:
             raise ValueError("end_id must be set when the tokenizer is not initialised")
         if inputs[0] == 998:
             raise ValueError("the prompt is refused on purpose")
-        return RequestOutput(self, list(inputs), sampling_params)
+        assert disaggregated_params is None or self.arguments["cache_transceiver_config"]
+        return RequestOutput(self, list(inputs), sampling_params, disaggregated_params)
 
     def get_kv_cache_events_async(self, timeout: float | None = 2) -> AsyncIterator[dict[str, Any]]:
         return self._until_silent(self.events, timeout)
@@ -161,6 +193,9 @@ def install(monkeypatch: Any) -> None:
     """Let `import tensorrt_llm` find this."""
     module, executor = ModuleType("tensorrt_llm"), ModuleType("tensorrt_llm.executor")
     module.LLM, module.SamplingParams = RecordedDouble, SamplingParams  # type: ignore[attr-defined]
+    parts = ModuleType("tensorrt_llm.disaggregated_params")
+    parts.DisaggregatedParams, module.__version__ = DisaggregatedParams, "1.2.1"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tensorrt_llm.disaggregated_params", parts)
     executor.RequestError = RequestError  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt_llm", module)
     monkeypatch.setitem(sys.modules, "tensorrt_llm.executor", executor)

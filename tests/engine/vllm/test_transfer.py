@@ -1,11 +1,22 @@
 """What is decided without vLLM when prompts go from engine to engine: its connector, what that reports."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
-from dynamod.engine.vllm.transfer import LEASE, READ, VllmTransfer, with_connector
-from dynamod.message.worker import Generate
+from dynamod.actor.testing import virtual
+from dynamod.engine.base import EngineOptions
+from dynamod.engine.vllm.engine import Vllm
+from dynamod.engine.vllm.transfer import ASKED, LEASE, VllmTransfer, with_connector
+from dynamod.message import tokens
+from dynamod.message.worker import Generate, Handoff
+from dynamod.transport.base import Reply
+
+from ..test_mocker_handoff import Outbox
 
 
 @pytest.mark.parametrize(("mode", "role"), [("prefill", "kv_producer"), ("decode", "kv_consumer")])
@@ -33,11 +44,13 @@ def test_what_is_given_counts_more() -> None:
 
 
 def test_blocks_are_read_before_their_lease_ends() -> None:
-    assert READ < LEASE
+    short, long = (VllmTransfer(None, "layout", lease) for lease in (30, LEASE))  # type: ignore[arg-type]
+    assert (short.patience, long.patience) == (22.5, 45)
+    assert short.layout != long.layout, "one knows the other's"
 
 
 def test_what_the_connector_reports_is_counted() -> None:
-    transfer = VllmTransfer(None, "layout")  # type: ignore[arg-type]
+    transfer = VllmTransfer(None, "layout", LEASE)  # type: ignore[arg-type]
     transfer.record({"bytes_transferred": [100, 28], "transfer_duration": [0.25, 0.5], "num_failed_transfers": []})
     transfer.record({"num_failed_handshakes": [1], "num_failed_transfers": [1, 1], "num_kv_expired_reqs": [1]})
     transfer.record({})
@@ -45,9 +58,63 @@ def test_what_the_connector_reports_is_counted() -> None:
     assert transfer.failed == {"unreachable": 1, "failed": 2}
 
 
-async def test_the_lease_of_a_prompt_is_its_task() -> None:
-    import asyncio
+class Llm:
+    """In place of `AsyncLLM`: what is transferred never comes."""
 
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.aborted = 0
+
+    async def generate(self, _prompt: Any, params: dict[str, Any], _name: str) -> AsyncIterator[Any]:
+        transfer = params.get("extra_args", {}).get("kv_transfer_params")
+        self.asked.append(transfer)
+        try:
+            if transfer is not None and transfer.get("late"):
+                await asyncio.sleep(1000)
+            for index in (5, 6):
+                finish = "length" if index == 6 else None
+                one = SimpleNamespace(token_ids=[index], finish_reason=finish, logprobs=None)
+                yield SimpleNamespace(outputs=[one], kv_transfer_params={"remote_port": 1} if finish else None)
+        except asyncio.CancelledError:
+            self.aborted += 1
+            raise
+
+
+def engine_with(llm: Llm) -> Vllm:
+    engine: Any = Vllm(EngineOptions("m"), lambda *_: None)
+    engine._params, engine._prompt, engine._delta = dict, list, "delta"
+    engine._refused, engine._full, engine._dead = (ValueError,), KeyError, IndexError
+    engine.vocabulary, engine.room, engine._llm = 100, 100, llm
+    engine.own_transfer = VllmTransfer(engine, "layout", LEASE)
+    made: Vllm = engine
+    return made
+
+
+@pytest.mark.parametrize("late", [False, True])
+@virtual
+async def test_blocks_that_do_not_come_in_time_are_computed(words: Any, late: bool) -> None:
+    llm, outbox, now = Llm(), Outbox(), asyncio.get_running_loop().time
+    engine, began = engine_with(llm), now()
+    params = {"remote_port": 1, "late": late}
+    request = msgspec.structs.replace(words.generate([1, 2]), handoff=Handoff("s", "layout", params=params))
+    await engine.generate(request, Reply(outbox, 1), 2)
+    ids = b"".join(delta.ids for delta in outbox.deltas)
+    assert (tokens.unpack(ids).tolist(), outbox.deltas[-1].finish) == ([5, 6], "length")
+    assert (llm.asked, llm.aborted) == ([params, None] if late else [params], int(late))
+    assert engine.own_transfer is not None
+    assert engine.own_transfer.failed == ({"stalled": 1} if late else {})
+    assert now() - began == pytest.approx(0.75 * LEASE if late else 0)
+
+
+@virtual
+async def test_a_prompt_for_another_engine_is_computed_with_one_token(words: Any) -> None:
+    llm = Llm()
+    engine = engine_with(llm)
+    assert await engine.computed(words.generate([1, 2]), ASKED) == {"remote_port": 1}
+    assert (llm.asked, engine.open) == ([ASKED], 0)
+
+
+async def test_the_lease_of_a_prompt_is_its_task() -> None:
     said: list[dict[str, Any]] = []
 
     class Engine:
@@ -55,7 +122,7 @@ async def test_the_lease_of_a_prompt_is_its_task() -> None:
             assert asked["do_remote_decode"]
             return {"remote_port": 5600}
 
-    transfer = VllmTransfer(Engine(), "layout")  # type: ignore[arg-type]
+    transfer = VllmTransfer(Engine(), "layout", LEASE)  # type: ignore[arg-type]
     task = asyncio.create_task(transfer.prefill(Generate("r", "m", b""), said.append))
     await asyncio.sleep(0.01)
     assert (said, task.done()) == ([{"remote_port": 5600}], False)
