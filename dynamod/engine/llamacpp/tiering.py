@@ -24,8 +24,8 @@ BESIDE = 0.005
 """Seconds of imports and exports in one step beside running sequences, about: they wait so much longer for a token."""
 ALONE = 0.05
 """The same while nothing runs: a new request would wait for it."""
-PATIENCE = 0.25
-"""Seconds that a request waits for its blocks at least; then it is computed, if that takes no longer than so."""
+PATIENCE = 1.0
+"""Seconds that a request waits for its blocks, or as long as computing them would take if that is longer."""
 
 Later = Callable[[float, Callable[[], object]], Any]
 """Calls something after some seconds; the result has `cancel`."""

@@ -17,7 +17,8 @@ PENDING = 1 << 26
 """Bytes that may wait to be written; what comes beyond is not taken."""
 
 PAUSE = 30.0
-"""Seconds without writing behind a write that has failed: the disk may be full."""
+"""Seconds without writing behind a write that has failed (the disk may be full), and without reading behind a read that
+took too long."""
 
 CLOSE = 3.0
 """Seconds that `close` waits for what is being written."""
@@ -34,10 +35,19 @@ class DiskLevel(Level):
         self._reader, self._writer = (ThreadPoolExecutor(1, f"kv-{what}") for what in ("read", "write"))
         self._pending: dict[int, int] = {}  # being written: name to bytes
         self._waiting = 0  # bytes of them
-        self._paused = 0.0  # until then nothing is written
+        self._paused = self._resting = 0.0  # until then nothing is written, and nothing is read
         self._closed = False
         if known:
             self.enter(known)
+
+    def ready(self, name: int) -> bool:
+        """Whether a block is here, and the disk has answered in time."""
+        return name in self._sizes and self._loop.time() >= self._resting
+
+    def gave_up(self) -> None:
+        """Somebody has not waited any longer: others need not wait at all."""
+        super().gave_up()
+        self._resting = self._loop.time() + PAUSE
 
     def put(self, name: int, size: int, data: bytes = b"") -> None:
         """Have a block written: it is here when that is done."""

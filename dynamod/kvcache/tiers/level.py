@@ -33,7 +33,7 @@ class Level:
     """Names of blocks and their sizes, `most` bytes in all; the least recently used go first. Not for two threads.
 
     This one keeps no bytes, which is enough where nothing is really loaded. A caller that loads blocks adds to
-    `loaded`, `failed`, `late` and `load_seconds`. `publish` gets the events.
+    `loaded`, `failed` and `load_seconds`. `publish` gets the events.
     """
 
     def __init__(self, medium: Medium, most: int, publish: Publish) -> None:
@@ -46,6 +46,14 @@ class Level:
 
     def __contains__(self, name: int) -> bool:
         return name in self._sizes
+
+    def ready(self, name: int) -> bool:
+        """Whether a block is here, and can be had now."""
+        return name in self._sizes
+
+    def gave_up(self) -> None:
+        """Somebody has not waited for a block any longer."""
+        self.late += 1
 
     def touch(self, names: Iterable[int]) -> None:
         """These are used; of them the last one is used most recently. Unknown ones pass."""

@@ -44,8 +44,8 @@ class Tiers:
         return next((count for count, name in enumerate(names) if self.where(name) is None), len(names))
 
     def where(self, name: int) -> Level | None:
-        """The fastest level that has a block."""
-        return next((level for level in self.levels if name in level), None)
+        """The fastest level from which a block can be had now."""
+        return next((level for level in self.levels if level.ready(name)), None)
 
     @property
     def read_seconds(self) -> float:
@@ -110,7 +110,7 @@ class Loading:
             self._end = place
             level = self._tiers.where(self._names[place])
             if level is not None:
-                level.late += 1
+                level.gave_up()
 
     def _read_ahead(self) -> None:
         for place in range(self._asked, min(self._end, self._next + AHEAD)):

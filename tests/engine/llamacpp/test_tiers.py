@@ -220,6 +220,10 @@ async def test_a_disk_that_does_not_answer_costs_its_wait_alone(
     assert len(other[0]) == 30, "it is not held up"
     assert heard(await asking.wait())[0][:1] == wanted[0][:1]
     assert disk(engine).late == 1
+    asked_for = len(reading)
+    await evict(engines, engine)
+    assert (await computed(engines, engine, request))[1] >= LONG
+    assert (len(reading), disk(engine).late) == (asked_for, 1), "the next one does not wait"
 
 
 async def test_others_run_while_blocks_come_and_go(engines: Engines, tmp_path: Path) -> None:

@@ -200,6 +200,7 @@ async def test_a_slow_disk_holds_up_nobody_and_no_memory(opened: Opened, monkeyp
     loading.give_up()
     loading.give_up()
     assert (loading.over, loading.take()) == (True, None)
+    assert tiers.found([0, 1, 2]) == 0, "nobody else waits for it now"
     big = bytes(PENDING // 4)
     for name in range(10, 20):
         tiers.put(name, len(big), big)
