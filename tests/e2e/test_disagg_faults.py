@@ -101,7 +101,7 @@ def pools(shared: Any, request: pytest.FixtureRequest) -> Iterator[Pools]:
 Case = tuple[type[BlockWay], Callable[[], Fault], str]
 TCP: list[Case] = [(TcpWay, Damaged, "damaged"), (TcpWay, Truncated, "damaged"), (TcpWay, Ended, "short")]
 TCP += [(TcpWay, Stalled, "stalled"), (TcpWay, lambda: Late(LEASE + 1), "gone")]
-SHARED: list[Case] = [(SharedWay, fault, counted) for _, fault, counted in TCP]
+SHARED: list[Case] = [(SharedWay, fault, counted) for _, fault, counted in TCP if counted != "stalled"]
 TAMPERED: Case = (SharedWay, Tampered, "damaged")
 on_mockers = pytest.mark.parametrize("pools", ["mocker"], indirect=True)
 
@@ -121,7 +121,8 @@ def fails(pools: Pools, case: Case, folder: Path) -> None:
         after = handoffs(pools.machine)
         assert after["failures"] == {**before["failures"], counted: before["failures"].get(counted, 0) + 1}
         assert after["transfers"] == before["transfers"]
-        assert (after["blocks"] > before["blocks"]) == (counted != "gone"), "what has come before is used"
+        if fault is not Tampered:  # that may meet blocks which have come and are not read
+            assert (after["blocks"] > before["blocks"]) == (counted != "gone"), "what has come before is used"
         assert sessions(pools.machine)["expired"] == expired + (counted in ("gone", "stalled"))
         pools.nothing_left()
     finally:
@@ -153,33 +154,41 @@ def test_blocks_of_another_request(pools: Pools, tmp_path: Path) -> None:
         way.close()
 
 
-@pytest.mark.parametrize("component", ["PrefillWorker", "Worker"])
-def test_one_side_stops_while_it_is_read(pools: Pools, component: str, tmp_path: Path) -> None:
-    """Its daemon has noticed nothing yet: the other side does not wait for it."""
-    expired = sessions(pools.machine)["expired"]
-    way = TcpWay(tmp_path, Stalled())
-    pid = pools.pid(component)
+def stops(pools: Pools, component: str, seconds: float, folder: Path) -> dict[str, Any]:
+    """One side stops for a while in the middle of a transfer, and its daemon does not notice; what was read then."""
+    way, pid = TcpWay(folder, Stalled()), pools.pid(component)
 
     def meanwhile() -> None:
         assert way.fault.reached.wait(20)
         os.kill(pid, signal.SIGSTOP)
         way.fault.over.set()
-        time.sleep(LEASE + 1 if component == "Worker" else 8)
+        time.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
 
-    before = handoffs(pools.machine)
     try:
         pools.ask(way, meanwhile)
         after = handoffs(pools.machine)
-        # all of a prompt of llama.cpp may have been under way: it is smaller than what may be sent ahead
-        assert after["transfers"] + after["failed"] == before["transfers"] + before["failed"] + 1
-        if component == "Worker":
-            assert sessions(pools.machine)["expired"] == expired + 1
-        elif pools.engine == "mocker":
-            assert after["failures"] == {**before["failures"], "stalled": before["failures"].get("stalled", 0) + 1}
         pools.machine.until(lambda: sessions(pools.machine)["open"] == 0, 5)
         pools.nothing_left()
     finally:
         way.close()
     pools.ask()
     assert handoffs(pools.machine)["transfers"] == after["transfers"] + 1, "the way is free again"
+    return after
+
+
+@on_mockers
+def test_the_prefill_worker_stops_while_it_is_read(pools: Pools, tmp_path: Path) -> None:
+    """Its reader waits five seconds."""
+    before = handoffs(pools.machine)["failures"]
+    after = stops(pools, "PrefillWorker", 8, tmp_path)
+    assert after["failures"] == {**before, "stalled": before.get("stalled", 0) + 1}
+
+
+def test_the_answering_worker_stops_while_it_reads(pools: Pools, tmp_path: Path) -> None:
+    """The blocks wait for it as long as the lease lasts."""
+    before, expired = handoffs(pools.machine), sessions(pools.machine)["expired"]
+    after = stops(pools, "Worker", LEASE + 1, tmp_path)
+    assert sessions(pools.machine)["expired"] == expired + 1
+    # all of a prompt of llama.cpp may have been under way: it is smaller than what may be sent ahead
+    assert after["transfers"] + after["failed"] == before["transfers"] + before["failed"] + 1

@@ -1,14 +1,19 @@
 """Prefill workers that leave, are replaced, have no room or are not there: the answers are the same."""
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from dynamod import sample
 
 from .block_ways import Detour, Slow, Stalled, TcpWay
 from .disagg import LONG, SLOW, counts, handoffs, serve, sessions, workers
@@ -36,6 +41,23 @@ def alone(machine: Any, prompts: list[str], **given: Any) -> list[str]:
 def transfers(machine: Any) -> int:
     """Prompts that were read."""
     return sum(one["handoff"]["transfers"] for one in workers(machine) if one["handoff"])
+
+
+@contextmanager
+def left(machine: Any, url: str, fault: Any) -> Iterator[None]:
+    """A client has left whose prompt is being read over a way that is bad."""
+    [path] = machine.folder.glob("d.sock.d/*/*PrefillWorker*.sock")
+    detour = Detour(path)
+    way = detour.way = TcpWay(machine.folder, fault)
+    try:
+        begun = machine.begin(url, LONG, request="r", max_tokens=50)
+        assert fault.reached.wait(20)
+        assert sessions(machine)["open"] == 1
+        begun.leave()
+        yield
+    finally:
+        way.close()
+        detour.close()
 
 
 @contextmanager
@@ -149,3 +171,59 @@ def test_no_prefill_worker_is_left_and_then_there_is_one(machine: Any, engine: s
     assert asked() == before, "aggregated"
     start("prefill")
     machine.until(lambda: asked() > before)
+
+
+@pytest.mark.parametrize("what", ["block size", "weights"])
+@pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra llama_cpp")
+@together
+def test_workers_of_llamacpp_that_are_not_alike(machine: Any, what: str) -> None:
+    """What one has computed is of no use to the other: it is not moved, and that is counted."""
+    if what == "weights":
+        path = machine.folder / "other.gguf"
+        data = bytearray(Path(sample.path("sample.gguf")).read_bytes())
+        data[-1000] ^= 1
+        path.write_bytes(data)
+        other = f"--PrefillWorker.model={path}"
+    else:
+        other = f"--PrefillWorker.engine_args={json.dumps({**EXACT, 'block_size': 32})}"
+    given: dict[str, Any] = {"engine": "llamacpp", "arguments": EXACT}
+    expected = alone(machine, [LONG], **given)
+    url = serve(machine, other, **given).ready()
+    assert [machine.chat(url, LONG, max_tokens=12)] == expected
+    read = handoffs(machine)
+    assert (read["failures"], read["blocks"]) == ({"layout": 1}, 0), read
+    assert (sessions(machine)["open"], sessions(machine)["read"]) == (0, 0)
+
+
+@pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra llama_cpp")
+@together
+def test_the_answering_worker_of_llamacpp_dies_after_it_has_the_blocks(machine: Any) -> None:
+    """The other one gets the prompt's blocks, and those of what was answered, from the prefill worker again."""
+    given: dict[str, Any] = {"engine": "llamacpp", "arguments": EXACT}
+    url = serve(machine, "--Worker.ServiceArgs.workers=2", **given).ready()
+    whole = machine.chat(url, LONG, max_tokens=1400, ignore_eos=True)
+    before = counts(machine, url)["remote_prefill_total"]
+    stream = machine.stream(url, LONG, max_tokens=1400, ignore_eos=True)
+    busy = [row for row in machine.ps("Worker") if running(machine, row["process"])]
+    os.kill(busy[0]["pid"], signal.SIGKILL)
+    stream.read()
+    assert (stream.text, stream.error) == (whole, None)
+    assert counts(machine, url)["remote_prefill_total"] > before
+    machine.until(lambda: sessions(machine)["open"] == 0, 5)
+
+
+@pytest.mark.skipif(not find_spec("llama_cpp"), reason="needs the extra llama_cpp")
+@together
+def test_a_client_that_leaves_leaves_no_blocks_of_llamacpp(machine: Any) -> None:
+    url = serve(machine, engine="llamacpp", arguments=EXACT).ready()
+    with left(machine, url, Stalled()):
+        machine.until(lambda: sessions(machine)["open"] == 0, 5)
+    assert sessions(machine)["held_bytes"] == 0
+    assert machine.chat(url, "hello", max_tokens=2)
+    machine.until(lambda: all(one["engine"]["running"] == one["engine"]["waiting"] == 0 for one in workers(machine)))
+
+
+def running(machine: Any, process: str) -> bool:
+    """Whether an engine of the process has a request."""
+    found = [one for one in machine.raw("GET", "/v1/inspect")[1] if one["process"] == process and one.get("details")]
+    return any(one["details"]["engine"]["running"] for one in found if "engine" in one["details"])

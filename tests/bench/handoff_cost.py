@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""What a hand-off costs a request: prompts of one block, one token of answer, mockers that take no time.
+
+handoff_cost.py [--requests 300] [--repeat 3]
+
+The same graph with all prompts at the prefill worker and with none, in turn, one request at a time. Milliseconds until
+the answer, and CPU time of all processes per request, which other load of the machine changes little.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from disagg import ask, text
+from llama_servers import ROOT, Server
+from load import cpu_seconds
+
+WORDS = 8
+"""Some 24 tokens: one block of 16 is handed off, the answering worker computes the rest."""
+
+
+def serving(remote: bool) -> Server:
+    """The graph, with mockers."""
+    given = json.dumps({"speedup_ratio": 0, "block_size": 16})
+
+    def command(port: int, _folder: Path) -> Sequence[str]:
+        workers = [f"--{name}.engine_args={given}" for name in ("Worker", "PrefillWorker")]
+        common = ["--Common.engine=mocker", "--Common.served_model_name=m", f"--Frontend.port={port}"]
+        choice = "--Processor.conditional-disagg=false" if remote else "--Processor.remote-prefill=false"
+        start = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "serve"]
+        return [*start, "-f", f"{ROOT}/configs/disagg.yaml", *common, *workers, choice]
+
+    return Server("with hand-off" if remote else "without", command, 1)
+
+
+def cpu(server: Server) -> float:
+    """Seconds that the processes of the graph have used."""
+    env = {**os.environ, "DYNAMOD_SOCKET": str(server.folder / "d.sock")}
+    words = [sys.executable, "-c", "from dynamod.cli.main import dynamo; dynamo()", "ps", "--output", "json"]
+    rows = json.loads(subprocess.run(words, env=env, capture_output=True, check=True).stdout)
+    return sum(cpu_seconds(pid) for pid in {row["pid"] for row in rows})
+
+
+async def measured(server: Server, requests: int) -> tuple[float, float]:
+    """Median milliseconds of an answer, and CPU milliseconds per request."""
+    for _ in range(20):
+        await ask(server.port, text(WORDS), 1)
+    before, took = cpu(server), []
+    for _ in range(requests):
+        began = time.perf_counter()
+        await ask(server.port, text(WORDS), 1)
+        took.append(time.perf_counter() - began)
+    return median(took) * 1000, (cpu(server) - before) / requests * 1000
+
+
+def main() -> None:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--repeat", type=int, default=3)
+    a = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    servers = [serving(True), serving(False)]
+    try:
+        for server in servers:
+            server.model()
+        for _ in range(a.repeat):
+            for server in servers:
+                answer, used = asyncio.run(measured(server, a.requests))
+                print(f"{server.name}: answer {answer:.2f} ms, CPU {used:.2f} ms per request", flush=True)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+if __name__ == "__main__":
+    main()
