@@ -25,12 +25,13 @@ def show(command: str, value: Any, output: str) -> None:
 def decision(record: dict[str, Any], width: int | None = None) -> str:
     """One routing decision: a table of candidates, the weight of each term in its head, and what decided.
 
-    A table that is wider than `width` does without the terms that are 0 for all, then without the weights.
+    A table that is wider than `width` does without the terms that are 0 for all, then without the weights. The term of
+    tiers is there only where a worker has blocks of the prompt in one.
     """
     weights: dict[str, float] = record["weights"] or {}  # none where nobody asks for costs
     used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
     forms = [
-        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items()},
+        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if name != "fetch" or name in used},
         {name: f"{name.upper()} x{weights[name]:g}" for name in used},
         {name: name.upper() for name in used},
     ]

@@ -59,6 +59,7 @@ def test_a_decision_among_thousands_shows_the_best_and_counts_the_others() -> No
 def test_a_decision_fits_a_narrow_terminal() -> None:
     whole = shown(24).split("\n")
     assert "EVICTED x0.1" in whole[2]
+    assert "FETCH" not in whole[2], "no worker has tiers"
     lines = shown(24, 90).split("\n")
     assert max(len(line) for line in lines if line.startswith(("+", "|"))) <= 90
     assert ("PREFILL" in lines[2], "EVICTED" in lines[2], "TOTAL" in lines[2]) == (True, False, True)

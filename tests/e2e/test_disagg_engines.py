@@ -79,7 +79,7 @@ def test_no_prefill_worker_left_where_one_is_needed(machine: Any) -> None:
     begun = machine.begin(url, LONG, request="waits", max_tokens=20)
     machine.until(lambda: sessions(machine)["open"] == 1)
     os.kill(machine.row("PrefillWorker")["pid"], signal.SIGKILL)
-    machine.until(lambda: counts(machine, url)["remote_prefill_failed_total"] == 1)
+    machine.until(lambda: counts(machine, url)["remote_prefill_failed_total"] >= 1)  # it may be asked once more
     status, text = machine.ask(url, "/v1/chat/completions", chat_body("hello", max_tokens=2))
     assert (status, "No prefill worker of model 'sample' is ready" in text) == (503, True), text
     assert begun.answer()["choices"][0]["message"]["content"] == alone(machine, LONG, max_tokens=20)[0]
@@ -144,7 +144,7 @@ def test_what_cannot_be_is_one_line_before_anything_starts(machine: Any) -> None
 @pytest.mark.parametrize("shape", SHAPES)
 def test_over_three_nodes(machine: Any, shared_servers: Servers, shape: str) -> None:
     """The frontend on one, the answering worker on another, the prefill worker on a third."""
-    _door, url = front(machine, shared_servers)
+    _door, url = front(machine, shared_servers, "--max-local-prefill-length=32")
     arguments = ("--extra-engine-args", json.dumps({**SLOW, "kv_transfer": shape}))
     for node, pool in (("two", "decode"), ("three", "prefill")):
         words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
