@@ -29,9 +29,10 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
     tiers is there only where a worker has blocks of the prompt in one.
     """
     weights: dict[str, float] = record["weights"] or {}  # none where nobody asks for costs
+    tiers = any(one.get("fetched") for one in record["candidates"])
     used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
     forms = [
-        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if name != "fetch" or name in used},
+        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if name != "fetch" or tiers},
         {name: f"{name.upper()} x{weights[name]:g}" for name in used},
         {name: name.upper() for name in used},
     ]
