@@ -34,6 +34,7 @@ PACKAGES: dict[str, set[str]] = {
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
     "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
     "router": EVERYBODY | {"discovery", "kvcache", "transport"},
+    "planner": EVERYBODY | {"router", "discovery", "kvcache"},
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY | {"http", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
@@ -49,7 +50,7 @@ PACKAGES |= {
     "sim": EVERYBODY
     | {"transport", "discovery", "preprocess", "kvcache", "router", "migration", "http", "ingress"}
     | {"engine", "transfer", "worker", "runtime", "daemon"},
-    "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery"},
+    "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery", "planner"},
 }
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "sim", "replay"}
 PACKAGES["compat"] = PACKAGES["cli"] | {"cli"}

@@ -45,9 +45,25 @@ def replay(
     tier_blind: Annotated[bool, typer.Option("--tier-blind", help="routers do not hear of KV tiers")] = False,
     seed: Annotated[int, typer.Option("--seed", help="of everything random")] = 0,
     plot: Annotated[str | None, typer.Option("--plot", help="write a picture (SVG) that compares the modes")] = None,
+    planner: Annotated[
+        list[str] | None,
+        typer.Option("--planner", help="static:N, sla, sla:LATE, throughput, latency, load, command:TARGET:PROGRAM"),
+    ] = None,
+    planner_settings: Annotated[
+        str, typer.Option("--planner-settings", help='settings of a planner as JSON, like {"max-gpu-budget": 8}')
+    ] = "{}",
+    startup: Annotated[
+        list[float] | None, typer.Option("--startup", min=0, help="seconds that workers take to start, one or more")
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="planners that draw the front: static:1 and up, sla:LATE")
+    ] = False,
     output: Output = Form.TEXT,
 ) -> None:
-    """Play a trace through the real router and the mocker's scheduler, as fast as the machine can."""
+    """Play a trace through the real router and the mocker's scheduler, as fast as the machine can.
+
+    With planners the workers come and go; `--workers` are there at the beginning.
+    """
     from dynamod.engine.mocker.arguments import scheduler_settings
     from dynamod.engine.mocker.timing import NAMES, TIMINGS
     from dynamod.replay.pools import PoolReplay
@@ -72,6 +88,14 @@ def replay(
             **_json("--extra-engine-args", engine_args, '{"kv_host_gb": 4}'),
         }
     )
+    if planner or sweep:
+        from .bench_planner import play
+
+        settings = _settings(router_mode.split(",")[0], router_cost, overlap_weight, temperature)
+        given = _json("--planner-settings", planner_settings, '{"max-gpu-budget": 8}')
+        names, seconds = planner or [], startup or [30.0]
+        play(arrivals, machine, TIMINGS[timing], settings, given, names, seconds, workers, sweep, seed, plot, output)
+        return
     results: dict[str, dict[str, Any]] = {}
     for name in map(_mode, COMPARED if router_mode == "all" else router_mode.split(",")):
         settings = _settings(name, router_cost, overlap_weight, temperature)

@@ -111,7 +111,7 @@ class Replay:
         seed: int = 0,
         blind: bool = False,
     ) -> None:
-        self._machine = machine
+        self._machine, self._timing = machine, timing
         self._now = 0.0
         self.router = Router(
             "replay",
@@ -132,7 +132,7 @@ class Replay:
     def run(self, arrivals: Sequence[Arrival], *, keep_decisions: bool = False) -> Outcome:
         """Replay all arrivals to their ends. Raises UserError for a prompt that no worker can hold."""
         longest = max(arrivals, key=lambda one: one.length)
-        if not self._workers[0].scheduler.fits(longest.length):
+        if not Scheduler(self._machine, self._timing).fits(longest.length):
             blocks = -(-longest.length // self._machine.block_size) + 1
             raise UserError(
                 f"a prompt of {longest.length} tokens does not fit {self._machine.num_gpu_blocks} blocks",
@@ -174,8 +174,12 @@ class Replay:
         if worker.busy or worker.scheduler.idle:
             return
         step = worker.scheduler.step()
+        self._began(worker, step)
         worker.busy = True
         self._at(self._now + step.ms, partial(self._step_ends, worker, step))
+
+    def _began(self, worker: Worker, step: Step) -> None:
+        """An iteration has begun."""
 
     def _step_ends(self, worker: Worker, step: Step) -> None:
         worker.busy = False

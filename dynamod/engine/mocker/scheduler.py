@@ -50,13 +50,15 @@ class Sequence:
 class Step:
     """One iteration: how long it takes, and who has a new token at its end.
 
-    `finished`: of these, and of the prompts without an answer.
+    `finished`: of these, and of the prompts without an answer. `context`: KV tokens of sequences whose prompts had been
+    computed before.
     """
 
     ms: float
     tokens: list[Sequence]
     finished: list[Sequence]
     prefilled: int
+    context: int = 0
 
 
 class Scheduler(BatchScheduler[Sequence]):
@@ -154,7 +156,7 @@ class Scheduler(BatchScheduler[Sequence]):
             self.running = [sequence for sequence in self.running if id(sequence) not in done]
             for sequence in finished:
                 self.free(sequence)
-        return Step(ms, tokens, finished, prefilled)
+        return Step(ms, tokens, finished, prefilled, context)
 
     def insert(self, before: Block | None, block: int) -> bool:
         """Use a block that was computed elsewhere; it follows `before`, which is in use. False: there is no room."""

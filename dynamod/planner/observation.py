@@ -1,0 +1,54 @@
+"""What a planner sees of a pool at a tick."""
+
+from typing import NamedTuple
+
+import msgspec
+
+
+class StepSample(NamedTuple):
+    """A step of an engine: tokens of prompts computed, KV tokens of sequences that got a token, seconds."""
+
+    prefill: int
+    context: int
+    seconds: float
+
+
+class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a ready worker has to do, in tokens. `steps`: some of those since the last tick.
+
+    `queued_prefill`: prompts that wait there. `running_prefill`: what is left of those that have begun. `context`: KV
+    cache in use, of `capacity`; both 0 where nobody knows.
+    """
+
+    queued_prefill: int = 0
+    running_prefill: int = 0
+    context: int = 0
+    capacity: int = 0
+    steps: tuple[StepSample, ...] = ()
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool at a tick. `now`: seconds of a monotonic clock. `starting`: workers that are not ready yet.
+
+    `arrived`: prompt tokens that had to be computed, of each request since the last tick.
+    """
+
+    now: float
+    ready: tuple[WorkerLoad, ...]
+    starting: int = 0
+    arrived: tuple[int, ...] = ()
+
+    @property
+    def expected(self) -> int:
+        """Workers that are there, or will be."""
+        return len(self.ready) + self.starting
+
+    @property
+    def queued(self) -> int:
+        """Prompt tokens that are still to be computed."""
+        return sum(one.queued_prefill + one.running_prefill for one in self.ready)
+
+    @property
+    def context(self) -> int:
+        """KV tokens in use."""
+        return sum(one.context for one in self.ready)

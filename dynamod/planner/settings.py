@@ -1,0 +1,62 @@
+"""Settings of a planner. Names and defaults are the original's where it has them; `-` and `_` are the same."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from dynamod.message.errors import UserError
+
+Target = Literal["sla", "throughput", "latency", "load"]
+TARGETS: tuple[str, ...] = get_args(Target)
+Predictor = Literal["constant", "trend"]
+
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+
+
+class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
+    """`optimization_target` sla: first tokens within `ttft` ms for all but `late` of the requests, others within `itl`.
+
+    The other targets compare KV use and queued prompts with thresholds, by one worker at a time: `throughput` and
+    `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache).
+    `adjustment_interval`: seconds between two ticks. `window`: seconds of arrivals that count. `hold`: seconds for
+    which what was needed is kept; by itself as long as workers take to start, at least `window`. `startup`: seconds
+    that they take, until it has been measured.
+    """
+
+    optimization_target: Target = "sla"
+    ttft: Seconds = 2000.0
+    itl: Seconds = 50.0
+    late: Share = 0.1
+    adjustment_interval: Seconds = 5.0
+    window: Seconds = 30.0
+    hold: Annotated[float, Meta(ge=0)] | None = None
+    startup: Annotated[float, Meta(ge=0)] = 30.0
+    load_predictor: Predictor = "trend"
+    min_endpoint: Count = 1
+    max_gpu_budget: Annotated[int, Meta(ge=1)] = 8
+    decode_kv_scale_up_threshold: Share = 0.9
+    decode_kv_scale_down_threshold: Share = 0.5
+    no_operation: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_endpoint > self.max_gpu_budget:
+            raise ValueError(f"min-endpoint {self.min_endpoint} is above max-gpu-budget {self.max_gpu_budget}")
+        if self.decode_kv_scale_down_threshold >= self.decode_kv_scale_up_threshold:
+            down, up = self.decode_kv_scale_down_threshold, self.decode_kv_scale_up_threshold
+            raise ValueError(
+                f"decode-kv-scale-down-threshold {down:g} is not below decode-kv-scale-up-threshold {up:g}"
+            )
+
+
+def settings_of(given: Mapping[str, Any]) -> PlannerSettings:
+    """Check settings. Raises UserError that names the key."""
+    names = {name.replace("_", "-"): value for name, value in given.items()}
+    try:
+        return msgspec.convert(names, PlannerSettings)
+    except msgspec.ValidationError as error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(PlannerSettings))
+        raise UserError(f"planner: {error}", f"known settings: {known}") from None
