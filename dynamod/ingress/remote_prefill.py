@@ -88,9 +88,12 @@ class RemotePrompt(Sink):
             self._failed(self._lost)
 
     def read(self) -> None:
-        """The worker that answers has the blocks. An engine from which another one reads them may not know it."""
+        """The worker that answers reads no more blocks. By then it has them, or it has computed what did not come.
+
+        Who computed them may not know it: only an engine that sends them by itself does.
+        """
         handoff = self.handoff.result()
-        if handoff.params and handoff.shape == "pull":
+        if not handoff.params or handoff.shape == "pull":
             self.close()
 
     def leave(self, why: str) -> None:

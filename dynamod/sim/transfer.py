@@ -96,6 +96,8 @@ class Transfers:
 class _Follower:
     """A reader, as its session sees it."""
 
+    served = False  # what it has, it says in the same moment
+
     def __init__(self) -> None:
         self.ended = False
         self.kind: Kind = "failed"
