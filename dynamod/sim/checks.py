@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, QUARANTINED
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
-from dynamod.worker.handoff import HandoffEndpoint
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -134,10 +133,9 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         live[place.registry.lease] = worker
         if not place.prefill:
             answering.add(place.registry.lease)
-        if isinstance(handoff := worker.handoff, HandoffEndpoint) and handoff.sessions is not None:
-            left = handoff.sessions.statistics()
-            if left.open or left.held_bytes:
-                log.violate("sessions end", f"{place.name}: {left}")
+        left = worker.handoff.statistics().sessions if worker.handoff is not None else None
+        if left is not None and (left.open or left.held_bytes):
+            log.violate("sessions end", f"{place.name}: {left}")
         if worker.open_requests:
             log.violate("workers are idle", f"{place.name} has {worker.open_requests} open requests")
         load = worker.load()

@@ -82,6 +82,7 @@ class Client:
         self.at, self.since = "", 0.0  # the process of the last one, and when
         self.on = self.base = 0  # the instance of the last one, and the tokens before it
         self.handed = False  # a prefill worker has its prompt
+        self.computing = ""  # the process of that prefill worker, from when it is asked until the next token
         self.hit: set[str] = set()  # processes that crashed or hung while it was there
         self.relinked = False  # a link between nodes has failed while it was there: it may try all again
         self.strikes = 0  # workers that it has crashed or stopped
@@ -128,6 +129,7 @@ class Client:
         """The ingress sends the request to an instance."""
         prior = tokens.count(request.prior_output)
         self.handed = request.handoff is not None
+        self.computing = self.computing if self.handed else ""
         handed = ", prompt computed elsewhere" if self.handed else ""
         self._log("send", f"{self.id} to {instance.process} behind {prior} tokens{handed}")
         self.active = self._now()
@@ -179,6 +181,7 @@ class Client:
         self._expect_open("text")
         self.text_so_far += text
         self.tokens += tokens
+        self.computing = ""
         if not self.expected.startswith(self.text_so_far):
             self._log.violate("the text is the reference", f"{self.id} got {self._difference()}")
         if self.planned.leaves is not None and self.tokens >= self.planned.leaves:

@@ -154,11 +154,14 @@ class Mocker(BatchingEngine):
 
     async def _move_blocks(self, shape: TransferShape) -> None:
         mode = self.options.disaggregation_mode
-        self.own_transfer = transfer = MockerTransfer(self, shape)
+        self.own_transfer = transfer = self._transfer(shape)
         needs = msgspec.structs.replace(self._card.capabilities, needs_prefill=transfer.needed and mode == "decode")
         self._card = msgspec.structs.replace(self._card, capabilities=needs)
         if mode == PREFILL:
             await transfer.listen(self.options.transfer_host)
+
+    def _transfer(self, shape: TransferShape) -> MockerTransfer:
+        return MockerTransfer(self, shape)
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request, or have its blocks fetched before."""
