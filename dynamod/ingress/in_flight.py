@@ -126,7 +126,7 @@ class RequestsInFlight:
             longest=self._longest,
             suspicions=self._suspicions,
             suspect=suspect,
-            prefill=partial(self._prefill.open, card, prompt) if card.capabilities.handoff else None,
+            prefill=partial(self._prefill.open, card, prompt, set()) if card.capabilities.handoff else None,
             needs_prefill=card.capabilities.needs_prefill,
         )
 

@@ -65,10 +65,9 @@ class Plan:
     def strikes(self) -> int:
         """Workers that a poison request may crash or stop: two, where ingresses always learn how a worker has ended.
 
-        Another poison request, or a fault, that is taken for its doing may hide it once. With a rendezvous both engines
-        work on a prompt at once, so a prefill worker that ends looks like a transfer that failed.
+        Another poison request, or a fault, that is taken for its doing may hide it once.
         """
-        if self.kv_transfer == "rendezvous" or any(event.fault not in TOLD for event in self.events):
+        if any(event.fault not in TOLD for event in self.events):
             return (MIGRATIONS + 1) * (2 if self.prefill else 1)
         hidden = len(self.poison) + sum(event.fault in HITS for event in self.events)
         return 1 + hidden

@@ -13,10 +13,10 @@ from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.daemon.exits import EXIT, crash
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
-from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate, Prefill, Request
+from dynamod.migration.trial import CAUSE
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings
@@ -134,6 +134,7 @@ class Driver(Actor):
     async def _request(self, planned: PlannedRequest) -> None:
         client = Client(planned, self._log, self.context.now, self._failed)
         client.ended = self._watch.over
+        client.needs_prefill = self._plan.kv_transfer == "rendezvous"
         self.clients.append(client)
         self._by_id[client.id] = client
         ingresses = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
@@ -163,6 +164,7 @@ class Driver(Actor):
             return
         if isinstance(request, Prefill):
             client.computing = instance.process
+            client.asked.add(instance.instance_id)
         elif isinstance(request, Generate):
             client.sent(instance, request)
             self._watch.sent(instance.instance_id)
