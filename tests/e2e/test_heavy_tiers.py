@@ -33,10 +33,10 @@ def asked(machine: Any, url: str, seed: int) -> tuple[str, list[float]]:
 
 
 def tier(machine: Any) -> dict[str, Any]:
-    """What `dynamo top` shows of the worker's tier."""
+    """What `dynamo top` shows of the worker's tier, and its rate of hits."""
     shown = machine.run("dynamo", "top", "--once", "--output", "json").out
     [worker] = [one["worker"] for one in json.loads(shown)["processes"] if one["worker"]]
-    return dict(worker["host"])
+    return {**worker["host"], "hit_rate": worker["hit_rate"]}
 
 
 def test_vllm_has_a_prefix_back_from_memory_of_the_host(machine: Any) -> None:
@@ -56,6 +56,7 @@ def test_vllm_has_a_prefix_back_from_memory_of_the_host(machine: Any) -> None:
     machine.until(lambda: tier(machine)["hits"] == FULL)
     assert tier(machine)["blocks"] == FULL, "others were asked for once"
     assert tier(machine)["bytes"] > 0
+    assert tier(machine)["hit_rate"] == pytest.approx(2 * FULL * BLOCK / (5 * LENGTH), abs=0.03)
     command.end()
 
 

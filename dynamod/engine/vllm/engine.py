@@ -275,6 +275,8 @@ class _Statistics:
         engine.steps += 1
         engine.queried += scheduler.prefix_cache_stats.queries
         engine.hits += scheduler.prefix_cache_stats.hits
+        if engine.host_tier is not None and scheduler.connector_prefix_cache_stats is not None:
+            engine.hits += scheduler.connector_prefix_cache_stats.hits  # what is loaded counts as found
         self._ranks[engine_idx] = scheduler.num_waiting_reqs, scheduler.kv_cache_usage
         engine.queued = sum([waiting for waiting, _ in self._ranks.values()])
         engine.used_blocks = round(sum([usage for _, usage in self._ranks.values()]) * self.blocks)
