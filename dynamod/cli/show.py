@@ -3,7 +3,7 @@
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .tables import duration, table
@@ -25,14 +25,12 @@ def show(command: str, value: Any, output: str) -> None:
 def decision(record: dict[str, Any], width: int | None = None) -> str:
     """One routing decision: a table of candidates, the weight of each term in its head, and what decided.
 
-    A table that is wider than `width` does without the terms that are 0 for all, then without the weights. The term of
-    tiers is there only where a worker has blocks of the prompt in one.
+    A table that is wider than `width` does without the terms that are 0 for all, then without the weights.
     """
     weights: dict[str, float] = record["weights"] or {}  # none where nobody asks for costs
-    tiers = any(one.get("fetched") for one in record["candidates"])
     used = [name for name in weights if any(f"{one['terms'][name]:.2f}" != "0.00" for one in record["candidates"])]
     forms = [
-        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if name != "fetch" or tiers},
+        {name: f"{name.upper()} x{weight:g}" for name, weight in weights.items() if _says(name, record["candidates"])},
         {name: f"{name.upper()} x{weights[name]:g}" for name in used},
         {name: name.upper() for name in used},
     ]
@@ -56,6 +54,14 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
     return "\n".join(lines)
+
+
+def _says(name: str, candidates: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a term of the cost says something of these candidates."""
+    from dynamod.router.cost import TERMS
+
+    needs = TERMS[name].needs if name in TERMS else ""  # the daemon may be of another version
+    return not needs or any(one.get(needs) for one in candidates)
 
 
 def _prefill(record: dict[str, Any]) -> str:

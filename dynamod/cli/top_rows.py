@@ -22,10 +22,19 @@ _STATES = ("Ready", "Draining", "Starting")
 """From best to worst; any other is worse."""
 
 
+class TierFacts(msgspec.Struct, frozen=True):
+    """A tier of KV blocks: blocks and bytes in it now; `hits`: blocks that were loaded from it since its start."""
+
+    blocks: int
+    bytes: int
+    hits: int
+
+
 class WorkerFacts(msgspec.Struct, frozen=True):
     """An engine. `hit_rate`: share of prompt tokens found in its KV cache, since its start; blocks of KV cache.
 
     `pool`: prefill or decode, empty for an aggregated worker. `sessions`: prompts whose blocks wait for their readers.
+    `host`, `disk`: its tiers, None where it has none.
     """
 
     running: int
@@ -36,6 +45,8 @@ class WorkerFacts(msgspec.Struct, frozen=True):
     tokens_per_second: float | None
     pool: str = ""
     sessions: int | None = None
+    host: TierFacts | None = None
+    disk: TierFacts | None = None
 
 
 class IngressFacts(msgspec.Struct, frozen=True):
@@ -219,7 +230,15 @@ def _worker(now: Engines, before: Engines, seconds: float, pools: Sequence[PoolF
         total_blocks=int(sum(room)) if room else None,
         hit_rate=sum(rates) / len(rates) if rates else None,
         tokens_per_second=_rate(sum(_known(now, "tokens")), sum(_known(before, "tokens")) if before else None, seconds),
+        host=_tier(now, "host_tier"),
+        disk=_tier(now, "disk_tier"),
     )
+
+
+def _tier(engines: Engines, name: str) -> TierFacts | None:
+    if not _known(engines, f"{name}_blocks"):
+        return None
+    return TierFacts(*(int(sum(_known(engines, f"{name}_{field}"))) for field in ("blocks", "bytes", "loaded")))
 
 
 def _known(engines: Engines, field: str) -> list[float]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from .tables import duration
-from .top_rows import ProcessRow, Top
+from .top_rows import ProcessRow, TierFacts, Top
 
 GAP = 2
 """Characters between columns."""
@@ -104,6 +104,11 @@ def both(low: float, high: float) -> str:
     return f"{number(low * 1000)}/{number(high * 1000)}"
 
 
+def tier(facts: TierFacts) -> str:
+    """Blocks, their bytes, hits: `93/12M/186`."""
+    return f"{facts.blocks}/{size(facts.bytes)}/{facts.hits}"
+
+
 def _or_dash(value: object) -> str:
     return str(value or "-")
 
@@ -134,6 +139,8 @@ WORKER = (
     Column("BLOCKS", "worker.active_blocks worker.total_blocks", "{}/{}".format, 11),
     Column("HIT", "worker.hit_rate", "{:.0%}".format, 7),
     Column("SESSIONS", "worker.sessions", str, 8, rare=True),
+    Column("HOST N/SIZE/HITS", "worker.host", tier, 7, rare=True),
+    Column("DISK N/SIZE/HITS", "worker.disk", tier, 7, rare=True),
     Column("TOKENS/S", "worker.tokens_per_second", number, ALWAYS),
 )
 """Of rows that have `worker`. What few deployments have, like pools or tiers of a KV cache, is a rare column."""

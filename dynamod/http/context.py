@@ -166,5 +166,6 @@ class RequestContext:
         if status == GONE:
             meter.cancellations[self.endpoint, kind] += 1
         if response is not None and response.first is not None:
-            meter.input_tokens.observe(response.prompt_tokens)
+            if response.prompt_tokens:  # else only the engine knew, and has not said
+                meter.input_tokens.observe(response.prompt_tokens)
             meter.output_length.observe(response.output_tokens)

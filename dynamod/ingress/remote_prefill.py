@@ -109,9 +109,12 @@ class RemotePrompt(Sink):
         self._tell(error)
 
     def read(self) -> None:
-        """The worker that answers has the blocks. An engine from which another one reads them may not know it."""
+        """The worker that answers reads no more blocks. By then it has them, or it has computed what did not come.
+
+        Who computed them may not know it: only an engine that sends them by itself does.
+        """
         handoff = self.handoff.result()
-        if handoff.params and handoff.shape == "pull":
+        if not handoff.params or handoff.shape == "pull":
             self.close()
 
     def leave(self, why: str) -> None:
@@ -156,7 +159,7 @@ class RemotePrefill:
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._limits, self._counts = limits, counts
-        self._open: set[RemotePrompt] = set()
+        self._open: dict[RemotePrompt, None] = {}  # in the order of their start
 
     async def open(
         self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
@@ -208,9 +211,9 @@ class RemotePrefill:
 
     async def _begun(self, place: Placement, request: Generate, counts: PrefillCounts) -> RemotePrompt:
         """Send a prompt to a prefill worker, and wait for the hand-off. Raises RequestError."""
-        remote, limit = RemotePrompt(place, counts, self._open.discard), self._limits.first
+        remote, limit = RemotePrompt(place, counts, lambda ended: self._open.pop(ended, None)), self._limits.first
         place.leave = remote.displace
-        self._open.add(remote)
+        self._open[remote] = None
         if place.alone:
             request = msgspec.structs.replace(request, alone=True)
         try:

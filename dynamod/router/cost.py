@@ -93,13 +93,15 @@ class Term(NamedTuple):
 
     The expression may use the worker's `requests`, `queued` and `above` (see Workers), what the prompt meets there:
     `blocks`, `whole`, `overlap`, `active` and `fetch` (see Sending), and `own`: the blocks to compute there.
-    `of_prompts`: the overlap weight of a request scales it.
+    `of_prompts`: the overlap weight of a request scales it. `needs`: a field of candidates; where none of them has any,
+    the term says nothing, and is not shown.
     """
 
     formula: str
     weight: float
     original: float
     of_prompts: bool = True
+    needs: str = ""
 
 
 FETCH = "fetch"
@@ -117,7 +119,7 @@ TERMS: dict[str, Term] = {
     # What the prefill does to the answers being written there: its blocks times their number.
     "interference": Term("own * requests", 0.05, 0.0),
     # Blocks that it would load from its tiers, each as the time that takes by the time to compute it.
-    FETCH: Term("fetch", 1.0, 1.0),
+    FETCH: Term("fetch", 1.0, 1.0, needs="fetched"),
 }
 """The default weights come from replays of recorded and made traces (tests/bench/README.md)."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dynamod.discovery.keys import CARDS, EXITED, INSTANCES, QUARANTINED
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import NotFound, Overloaded, PoisonRequest, TimedOut
-from dynamod.worker.handoff import HandoffEndpoint
 
 from .clients import Client
 from .cluster import Cluster, Place
@@ -23,8 +22,11 @@ KNOWN: dict[str, str] = {}
 """Checks that are known to fail, and why: counted, but no failure of a run. To be emptied as the causes are mended."""
 
 
-def serving(place: Place) -> list[int]:
-    """Instances that an ingress may send to now, read from its registry client and without its view."""
+def serving(place: Place, *, prompts: bool = False) -> list[int]:
+    """Instances that an ingress may send to now, read from its registry client and without its view.
+
+    `prompts`: those that compute prompts for others, else those that answer.
+    """
     registry = place.registry
     if registry is None:
         return []
@@ -34,7 +36,11 @@ def serving(place: Place) -> list[int]:
     for key, value in registry.known(INSTANCES).items():
         where = key.removeprefix(INSTANCES)
         lease = where.rpartition("/")[2]
-        if where in cards and b'"pool"' not in value and not out & {f"{QUARANTINED}{lease}", f"{EXITED}{lease}"}:
+        if (
+            where in cards
+            and (b'"pool"' in value) == prompts
+            and not out & {f"{QUARANTINED}{lease}", f"{EXITED}{lease}"}
+        ):
             found.append(int(lease, 16))
     return found
 
@@ -67,7 +73,16 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
         return f"{len(there)} instances serve the model" if there else ""
     if text.endswith(f", after {tries} tries"):
         return "" if tries == MIGRATIONS + 1 else f"it may be sent {MIGRATIONS + 1} times, and was sent {tries} times"
+    if client.needs_prefill and text.startswith("no prefill worker could compute the prompt"):
+        return ""
     if isinstance(error, Overloaded):
+        isolating = place.processor is not None and place.processor.isolating
+        computing = serving(place, prompts=True)
+        if client.needs_prefill and text.startswith(f"No prefill worker of model {MODEL!r} is ready"):
+            return f"{len(computing)} prefill workers are ready" if computing else ""
+        busy_there = isolating or client.asked.issuperset(computing)
+        if client.needs_prefill and busy_there and text.startswith("no instance took the request within"):
+            return ""
         if text.endswith("; no other instance is ready") or text.startswith("No other instance of model"):
             left = [one for one in there if one not in client.sends]
             return f"{len(left)} others are ready" if left else ""
@@ -79,7 +94,6 @@ def illegal(client: Client, cluster: Cluster, now: float) -> str:
             return ""
         if sends and text.endswith(f"within {CLOCKS.first:g} s: all are busy"):
             return ""  # others were tried alone before it, at workers that did not answer either
-        isolating = place.processor is not None and place.processor.isolating
         untried = [one for one in there if one not in client.sends]
         if text.endswith(": all are busy") and (isolating or client.displaced or not untried):
             return ""  # the last worker tries another alone, or has just ended that way
@@ -113,6 +127,8 @@ def left(log: Log, clients: Sequence[Client], process: Process, why: str, *, tol
             continue
         if place.processor is None or place.processor.waiting or client.bound not in ("", process.name):
             continue
+        if client.needs_prefill and (not client.bound or client.waits_for_prompt):
+            continue  # it has left, and waits until its prompt can be computed once more
         log.violate("the dead are left", f"{client.id} is at {process.name} since {client.since:.3f}, which is {why}")
 
 
@@ -134,10 +150,9 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         live[place.registry.lease] = worker
         if not place.prefill:
             answering.add(place.registry.lease)
-        if isinstance(handoff := worker.handoff, HandoffEndpoint) and handoff.sessions is not None:
-            left = handoff.sessions.statistics()
-            if left.open or left.held_bytes:
-                log.violate("sessions end", f"{place.name}: {left}")
+        left = worker.handoff.statistics().sessions if worker.handoff is not None else None
+        if left is not None and (left.open or left.held_bytes):
+            log.violate("sessions end", f"{place.name}: {left}")
         if worker.open_requests:
             log.violate("workers are idle", f"{place.name} has {worker.open_requests} open requests")
         load = worker.load()

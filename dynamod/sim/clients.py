@@ -82,6 +82,10 @@ class Client:
         self.at, self.since = "", 0.0  # the process of the last one, and when
         self.on = self.base = 0  # the instance of the last one, and the tokens before it
         self.handed = False  # a prefill worker has its prompt
+        self.computing = ""  # the process of that prefill worker, from when it is asked until the next token
+        self.needs_prefill = False  # who answers computes no prompts
+        self.asked: set[int] = set()  # instances that were asked to compute its prompt
+        self.vain: set[int] = set()  # instances that waited for its prompt in vain: they may have it again
         self.hit: set[str] = set()  # processes that crashed or hung while it was there
         self.relinked = False  # a link between nodes has failed while it was there: it may try all again
         self.strikes = 0  # workers that it has crashed or stopped
@@ -127,13 +131,17 @@ class Client:
     def sent(self, instance: Instance, request: Generate) -> None:
         """The ingress sends the request to an instance."""
         prior = tokens.count(request.prior_output)
+        if self.needs_prefill and self.tokens == self.base:
+            self.vain.add(self.on)
         self.handed = request.handoff is not None
+        self.computing = self.computing if self.handed else ""
         handed = ", prompt computed elsewhere" if self.handed else ""
         self._log("send", f"{self.id} to {instance.process} behind {prior} tokens{handed}")
         self.active = self._now()
         if self.end:
             self._log.violate("nothing after the end", f"{self.id} was sent again after it was {self.end}")
-        if instance.instance_id in self.sends and instance.instance_id not in self._made_room() and not self.relinked:
+        met = instance.instance_id in self.sends and instance.instance_id not in self._made_room() | self.vain
+        if met and not self.relinked:
             self._log.violate("no instance twice", f"{self.id} was sent to {instance.process} again")
         if prior != self.tokens:
             self._log.violate("prior output", f"{self.id}: {prior} tokens are handed on, the client has {self.tokens}")
@@ -179,6 +187,7 @@ class Client:
         self._expect_open("text")
         self.text_so_far += text
         self.tokens += tokens
+        self.computing = ""
         if not self.expected.startswith(self.text_so_far):
             self._log.violate("the text is the reference", f"{self.id} got {self._difference()}")
         if self.planned.leaves is not None and self.tokens >= self.planned.leaves:

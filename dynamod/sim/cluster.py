@@ -11,7 +11,7 @@ from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.ingress.processor import ProcessorBackend
-from dynamod.message.discovery import PREFILL, Instance
+from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance
 from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
@@ -99,6 +99,8 @@ class Cluster:
         self.quarantined: Callable[[Process], None] = lambda _process: None
         self.struck: Callable[[str], None] = lambda _request: None
         self.decisions = 1000
+        # By rendezvous engines are told their part when they start, and those that answer compute no prompts.
+        self.mode: DisaggregationMode = "decode" if options.arguments["kv_transfer"] == "rendezvous" else "aggregated"
         self._pids = 0
 
     # Ways.
@@ -211,7 +213,7 @@ class Cluster:
             lambda state: self._reported(process, registry, state),
             lambda kind, request: self._strike(place, kind, request),
             self.transfers,
-            PREFILL if place.prefill else "aggregated",
+            PREFILL if place.prefill else self.mode,
         )
         place.worker = worker
         return worker

@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dynamod.engine.mocker.arguments import KvTransfer
+
 from .cluster import Cluster, Node, Place
 from .shape import MIGRATIONS, POISON, Fault, Poison, Shape
 from .values import FOREIGN
@@ -46,7 +48,8 @@ class Event:
 class Plan:
     """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first. `poison`: requests
     that crash or stop their workers, which fail of course. `prefill`: workers that compute prompts of more than
-    `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken.
+    `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken,
+    `kv_transfer`: who moves the blocks, the workers or their engines.
     """
 
     events: tuple[Event, ...]
@@ -56,6 +59,7 @@ class Plan:
     prefill: int = 0
     longest_local: int = 0
     broken: float = 0.0
+    kv_transfer: KvTransfer = "worker"
 
     @property
     def strikes(self) -> int:
@@ -99,7 +103,10 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
         prefill, longest_local = random.choice((0, 0, 1, 2)), random.choice((0, 40, 80))
         broken = random.choice((0.0, 0.1, 0.5))
         prefill = 0 if gentle and poison else prefill  # a prefill worker that hangs too leaves more to be tried alone
-    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken)
+    kv_transfer: KvTransfer = random.choice(("worker", "worker", "pull", "rendezvous")) if prefill else "worker"
+    if gentle and kv_transfer == "rendezvous":  # what does not come is a migration, and these have a limit
+        kv_transfer = "pull"
+    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer)
 
 
 class Faults:

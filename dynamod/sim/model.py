@@ -1,12 +1,16 @@
 """The model that simulated workers serve: a tokenizer in memory, and what every answer has to be."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
-from dynamod.engine.base import EngineOptions
+from dynamod.engine.base import EngineOptions, Spawn
+from dynamod.engine.mocker.arguments import KvTransfer
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import OutputIds, table
+from dynamod.engine.mocker.own_transfer import MockerTransfer
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
+from dynamod.message.worker import TransferShape
 from dynamod.preprocess.decoder import TableDecoder
 from dynamod.preprocess.model import Model
 
@@ -62,14 +66,27 @@ def reference(prompt: list[int], seed: int, max_tokens: int) -> str:
     return decoder.push(ids) + decoder.flush()
 
 
+OwnTransfer = Callable[["SimulatedMocker", TransferShape], MockerTransfer]
+
+
 class SimulatedMocker(Mocker):
-    """The mocker without a model's files: reading them takes a thread, which virtual time does not allow."""
+    """The mocker without a model's files: reading them takes a thread, which virtual time does not allow.
+
+    `own_transfer`: makes what moves blocks where workers do not.
+    """
+
+    def __init__(self, options: EngineOptions, spawn: Spawn, own_transfer: OwnTransfer) -> None:
+        super().__init__(options, spawn)
+        self._made = own_transfer
+
+    def _transfer(self, shape: TransferShape) -> MockerTransfer:
+        return self._made(self, shape)
 
     async def _read(self) -> tuple[ModelCard, int]:
         return ModelCard(self.options.name, context_length=CONTEXT), VOCABULARY
 
 
-def options(blocks: int, speed: float) -> EngineOptions:
+def options(blocks: int, speed: float, kv_transfer: KvTransfer = "worker") -> EngineOptions:
     """Options of a simulated worker. `speed`: below 1 it is slower than what the mocker stands for."""
     arguments = {"block_size": BLOCK, "num_gpu_blocks": blocks, "speedup_ratio": speed, "max_num_seqs": 64}
-    return EngineOptions(MODEL, migration_limit=MIGRATIONS, arguments=arguments)
+    return EngineOptions(MODEL, migration_limit=MIGRATIONS, arguments={**arguments, "kv_transfer": kv_transfer})

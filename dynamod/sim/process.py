@@ -16,16 +16,17 @@ from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
-from dynamod.message.worker import Generate, Request
+from dynamod.message.worker import Generate, Request, TransferShape
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
+from dynamod.worker.own_transfer import OwnTransferEndpoint
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
 from .shape import CLOCKS, MODEL, POISON, Poison
-from .transfer import SimulatedHandoff, Transfers
+from .transfer import SimulatedHandoff, SimulatedTransfer, Transfers
 from .wire import Process, SimulatedTransport
 
 STRIKES = 0.02
@@ -55,8 +56,11 @@ class SimulatedWorker(Worker):
         super().__init__(self._made, replace(options, disaggregation_mode=mode), self._published, self._withdrawn)
 
     def _made(self, options: EngineOptions, spawn: Spawn) -> Engine[Any]:
-        self.engine = SimulatedMocker(options, spawn)
+        self.engine = SimulatedMocker(options, spawn, self._own_transfer)
         return self.engine
+
+    def _own_transfer(self, engine: SimulatedMocker, shape: TransferShape) -> SimulatedTransfer:
+        return SimulatedTransfer(engine, shape, self.process, self._transfers, self._computes)
 
     async def started(self) -> None:
         """As the worker component starts."""
@@ -91,8 +95,10 @@ class SimulatedWorker(Worker):
         await super().stopping(reason)
         self._report("stopped")
 
-    def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint:
-        if not isinstance(self.handoff, HandoffEndpoint):
+    def _handoff_endpoint(self, engine: Engine[Any]) -> HandoffEndpoint | OwnTransferEndpoint:
+        if engine.own_transfer is not None:
+            return super()._handoff_endpoint(engine)
+        if self.handoff is None:
             self.handoff = SimulatedHandoff(engine, self.context.task, self.process, self._transfers, self._computes)
         return self.handoff
 

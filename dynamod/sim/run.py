@@ -15,7 +15,7 @@ from dynamod.daemon.exits import EXIT, crash
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
-from dynamod.message.worker import Generate, Request
+from dynamod.message.worker import Generate, Prefill, Request
 from dynamod.migration.trial import CAUSE
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
@@ -134,6 +134,7 @@ class Driver(Actor):
     async def _request(self, planned: PlannedRequest) -> None:
         client = Client(planned, self._log, self.context.now, self._failed)
         client.ended = self._watch.over
+        client.needs_prefill = self._plan.kv_transfer == "rendezvous"
         self.clients.append(client)
         self._by_id[client.id] = client
         ingresses = [place for place in self._cluster.running(ingress=True) if place.backend is not None]
@@ -159,11 +160,16 @@ class Driver(Actor):
 
     def _sent(self, place: Place, instance: Instance, request: Request) -> None:
         client = self._by_id.get(request.request_id)
-        if client is not None and isinstance(request, Generate) and place.process is not None and place.process.alive:
+        if client is None or place.process is None or not place.process.alive:
+            return
+        if isinstance(request, Prefill):
+            client.computing = instance.process
+            client.asked.add(instance.instance_id)
+        elif isinstance(request, Generate):
             client.sent(instance, request)
-            if instance.instance_id in self._crashed or self._cluster.stopped(instance.process):
-                client.hit.add(instance.process)  # of which its ingress has not heard yet
             self._watch.sent(instance.instance_id)
+        if instance.instance_id in self._crashed or self._cluster.stopped(instance.process):
+            client.hit.add(instance.process)  # of which its ingress has not heard yet
 
     def _link_failed(self, session: Session) -> None:
         for client in self.clients:
@@ -196,12 +202,18 @@ class Driver(Actor):
             )
         if crashed:
             self._crashed.add(self._cluster.lease_of(process))
+        if crashed:
+            self._hit(process)
         for client in who:
-            if crashed:
-                client.hit.add(process.name)
             told = daemon.connected and not node_died and client.place is not None and checks.informed(client.place)
             late = checks.PROMPT if told else HEARTBEAT + CAUSE + checks.PROMPT
             self._cluster.system_later(late, partial(self._left, client, process, told, self.context.now()))
+
+    def _hit(self, process: Process) -> None:
+        """A process crashed or hung: it may have been for any of the requests that it has, or the prompts."""
+        for client in self.clients:
+            if process.name in (client.at, client.computing):
+                client.hit.add(process.name)
 
     def _left(self, client: Client, process: Process, told: bool, died: float) -> None:
         daemon = self._cluster.nodes[process.node].daemon
@@ -212,9 +224,7 @@ class Driver(Actor):
 
     def _quarantined(self, process: Process) -> None:
         """A worker's daemon has quarantined it: requests there have to move, where that can be known."""
-        for client in self.clients:
-            if client.at == process.name:
-                client.hit.add(process.name)
+        self._hit(process)
         daemon = self._cluster.nodes[process.node].registry
         if daemon.connected:
             there = [client for client in self.clients if client.at == process.name]
@@ -246,7 +256,8 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
         async with System(seed=random.getrandbits(63)) as system:
             machine, routing = _machine(random, plan), _routing(random, plan)
             cluster = Cluster(system, log, random, machine, routing, plan.broken)
-            log("plan", f"{'gentle' if plan.gentle else 'rough'}, {len(plan.events)} faults, {cluster.routing.mode}")
+            how = "gentle" if plan.gentle else "rough"
+            log("plan", f"{how}, {len(plan.events)} faults, {cluster.routing.mode}, kv_transfer {plan.kv_transfer}")
             await cluster.build(shape, plan.workers, 0.1, plan.prefill)
             await cluster.open(shape)
             driver = Driver(cluster, log, plan, work, shape)
@@ -281,7 +292,9 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
 
 def _machine(random: random_module.Random, plan: Plan) -> Any:
     blocks, speed = random.choice((32, 64, 128)), random.choice((0.1, 0.2, 0.4))
-    return options(max(blocks, 128), max(speed, 0.3)) if plan.gentle else options(blocks, speed)
+    if plan.gentle:
+        blocks, speed = max(blocks, 128), max(speed, 0.3)
+    return options(blocks, speed, plan.kv_transfer)
 
 
 def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:

@@ -9,7 +9,9 @@ from typing import Any
 
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.handoff import Held
-from dynamod.message.worker import Generate, Handoff
+from dynamod.engine.mocker.engine import Mocker
+from dynamod.engine.mocker.own_transfer import MockerTransfer, Prompt
+from dynamod.message.worker import Generate, Handoff, TransferShape
 from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.sessions import Session, Sessions
 from dynamod.transport.base import Reply
@@ -33,6 +35,7 @@ class Transfers:
 
     def __init__(self, random: random_module.Random, chance: float, direct: Callable[[int, int], bool]) -> None:
         self.sources: dict[str, tuple[Process, Sessions]] = {}
+        self.engines: dict[str, tuple[Process, MockerTransfer]] = {}
         self.blocks = self.broken = 0
         self._random, self._chance, self._direct = random, chance, direct
 
@@ -71,6 +74,43 @@ class Transfers:
             if not follower.ended:
                 found.detach()
 
+    async def fetch(self, reader: Process, held: Held, params: Mapping[str, Any]) -> int:
+        """As `MockerTransfer.read`, for an engine in the process `reader`."""
+        process, source = self.engines.get(params["simulated"], (None, None))
+        lie = self._random.choice(("short", "stalled", SWAPPED)) if self._random.random() < self._chance else ""
+        place, size = self._random.randrange(4), 0  # of the block that it happens to
+        await asyncio.sleep((NEAR if process is None or process.node == reader.node else FAR) * 4)
+        if process is None or source is None or not self._reaches(process, reader):
+            raise ConnectionRefusedError
+        prompt = await self._computed(process, source, params["prompt"], reader)
+        for index, (name, data) in enumerate(prompt.blocks):
+            if lie and index >= place:
+                self.broken += 1
+                await asyncio.sleep(2 * STALL if lie == "stalled" else 0.0)
+                if lie == "short":
+                    raise EOFError
+            if index >= held.first:
+                wrong = lie == SWAPPED and index >= place
+                if not held.put(name, prompt.blocks[0][1][::-1] if wrong else data):
+                    raise ValueError("the block cannot be taken")
+                self.blocks += 1
+                size += len(data)
+        prompt.read.set()
+        return size
+
+    async def _computed(self, process: Process, source: MockerTransfer, name: str, reader: Process) -> "Prompt":
+        """A prompt, once it has been computed, and its engine can be heard."""
+        while True:
+            prompt = source.prompts.get(name)
+            if not process.alive or (prompt is None and self._reaches(process, reader)):
+                raise EOFError
+            if prompt is not None and prompt.computed.is_set() and self._heard(process, reader):
+                return prompt
+            await asyncio.sleep(LOOK)
+
+    def _heard(self, process: Process, reader: Process) -> bool:
+        return self._reaches(process, reader) and not process.frozen
+
     async def _more(
         self, session: Session, first: int, follower: "_Follower", process: Process, reader: Process
     ) -> None:
@@ -81,7 +121,7 @@ class Transfers:
                 raise TransferError(follower.kind, follower.why)
             if not process.alive:
                 raise TransferError("short", "the source is gone")
-            heard = self._reaches(process, reader) and not process.frozen
+            heard = self._heard(process, reader)
             if heard and (first < len(session.blocks) or session.finished):
                 return
             silent = 0.0 if heard else silent + LOOK
@@ -95,6 +135,8 @@ class Transfers:
 
 class _Follower:
     """A reader, as its session sees it."""
+
+    served = False  # what it has, it says in the same moment
 
     def __init__(self) -> None:
         self.ended = False
@@ -133,3 +175,31 @@ class SimulatedHandoff(HandoffEndpoint):
         self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)
         self._addresses = {"simulated": self._process.name}
         self._ways.sources[self._process.name] = self._process, self.sessions
+
+
+class SimulatedTransfer(MockerTransfer):
+    """Blocks that the engines move, without sockets."""
+
+    def __init__(
+        self,
+        engine: Mocker,
+        shape: TransferShape,
+        process: Process,
+        transfers: Transfers,
+        computes: Callable[[Generate, Reply], object],
+    ) -> None:
+        super().__init__(engine, shape)
+        self._process, self._ways, self._computes = process, transfers, computes
+
+    async def listen(self, host: str) -> None:
+        """Be found by readers."""
+        self._address = {"simulated": self._process.name}
+        self._ways.engines[self._process.name] = self._process, self
+
+    async def read(self, held: Held, params: Mapping[str, Any]) -> int:
+        """Over a way that may be slow, cut, or lie."""
+        return await self._ways.fetch(self._process, held, params)
+
+    async def _fetch(self, held: Held, params: Mapping[str, Any], request: Generate, reply: Reply) -> None:
+        await super()._fetch(held, params, request, reply)
+        self._computes(request, reply)

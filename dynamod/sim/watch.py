@@ -45,7 +45,9 @@ class Watch:
     def look(self, now: float) -> None:
         """Nothing waits past its clock, and daemons know who responds."""
         for client in self._clients.values():
-            if not client.end and now - client.active > PATIENCE and client.id not in self._late:
+            # A suspect may wait for a worker that takes nothing else, and then for such a prefill worker.
+            patience = PATIENCE + (CLOCKS.first or 0.0) * client.needs_prefill
+            if not client.end and now - client.active > patience and client.id not in self._late:
                 self._late.add(client.id)
                 self._log.violate("clocks", f"{client.id} has got nothing for {now - client.active:.1f} s")
         for place in (*self._cluster.running(ingress=False), *self._cluster.running(ingress=True)):
@@ -129,6 +131,8 @@ class Watch:
         for place in self._cluster.running(ingress=False):
             if place.prefill and seconds == AT_LAST:
                 continue
+            if place.prefill and client.needs_prefill and self._cluster.wire.harmed and seconds == SOON:
+                continue  # what was lost on the way there before may hide the cancel
             process, worker = place.process, place.worker
             if process is None or worker is None or client.id not in worker.requests():
                 continue

@@ -44,7 +44,7 @@ class SourceEnd(Link):
         self._block: Stored | None = None  # that is sent now
         self._offset = 0  # bytes of it that are sent
         self._credit = WINDOW
-        self._paused = self._all_sent = False
+        self._paused = self.served = False  # served: everything has been sent
         self._age = 0  # beats without a session
 
     # For subclasses: where the bytes of a piece go.
@@ -78,7 +78,7 @@ class SourceEnd(Link):
             self._age += 1
             if self._age > PATIENCE:
                 self.abort()
-        elif not self._all_sent:
+        elif not self.served:
             self.send(Idle())
 
     # Called by the session.
@@ -86,14 +86,14 @@ class SourceEnd(Link):
     def more(self) -> None:
         """Send what can be sent now: what is there, until the credit is used up or the socket is full."""
         session = self._session
-        while session is not None and not self._paused and not self._all_sent:
+        while session is not None and not self._paused and not self.served:
             if self._block is not None:
                 if not self._piece(self._block, session):
                     return
             elif self._next < len(session.blocks):
                 self._begin(session.blocks[self._next], session)
             else:
-                self._all_sent = session.finished
+                self.served = session.finished
                 if session.finished:
                     self.send(End(len(session.blocks)))
                 return
@@ -124,7 +124,7 @@ class SourceEnd(Link):
                 case Credit(size):
                     self._credit = min(self._credit + size, WINDOW)
                     self.more()
-                case Done() if self._all_sent:
+                case Done() if self.served:
                     session, self._session = self._session, None
                     session.end("read")
                     self.close()

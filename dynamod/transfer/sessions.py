@@ -46,7 +46,9 @@ class Stored(NamedTuple):
 
 
 class Follower(Protocol):
-    """A reader of a session, as the session sees it."""
+    """A reader of a session, as the session sees it. `served`: all blocks have been sent to it."""
+
+    served: bool
 
     def more(self) -> None:
         """Blocks were put, or all have been."""
@@ -98,8 +100,14 @@ class Session:
         self.end("failed", "failed", why)
 
     def release(self) -> None:
-        """End the session: nobody will read. Everything is dropped now."""
-        self.end("released", "gone", "the session was released")
+        """End the session: nobody will read. Everything is dropped now.
+
+        A reader that was sent all may not have said yet that it has it: that counts as read.
+        """
+        if self._follower is not None and self._follower.served:
+            self.end("read")
+        else:
+            self.end("released", "gone", "the session was released")
 
     # For the connection of its reader.
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynamod.cli.top_rows import Look, ProcessRow, Top, quantile, remembering, top
+from dynamod.cli.top_rows import Look, ProcessRow, TierFacts, Top, quantile, remembering, top
 from dynamod.cli.top_table import BASE, INGRESS, WORKER, age, both, number, sections, size, widths
 from dynamod.http.metrics import HttpStatistics
 from dynamod.observe.metrics import Buckets
@@ -78,7 +78,7 @@ def test_one_row_per_process() -> None:
     assert (engine.cpu, engine.rss, engine.mailbox, engine.answers) == (25.0, 87 << 20, 0, True)
     assert engine.ingress is None
     assert engine.worker is not None
-    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0, "", None)
+    assert msgspec.structs.astuple(engine.worker) == (2, 1, 812, 4096, 0.64, 250.0, "", None, None, None)
     assert (front.components, front.mailbox, front.worker) == (["Processor", "Frontend"], 5, None)
     assert front.ingress is not None
     assert (front.ingress.in_flight, front.ingress.queued, front.ingress.requests_per_second) == (4, 1, 50.0)
@@ -152,6 +152,23 @@ def test_pools_are_shown_where_there_are_some() -> None:
     decode = msgspec.structs.replace(plain, pools={"Worker": PoolFacts("decode")})
     assert "POOL" in titles(decode)
     assert "SESSIONS" not in titles(decode)
+
+
+def test_tiers_are_shown_where_there_are_some() -> None:
+    def with_tiers(**numbers: float | None) -> ProcessStatistics:
+        plain = worker(0)
+        return msgspec.structs.replace(plain, engines={"Worker": {**plain.engines["Worker"], **numbers}})
+
+    host = {"host_tier_blocks": 93, "host_tier_bytes": 12 << 20, "host_tier_loaded": 186}
+    (one,) = top(look(1.0, ROWS[:1], worker=with_tiers(**host, disk_tier=None))).processes
+    assert one.worker is not None
+    assert (one.worker.host, one.worker.disk) == (TierFacts(93, 12 << 20, 186), None)
+    (part,) = sections(top(look(1.0, ROWS[:1], worker=with_tiers(**host, disk_tier=None))))
+    cells = {column.title: column.cell(one) for column in part.columns}
+    assert cells["HOST N/SIZE/HITS"] == "93/12M/186"
+    assert "DISK N/SIZE/HITS" not in cells
+    none = top(look(1.0, ROWS[:1], worker=with_tiers(host_tier=None, disk_tier=None)))
+    assert not [column.title for part in sections(none) for column in part.columns if "HITS" in column.title]
 
 
 BOUNDS = (1.0, 2.0, 4.0)

@@ -19,6 +19,7 @@ from dynamod.message.worker import Handoff
 from dynamod.transfer.frames import WINDOW, Hello, pack, unpack
 
 from .meddler import TransportSelector, UnixMeddler
+from .ways import closed, ended
 
 
 class Fault:
@@ -150,12 +151,7 @@ class BlockWay(ABC):
     def close(self) -> None:
         """End all connections."""
         self.fault.over.set()
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(5)
+        closed(self._sockets, self._threads)
 
     @abstractmethod
     def connect(self, reader: socket.socket) -> socket.socket:
@@ -184,7 +180,7 @@ class BlockWay(ABC):
             while data:
                 source.sendall(data)
                 data = reader.recv(1 << 16)
-        _ended(reader, source)
+        ended(reader, source)
 
     def _down(self, source: socket.socket, reader: socket.socket) -> None:
         before = 0
@@ -193,7 +189,7 @@ class BlockWay(ABC):
                 for part in self.fault.blocks(before, data, self):
                     reader.sendall(part)
                 before += len(data)
-        _ended(source, reader)
+        ended(source, reader)
 
 
 class TcpWay(BlockWay):
@@ -235,12 +231,6 @@ class SharedWay(BlockWay):
         self.memory = mmap.mmap(descriptor, WINDOW)
         os.close(descriptor)
         return source
-
-
-def _ended(*ends: socket.socket) -> None:
-    for sock in ends:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 class Detour:

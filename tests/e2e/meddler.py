@@ -17,7 +17,7 @@ from dynamod.message.ingress import Frame, Items, Step, Tokens
 from dynamod.transport.framing import MAGIC
 from dynamod.transport.nats.wire import DATA, HEADER, VERSION
 
-from .ways import Way
+from .ways import Way, ended
 
 _VERB = re.compile(rb"(?:PUB|MSG) (\S+) [^\r\n]*?(\d+)\r\n", re.IGNORECASE)
 _LENGTH = struct.Struct("<I")
@@ -95,9 +95,7 @@ class Meddler(Way):
                 self._flows.wait()
                 out, data = self._through(data + more)
                 sink.sendall(out)
-        for sock in (source, sink):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        ended(source, sink)
 
     def _through(self, data: bytes) -> tuple[bytes, bytes]:
         """What goes on now, and the beginning of what is not whole yet."""

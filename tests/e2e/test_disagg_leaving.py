@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,36 +44,32 @@ def transfers(machine: Any) -> int:
 
 
 @contextmanager
+def behind(machine: Any, fault: Any) -> Iterator[None]:
+    """The way to the blocks of the prefill worker is bad."""
+    [path] = machine.folder.glob("d.sock.d/*/*PrefillWorker*.sock")
+    with closing(Detour(path)) as detour, closing(TcpWay(machine.folder, fault)) as way:
+        detour.way = way
+        yield
+
+
+@contextmanager
 def left(machine: Any, url: str, fault: Any) -> Iterator[None]:
     """A client has left whose prompt is being read over a way that is bad."""
-    [path] = machine.folder.glob("d.sock.d/*/*PrefillWorker*.sock")
-    detour = Detour(path)
-    way = detour.way = TcpWay(machine.folder, fault)
-    try:
+    with behind(machine, fault):
         begun = machine.begin(url, LONG, request="r", max_tokens=50)
         assert fault.reached.wait(20)
         assert sessions(machine)["open"] == 1
         begun.leave()
         yield
-    finally:
-        way.close()
-        detour.close()
 
 
 @contextmanager
 def reading(machine: Any, url: str, fault: Any) -> Iterator[Any]:
     """While a prompt is read from the prefill worker over a way that is bad; gives the answer to come."""
-    [path] = machine.folder.glob("d.sock.d/*/*PrefillWorker*.sock")
-    detour = Detour(path)
-    way = detour.way = TcpWay(machine.folder, fault)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(machine.chat, url, LONG, max_tokens=12)
-            assert fault.reached.wait(20)
-            yield answer
-    finally:
-        way.close()
-        detour.close()
+    with behind(machine, fault), ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(machine.chat, url, LONG, max_tokens=12)
+        assert fault.reached.wait(20)
+        yield answer
 
 
 @engines

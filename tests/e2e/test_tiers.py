@@ -72,6 +72,11 @@ def test_a_prefix_comes_back_from_memory_and_after_a_restart_from_files(machine:
     machine.until(lambda: machine.serves(url) and tier(machine, "disk").get("stored") == 0)
     assert asked(machine, url, 1) == wanted
     assert (tier(machine, "disk")["loaded"], tier(machine, "host")["blocks"]) == (BLOCKS, BLOCKS)
+    shown = machine.run("dynamo", "top", "--once", "--output", "json").out
+    [worker] = [one["worker"] for one in json.loads(shown)["processes"] if one["worker"]]
+    assert (worker["host"]["blocks"], worker["host"]["hits"]) == (BLOCKS, 0)
+    assert (worker["disk"]["blocks"], worker["disk"]["hits"]) == (BLOCKS, BLOCKS)
+    assert worker["disk"]["bytes"] == tier(machine, "disk")["bytes"] > 0
     assert tier(machine, "disk")["failed"] == 0
     command.end()
 

@@ -28,7 +28,10 @@ ROW = {
     *("rss", "mailbox", "last_error", "ingress", "worker"),
 }
 INGRESS = {"in_flight", "queued", "requests_per_second", "ttft_p50", "ttft_p99", "itl_p50", "itl_p99"}
-WORKER = {"running", "waiting", "active_blocks", "total_blocks", "hit_rate", "tokens_per_second", "pool", "sessions"}
+WORKER = {
+    *("running", "waiting", "active_blocks", "total_blocks", "hit_rate", "tokens_per_second", "pool", "sessions"),
+    *("host", "disk"),
+}
 
 
 class Terminal:

@@ -3,6 +3,23 @@
 import contextlib
 import socket
 import threading
+from collections.abc import Iterable
+
+
+def ended(*ends: socket.socket) -> None:
+    """Nothing passes these any more: whoever reads or writes there, in a thread too, goes on."""
+    for sock in ends:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def closed(sockets: Iterable[socket.socket], threads: Iterable[threading.Thread]) -> None:
+    """Close all, and wait for the threads at them."""
+    for sock in sockets:
+        ended(sock)
+        sock.close()
+    for thread in threads:
+        thread.join(5)
 
 
 class Way:
@@ -35,12 +52,7 @@ class Way:
             self._listener.shutdown(socket.SHUT_RDWR)  # ends the thread that accepts, and with it new sockets
         self._listener.close()
         self._threads[0].join(10)
-        for sock in self._sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(5)
+        closed(self._sockets, self._threads)
 
     def _start(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
@@ -70,6 +82,4 @@ class Way:
             while data := source.recv(1 << 16):
                 self._flows.wait()
                 sink.sendall(data)
-        for sock in (source, sink):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        ended(source, sink)

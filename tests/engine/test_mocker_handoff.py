@@ -203,6 +203,16 @@ async def test_a_prompt_without_a_full_block(words: Any) -> None:
         assert exported.blocks == []
 
 
+def adopted(engine: Mocker, words: Any, read: Any) -> tuple[HandoffEndpoint, Reply, Outbox]:
+    """A request whose blocks `read` is to bring."""
+    endpoint, outbox = HandoffEndpoint(engine, engine.spawn, read), Outbox()
+    handoff = Handoff("s", engine.layout(), {})
+    request = msgspec.structs.replace(words.generate(list(range(20)), max_tokens=3), handoff=handoff)
+    reply = Reply(outbox, 1)
+    endpoint.adopt(request, reply)
+    return endpoint, reply, outbox
+
+
 @virtual
 async def test_a_client_that_leaves_while_blocks_are_read_is_no_failed_transfer(words: Any) -> None:
     closed = asyncio.Event()
@@ -216,12 +226,7 @@ async def test_a_client_that_leaves_while_blocks_are_read_is_no_failed_transfer(
 
     async with System() as system:
         engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
-        endpoint = HandoffEndpoint(engine, engine.spawn, silent)
-        handoff = Handoff("s", engine.layout(), {})
-        request = msgspec.structs.replace(words.generate(list(range(20)), max_tokens=3), handoff=handoff)
-        outbox = Outbox()
-        reply = Reply(outbox, 1)
-        endpoint.adopt(request, reply)
+        endpoint, reply, outbox = adopted(engine, words, silent)
         await asyncio.sleep(1)
         reply.cancel()
         await asyncio.wait_for(closed.wait(), 1)
@@ -242,12 +247,7 @@ async def test_it_asks_before_it_computes_a_prompt_whose_worker_may_have_crashed
 
     async with System() as system:
         engine = engine_of(await words.mocker(system, num_gpu_blocks=64))
-        endpoint = HandoffEndpoint(engine, engine.spawn, cut)
-        handoff = Handoff("s", engine.layout(), {})
-        request = msgspec.structs.replace(words.generate(list(range(20)), max_tokens=3), handoff=handoff)
-        outbox = Outbox()
-        reply = Reply(outbox, 1)
-        endpoint.adopt(request, reply)
+        _endpoint, reply, outbox = adopted(engine, words, cut)
         await asyncio.sleep(CONFIRM / 2)
         computed = lambda: any(isinstance(delta, Tokens) for delta in outbox.deltas)  # noqa: E731
         assert (isinstance(outbox.deltas[0], Accepted), computed()) == (asks, not asks)

@@ -330,6 +330,22 @@ async def test_metrics(call, server, backend) -> None:
     assert "typed-by-a-client" not in text.decode()
 
 
+async def test_a_prompt_whose_tokens_nobody_knows_is_not_counted(server, backend, call) -> None:
+    """An OpenAI server tells them at the end, which an answer that is ended here does not wait for."""
+
+    async def play(job, sink) -> None:
+        sink.started(1, 0, {})
+        sink.text(0, "a", 1)
+        sink.finish(0, "stop", 1, None)
+
+    backend.play = play
+    status, _, _ = await call("POST", PATH, json=CHAT)
+    assert status == 200
+    metrics = (await call("GET", "/metrics"))[1].decode()
+    assert 'dynamo_frontend_input_sequence_tokens_count{model="org/model"} 0.0' in metrics
+    assert 'dynamo_frontend_output_sequence_tokens_count{model="org/model"} 1.0' in metrics
+
+
 async def test_the_metrics_prefix_is_a_setting(serve, connect) -> None:
     client = await connect(await serve(metrics_prefix="nv_llm_http_service"))
     client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")

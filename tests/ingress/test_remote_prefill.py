@@ -27,8 +27,9 @@ REQUEST = Generate("r", "m", b"")
 class Prefills:
     """Prefill workers, and all that stands between them and a `RemotePrefill`."""
 
-    def __init__(self, *, dead: int = 0, shape: TransferShape = "rendezvous") -> None:
+    def __init__(self, *, dead: int = 0, shape: TransferShape = "rendezvous", params: Any = None) -> None:
         self.dead, self.shape = dead, shape
+        self.params = {"room": 1} if params is None else params
         self.sinks: list[Any] = []
         self.cancelled = self.held = self.confirmed = 0
         self.quarantine: set[int] = set()
@@ -76,7 +77,7 @@ class Prefills:
         elif instance.instance_id <= self.dead:
             sink.lost("connection refused")
         else:
-            data = msgspec.msgpack.encode(Handoff("s", "l", params={"room": 1}, shape=self.shape))
+            data = msgspec.msgpack.encode(Handoff("s", "l", params=self.params, shape=self.shape))
             sink.delta(Items(1, 0, (data,)))
         return SimpleNamespace(cancel=self._cancel, confirm=self._confirm)
 
@@ -217,11 +218,13 @@ async def test_who_reads_by_itself_is_left_alone() -> None:
     prompt.close()
 
 
-@pytest.mark.parametrize(("shape", "ended"), [("pull", 1), ("rendezvous", 0)])
+@pytest.mark.parametrize(
+    ("shape", "params", "ended"), [("pull", {"a": 1}, 1), ("rendezvous", {"a": 1}, 0), ("pull", {}, 1)]
+)
 @virtual
-async def test_the_first_token_ends_what_another_engine_reads(shape: TransferShape, ended: int) -> None:
-    """A prefill engine that sends blocks knows itself when they are there."""
-    prefills = Prefills(shape=shape)
+async def test_the_first_token_ends_what_another_worker_reads(shape: TransferShape, params: Any, ended: int) -> None:
+    """Nobody reads any more, whether all could be read or not. A prefill engine that sends blocks knows that itself."""
+    prefills = Prefills(shape=shape, params=params)
     prompt, place = await prefills.begun()
     assert prefills.cancelled == 0
     place.prefill_completed()

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from dynamod.message.errors import UserError
 from dynamod.sim.run import simulate
 from dynamod.sim.scale import measure
 from dynamod.sim.shape import FAULTS, Shape, check_shape, faults_of
+from dynamod.sim.transfer import SimulatedTransfer
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = "from dynamod.sim.run import simulate\nfor seed in (4, 12, 99):\n    print(simulate(seed).digest)"
@@ -38,6 +41,23 @@ def test_seeds_are_worth_it() -> None:
     assert sum(outcome.harmed for outcome in outcomes) > 100
     assert any(outcome.gentle for outcome in outcomes)
     assert {fault for outcome in outcomes for fault in outcome.faults} >= set(FAULTS) - {"leave", "poison"}
+
+
+def test_blocks_are_moved_by_engines_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, came, failed = SimulatedTransfer.read, Counter[str](), Counter[str]()
+
+    async def counted(self: SimulatedTransfer, held: Any, params: Any) -> int:
+        failed[self.shape] += 1
+        size = await read(self, held, params)
+        failed[self.shape] -= 1
+        came[self.shape] += size > 0
+        return size
+
+    monkeypatch.setattr(SimulatedTransfer, "read", counted)
+    for seed in range(40):
+        assert not simulate(seed, Shape(faults=faults_of("transfer,crash,partition"))).problems
+    assert set(came) == set(failed) == {"pull", "rendezvous"}
+    assert min(*came.values(), *failed.values()) > 5
 
 
 def test_a_seed_is_the_same_again() -> None:

@@ -14,6 +14,8 @@ LAYOUT = "layout"
 
 
 class Reader:
+    served = False
+
     def __init__(self) -> None:
         self.calls = 0
         self.ended: list[tuple[Kind, str]] = []
@@ -116,6 +118,20 @@ async def test_a_full_source_takes_no_session_and_no_block_more() -> None:
     assert sessions.statistics().held_bytes == 1000
     sessions.close()
     assert sessions.statistics().held_bytes == 0
+
+
+@pytest.mark.parametrize(("served", "ending"), [(True, "read"), (False, "released")])
+@virtual
+async def test_what_was_sent_whole_counts_as_read(served: bool, ending: str) -> None:
+    """The answer's first token may be known before the reader's word is here."""
+    sessions, ends, reader = sessions_of(), list[str](), Reader()
+    session = sessions.open(ends.append)
+    session.put(1, b"abc")
+    sessions.attach(session.id, LAYOUT, reader)
+    reader.served = served
+    session.release()
+    assert ends == [ending]
+    assert bool(reader.ended) is not served
 
 
 @virtual

@@ -19,7 +19,7 @@ import msgspec
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, DynamodError, RequestError, UserError
-from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
+from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
 from dynamod.message.worker import Generate
 from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
@@ -31,6 +31,7 @@ from .arguments import listened
 from .blocks import EngineBlocks
 from .output import StartOutput, one_line, reason, refers
 from .subscription import Subscription
+from .tiers import HostTier
 from .tracker import keep_tracker_apart
 
 log = logging.getLogger("dynamod.engine")
@@ -54,7 +55,7 @@ class AdapterEngine(Engine[Generate]):
     """`load_engine` calls `stage` for what takes long, sets `block_size`, `room` (tokens of a prompt and its answer
     together), `total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `queued`, `used_blocks`,
     `queried` and `hits` (tokens, for the prefix cache) are what the engine reports; `steps` counts its steps.
-    `product`: the engine's name as it is written.
+    `host_tier`: what it copies, where it has such a tier. `product`: the engine's name as it is written.
     """
 
     serves = (Generate,)
@@ -63,6 +64,7 @@ class AdapterEngine(Engine[Generate]):
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
         self.blocks: EngineBlocks | None = None
+        self.host_tier: HostTier | None = None
         self.block_size = self.room = self.vocabulary = self.total_blocks = self.used_blocks = 0
         self.tokens = self.steps = self.queued = self.queried = self.hits = self.preemptions = 0
         self.open = 0  # requests
@@ -208,8 +210,11 @@ class AdapterEngine(Engine[Generate]):
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
         """The blocks of all ranks, named by their sequence hashes, and the load."""
-        names = self.blocks.names if self.blocks is not None else ()
-        return (*([Snapshot(names, names)] if self.blocks is not None else []), self.load())
+        blocks = self.blocks
+        if blocks is None:
+            return (self.load(),)
+        host = [TierStored("CPU_PINNED", blocks.host.names)] if blocks.host else []
+        return (Snapshot(blocks.names, blocks.names), *host, self.load())
 
     def load(self) -> Load:
         """The engine reports when it steps; what is open here is known at once."""
@@ -220,11 +225,12 @@ class AdapterEngine(Engine[Generate]):
     def statistics(self) -> BatchingStatistics:
         """With the blocks that are kept for later. Steps happen in other processes: since when is not known."""
         load = self.load()
-        cached = len(self.blocks.names) - load.active_blocks if self.blocks is not None else 0
+        cached = len(self.blocks.device) - load.active_blocks if self.blocks is not None else 0
         return BatchingStatistics(
             **msgspec.structs.asdict(load),
             tokens=self.tokens,
             steps=self.steps,
             cached_blocks=max(0, cached),
             preemptions=self.preemptions,
+            host_tier=self.host_tier.statistics(self.blocks.host) if self.host_tier and self.blocks else None,
         )

@@ -13,6 +13,8 @@ Name = int | bytes
 
 DEVICE = (None, "GPU")
 """The medium of blocks that the engine can use at once (a CPU engine says GPU too)."""
+HOST = ("CPU", "CPU_PINNED")
+"""Of those in memory of the host, by vLLM and by SGLang."""
 
 
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
@@ -35,9 +37,9 @@ class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
 
     @property
     def plain(self) -> bool:
-        """Whether the blocks are on the device, and what they hold follows from the tokens of the prompt alone."""
+        """Whether the blocks are where we know, and what they hold follows from the tokens of the prompt alone."""
         special = self.lora_id is not None or self.lora_name is not None or any(self.extra_keys or ())
-        return self.medium in DEVICE and not special and self.kv_cache_spec_sliding_window is None
+        return self.medium in (*DEVICE, *HOST) and not special and self.kv_cache_spec_sliding_window is None
 
 
 class BlockRemoved(msgspec.Struct, frozen=True, tag="BlockRemoved", gc=False):

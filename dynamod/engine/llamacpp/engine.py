@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from dynamod.actor import Total
+from dynamod.actor.threads import last_work
 from dynamod.kvcache.tiers.settings import open_tiers
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
@@ -246,12 +247,7 @@ class LlamaCpp(BatchingEngine):
         self._work.set()
         if self.tiers is not None:
             await self.tiers.close()
-        freed = self._thread.submit(self._free)
-        self._thread.shutdown(wait=False)
-        try:
-            async with asyncio.timeout(CLOSE):
-                await asyncio.wrap_future(freed)
-        except TimeoutError:
+        if not await last_work(self._thread, self._free, CLOSE):
             log.warning("llama.cpp: the thread that computes does not end")
 
     def _free(self) -> None:

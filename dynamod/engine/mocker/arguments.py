@@ -13,6 +13,9 @@ from .timing import TimingName
 _Count = Annotated[int, Meta(ge=1)]
 
 
+KvTransfer = Literal["worker", "pull", "rendezvous"]
+
+
 class SchedulerSettings(TierSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the scheduler needs to know. Names and defaults are those of the original's `mocker/protocols.rs`.
 
@@ -64,7 +67,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     timing: TimingName = "later"
     seed: int = 0
     transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
-    kv_transfer: Literal["worker", "pull", "rendezvous"] = "worker"
+    kv_transfer: KvTransfer = "worker"
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)

@@ -154,13 +154,16 @@ class Mocker(BatchingEngine):
 
     async def _move_blocks(self, shape: TransferShape) -> None:
         mode = self.options.disaggregation_mode
-        self.own_transfer = transfer = MockerTransfer(self, shape)
+        self.own_transfer = transfer = self._transfer(shape)
         takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
         needs = transfer.needed and mode == "decode"
         can = msgspec.structs.replace(self._card.capabilities, handoff=takes, needs_prefill=needs)
         self._card = msgspec.structs.replace(self._card, capabilities=can)
         if mode == PREFILL:
             await transfer.listen(self.options.transfer_host)
+
+    def _transfer(self, shape: TransferShape) -> MockerTransfer:
+        return MockerTransfer(self, shape)
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request, or have its blocks fetched before."""

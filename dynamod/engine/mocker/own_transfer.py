@@ -39,7 +39,7 @@ class MockerTransfer(OwnTransfer):
         super().__init__(f"{engine.layout()}/{shape}")
         self.shape = shape
         self.needed = shape == "rendezvous"
-        self.prompts: dict[str, _Prompt] = {}  # that are computed here, by their secret names
+        self.prompts: dict[str, Prompt] = {}  # that are computed here, by their secret names
         self._engine = engine
         self._server: asyncio.Server | None = None
 
@@ -47,7 +47,7 @@ class MockerTransfer(OwnTransfer):
         """Wait for readers."""
         loop = asyncio.get_running_loop()
         self._server = server = await loop.create_server(lambda: _Source(self.prompts), host, 0)
-        self._address = {"host": host, "port": server.sockets[0].getsockname()[1]}
+        self._address: dict[str, Any] = {"host": host, "port": server.sockets[0].getsockname()[1]}
 
     def close(self) -> None:
         """Drop all prompts and readers."""
@@ -60,7 +60,7 @@ class MockerTransfer(OwnTransfer):
         """Compute a prompt, and wait for its reader."""
         name = secrets.token_urlsafe(16)
         params = {**self._address, "prompt": name}
-        self.prompts[name] = prompt = _Prompt()
+        self.prompts[name] = prompt = Prompt()
         if self.shape == "rendezvous":
             ready(params)
         cancel = self._engine.export(request, prompt.put, prompt.done)
@@ -93,7 +93,7 @@ class MockerTransfer(OwnTransfer):
         began = now()
         try:
             async with asyncio.timeout(STALL if self.shape == "pull" else None):
-                self.bytes += await _read(held, params)
+                self.bytes += await self.read(held, params)
             self.transfers += 1
         except Exception as error:
             kind = _kind(error)
@@ -106,11 +106,15 @@ class MockerTransfer(OwnTransfer):
             self.seconds += now() - began
         held.go()
 
+    async def read(self, held: Held, params: Mapping[str, Any]) -> int:
+        """Import all blocks that are not here; returns their bytes. Raises OSError, EOFError, KeyError, ValueError."""
+        return await _read(held, params)
+
     def _fail(self, reply: Reply, why: str) -> None:
         reply.failed("EngineFailed", f"{self._engine.name}: {why}", retry=True, code=HANDOFF_FAILED)
 
 
-class _Prompt:
+class Prompt:
     """A prompt that is computed for another engine, and its reader."""
 
     def __init__(self) -> None:
@@ -146,9 +150,9 @@ class _Prompt:
 class _Source(asyncio.Protocol):
     """A connection of a reader: it sends the name of a prompt, and READ at the end, each as a line."""
 
-    def __init__(self, prompts: Mapping[str, _Prompt]) -> None:
+    def __init__(self, prompts: Mapping[str, Prompt]) -> None:
         self._prompts, self._said = prompts, b""
-        self._prompt: _Prompt | None = None
+        self._prompt: Prompt | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody has connected."""
@@ -169,7 +173,6 @@ class _Source(asyncio.Protocol):
 
 
 async def _read(held: Held, params: Mapping[str, Any]) -> int:
-    """Import all blocks that are not here; returns their bytes. Raises OSError, EOFError, KeyError, ValueError."""
     reader, writer = await asyncio.open_connection(params["host"], params["port"])
     size = 0
     try:

@@ -111,7 +111,8 @@ class Answer:
         count = 1 if self._most is None or self.count < self._most else 0
         self.count += count
         if not more and not choice.logprobs and isinstance(content, str):
-            self._reply.text(content, count)
+            # Who ends the answer before the server does has the prompt's count, where each chunk tells it.
+            self._reply.text(content, count, None, self._usage.prompt_tokens)
             return
         if count:
             self._reply.text("", count)

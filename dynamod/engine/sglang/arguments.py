@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..adapter.arguments import Names, show
+from ..adapter.tiers import split
 
 NAMES = Names(
     engine="sglang",
@@ -55,6 +56,11 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
         own |= {"disable_overlap_schedule": True, "disable_cuda_graph": True, "grammar_backend": "none"}
         own["max_total_tokens"] = min(CPU_TOKENS, 4 * context or CPU_TOKENS)
     return {**own, **values}
+
+
+def check(given: Mapping[str, Any], _block_size: int | None = None) -> None:
+    """Raise UserError for tiers that cannot be, whatever else is given."""
+    split(NAMES, given)
 
 
 def flags(add: Callable[..., object]) -> None:

@@ -1,6 +1,7 @@
 """The engine: SGLang's `Engine` in this process, token ids in and out, its KV events, its load, its end."""
 
 import asyncio
+import dataclasses
 import importlib
 import json
 import logging
@@ -19,11 +20,13 @@ from dynamod.transport.base import Reply
 
 from ..adapter.engine import AdapterEngine
 from ..adapter.ports import ReservedPorts
+from ..adapter.tiers import split
 from ..base import answer_limit
 from ..own_transfer import digest
 from .arguments import NAMES, defaults
 from .cpu import run_scheduler_process
 from .request import logprobs, sampling
+from .tiers import with_tier
 from .transfer import SgLangTransfer, with_mode
 
 log = logging.getLogger("dynamod.engine")
@@ -98,17 +101,19 @@ class SgLang(AdapterEngine):
         from sglang.srt.server_args import ServerArgs
 
         known = {field.name for field in record_fields(ServerArgs)}
-        argv, words = self.options.arguments.get("argv") or (), {}
+        tiers, arguments = split(NAMES, self.options.arguments)
+        argv, words = arguments.get("argv") or (), {}
         if argv:
             parser = argparse.ArgumentParser(prog="sglang", allow_abbrev=False)
             ServerArgs.add_cli_args(parser)
             words = NAMES.parsed(parser, argv)
-        values = NAMES.merged(self.options, known, words)
+        values = NAMES.merged(dataclasses.replace(self.options, arguments=arguments), known, words)
         values.setdefault("log_level", "info" if log.isEnabledFor(logging.DEBUG) else "warning")
         self._cpu = cpu = self._cpu and values.get("device") in (None, "cpu")
         mode, host = self.options.disaggregation_mode, self.options.transfer_host
         if mode == "prefill" and "disaggregation_bootstrap_port" not in values:
             self._ports = ReservedPorts(str(values.get("host") or host))
+        values = with_tier(values, tiers, mode, cpu=cpu)
         values = with_mode(values, mode, host, self._ports.first if self._ports is not None else 0, cpu=cpu)
         context = int(values.get("context_length") or self._card.context_length)
         return defaults(values, sockets=self.socket_prefix(), context=context, cpu=cpu)

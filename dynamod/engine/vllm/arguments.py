@@ -6,6 +6,7 @@ from typing import Any
 from dynamod.message.errors import UserError
 
 from ..adapter.arguments import Names, show
+from ..adapter.tiers import split
 from ..base import EngineOptions
 
 NAMES = Names(
@@ -63,6 +64,11 @@ def defaults(values: Mapping[str, Any], *, sockets: str, kv_bytes: int = 0, cpu:
     if kv_bytes:
         own["kv_cache_memory_bytes"] = kv_bytes
     return {**own, **values}
+
+
+def check(given: Mapping[str, Any], _block_size: int | None = None) -> None:
+    """Raise UserError for tiers that cannot be, whatever else is given."""
+    split(NAMES, given)
 
 
 def flags(add: Callable[..., object]) -> None:

@@ -20,9 +20,11 @@ from dynamod.transport.base import Reply
 from ..adapter.engine import CLOSE, SHORT, AdapterEngine
 from ..adapter.output import one_line
 from ..adapter.ports import ReservedPorts
+from ..adapter.tiers import HostTier, split
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
 from .request import logprobs, sampling
+from .tiers import record, with_tier
 from .transfer import CONNECTOR, LEASE, VllmTransfer, with_connector
 
 log = logging.getLogger("dynamod.engine")
@@ -92,15 +94,19 @@ class Vllm(AdapterEngine):
         from vllm.utils.argparse_utils import FlexibleArgumentParser
 
         known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
-        argv = self.options.arguments.get("argv") or ()
+        tiers, arguments = split(NAMES, self.options.arguments)
+        options = dataclasses.replace(self.options, arguments=arguments)
+        argv = arguments.get("argv") or ()
         words = NAMES.parsed(AsyncEngineArgs.add_cli_args(FlexibleArgumentParser()), argv) if argv else {}
-        values = {**config_paths(self.options), **NAMES.merged(self.options, known, words)}
+        values = {**config_paths(self.options), **NAMES.merged(options, known, words)}
         values = leader(values, self.options.leader_addr)
         if (chosen := NAMES.devices(os.environ, self.options.base_gpu_id, values)) is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = chosen
         cpu = bool(current_platform.is_cpu())
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
         values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
+        self.host_tier = HostTier() if tiers.tiered else None
+        values = with_tier(values, tiers, options.disaggregation_mode, cpu=cpu)
         values = with_connector(values, self.options.disaggregation_mode, cpu=cpu)
         if cpu and values["enforce_eager"]:
             os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
@@ -269,11 +275,17 @@ class _Statistics:
         engine.steps += 1
         engine.queried += scheduler.prefix_cache_stats.queries
         engine.hits += scheduler.prefix_cache_stats.hits
+        if engine.host_tier is not None and scheduler.connector_prefix_cache_stats is not None:
+            engine.hits += scheduler.connector_prefix_cache_stats.hits  # what is loaded counts as found
         self._ranks[engine_idx] = scheduler.num_waiting_reqs, scheduler.kv_cache_usage
         engine.queued = sum([waiting for waiting, _ in self._ranks.values()])
         engine.used_blocks = round(sum([usage for _, usage in self._ranks.values()]) * self.blocks)
-        if scheduler.kv_connector_stats and isinstance(engine.own_transfer, VllmTransfer):
+        if not scheduler.kv_connector_stats:
+            return
+        if isinstance(engine.own_transfer, VllmTransfer):
             engine.own_transfer.record(scheduler.kv_connector_stats)
+        elif engine.host_tier is not None:
+            record(engine.host_tier, scheduler.kv_connector_stats)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from dynamod.actor.threads import last_work
+
 from .files import BlockFiles, occupied
 from .level import Level, Publish
 
@@ -76,13 +78,8 @@ class DiskLevel(Level):
         if self._closed:
             return
         self._closed = True
-        closed = self._writer.submit(self._files.close)
         self._reader.shutdown(wait=False, cancel_futures=True)
-        self._writer.shutdown(wait=False)
-        try:
-            async with asyncio.timeout(CLOSE):
-                await asyncio.wrap_future(closed)
-        except TimeoutError:
+        if not await last_work(self._writer, self._files.close, CLOSE):
             log.warning("KV blocks: the disk does not answer")
 
     def _wrote(self, name: int, result: Any) -> None:

@@ -25,6 +25,8 @@ LARGEST = 1 << 28
 """Bytes of a file; no block has so many."""
 WORKERS = 64
 """Workers of one layout that may share a folder, each with files of its own."""
+LOCK = "lock"
+"""In the folder of a worker."""
 _BLOCK, _PART = ".kv", ".part"
 _SECTOR = 4096
 
@@ -56,7 +58,7 @@ class BlockFiles:
         What a writer that has crashed left is removed.
         """
         found: list[tuple[int, int, int]] = []
-        for entry in _entries(self.path):
+        for entry in block_files(self.path):
             if entry.name.endswith(_PART):
                 _remove(entry.path)
             elif (name := _name(entry.name)) is not None:
@@ -131,20 +133,40 @@ def folder_bytes(folder: Path) -> int:
         return 0
 
 
+def lock(path: Path) -> int | None:
+    """Lock the folder of a worker: a handle to close, None when somebody has it, or has just removed it.
+
+    Raises OSError, for a folder that others may write to as well.
+    """
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise OSError(0, f"others may write to {path.name}")
+    handle = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), (path / LOCK).lstat()):
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
+def block_files(path: Path | str) -> "Iterator[os.DirEntry[str]]":
+    """The files of blocks in the folder of a worker, and what a crashed writer has left of them."""
+    return (entry for entry in _entries(path) if entry.name.endswith(_PART) or _name(entry.name) is not None)
+
+
 def _locked(folder: Path, layout: str) -> tuple[Path, int]:
     for number in range(WORKERS):
         path = folder / f"{layout}.{number}"
         path.mkdir(mode=0o700, exist_ok=True)
-        status = path.lstat()
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise OSError(0, f"others may write to {path.name}")
-        lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
+            handle = lock(path)
+        except FileNotFoundError:  # it was removed in this moment
             continue
-        return path, lock
+        if handle is not None:
+            return path, handle
     raise OSError(0, f"{WORKERS} workers use it already")
 
 

@@ -17,6 +17,7 @@ from .disk import DiskLevel
 from .files import BlockFiles, folder_bytes
 from .level import HostLevel, Level, Publish
 from .tiers import Tiers
+from .unowned import remove_unowned
 
 GB = 10**9
 ENVIRONMENT = {"DYN_KVBM_CPU_CACHE_GB": "kv_host_gb", "DYN_KVBM_DISK_CACHE_GB": "kv_disk_gb"}
@@ -93,8 +94,12 @@ async def open_tiers(settings: TierSettings, layout: str, publish: Publish) -> T
     if settings.kv_host_gb:
         levels.append(HostLevel(round(settings.kv_host_gb * GB), publish))
     if settings.kv_disk_gb:
+        most = round(settings.kv_disk_gb * GB)
         files = await asyncio.to_thread(BlockFiles, settings.disk_folder, layout)
-        levels.append(DiskLevel(round(settings.kv_disk_gb * GB), publish, files, await asyncio.to_thread(files.scan)))
+        known = await asyncio.to_thread(files.scan)
+        missing = most - sum(size for _name, size in known)
+        await asyncio.to_thread(remove_unowned, settings.disk_folder, missing)
+        levels.append(DiskLevel(most, publish, files, known))
     return Tiers(levels, settings.kv_offload_after) if levels else None
 
 

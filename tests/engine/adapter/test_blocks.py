@@ -11,7 +11,7 @@ from dynamod.engine.adapter.blocks import EngineBlocks
 from dynamod.engine.adapter.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event, events
 from dynamod.kvcache.hashes import block_hashes, local_hashes
 from dynamod.message import tokens
-from dynamod.message.kv_events import Removed, Stored
+from dynamod.message.kv_events import Removed, Stored, TierEvent, TierRemoved, TierStored
 
 SIZE = 4
 
@@ -36,7 +36,8 @@ class Router:
         self.events: list[Stored | Removed] = []
         self.blocks: set[int] = set()
 
-    def take(self, event: Stored | Removed) -> None:
+    def take(self, event: Stored | Removed | TierEvent) -> None:
+        assert isinstance(event, Stored | Removed)
         self.events.append(event)
         if isinstance(event, Stored):
             assert not self.blocks & set(event.blocks), "announced twice"
@@ -91,17 +92,44 @@ def test_what_is_no_prefix_of_a_prompt_is_left_out() -> None:
     router = Router()
     blocks = EngineBlocks(SIZE, router.take)
     blocks.apply(0, stored(None, [1], 1, lora_id=3))
-    blocks.apply(0, stored(None, [1], 1, medium="CPU"))
+    blocks.apply(0, stored(None, [1], 1, medium="STORAGE"))
     blocks.apply(0, stored(None, [1], 1, extra_keys=[("image", 0)]))
     blocks.apply(0, stored(None, [1], 1, group_idx=1, kv_cache_spec_sliding_window=128))
     blocks.apply(0, stored(99, [1], 1))
     blocks.apply(0, BlockStored([1], None, [1, 2], 2))
     blocks.apply(0, BlockRemoved([1, 2]))
+    blocks.apply(0, BlockStored([1], None, [], 0, medium="CPU"))
     assert not router.events
     blocks.apply(0, stored(None, [1], 1, extra_keys=[None], group_idx=0))
     blocks.apply(0, BlockRemoved([1], "CPU", 0))
     blocks.apply(0, BlockRemoved([1], "GPU", 1))
     assert router.blocks == set(names(1))
+
+
+def test_blocks_in_memory_of_the_host_are_a_tier() -> None:
+    told: list[Any] = []
+    blocks = EngineBlocks(SIZE, told.append)
+    first, second, third = names(1, 2, 3)
+    blocks.apply(0, stored(None, [1, 2], 1, 2, medium="GPU"))
+    blocks.apply(0, stored(1, [2], 2, medium="CPU"))
+    blocks.apply(0, stored(None, [1], 1, medium="CPU_PINNED"))
+    blocks.apply(1, stored(None, [1], 1, medium="CPU"))
+    blocks.apply(0, BlockRemoved([1, 2], "GPU"))
+    blocks.apply(0, stored(2, [3], 3, medium="CPU"))
+    assert told[1:] == [
+        TierStored("CPU_PINNED", (second,)),
+        TierStored("CPU_PINNED", (first,)),
+        Removed((first, second)),
+        TierStored("CPU_PINNED", (third,)),
+    ]
+    assert (blocks.names, set(blocks.host.names)) == ((), {first, second, third})
+    assert blocks.uncached([first, second, third], 14) == 2, "loaded, not computed"
+    blocks.apply(0, BlockRemoved([1, 2], "CPU"))
+    assert told[-1] == TierRemoved("CPU_PINNED", (second,)), "the other rank has the first"
+    assert (blocks.host.came, blocks.host.went) == (3, 1)
+    blocks.forget(0)
+    blocks.forget(1)
+    assert told[-2:] == [TierRemoved("CPU_PINNED", (third,)), TierRemoved("CPU_PINNED", (first,))]
 
 
 _EVENTS = st.lists(

@@ -5,18 +5,20 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dynamod.actor import System
 from dynamod.engine.adapter.blocks import EngineBlocks
 from dynamod.engine.adapter.engine import AdapterEngine
+from dynamod.engine.adapter.tiers import HostTier
 from dynamod.engine.adapter.wire import BlockStored
 from dynamod.engine.base import EngineOptions
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, RequestStarted, Snapshot, Stored
+from dynamod.message.kv_events import Load, RequestStarted, Snapshot, Stored, TierStored
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
@@ -151,6 +153,21 @@ async def test_blocks_and_load_are_what_routers_see(words: Any) -> None:
         engine.open = 2
         assert engine.load() == Load(0, 2, 7, 10, 0.4)
         engine.open = 0
+
+
+async def test_a_tier_of_the_engines_own_is_what_routers_see(words: Any) -> None:
+    async with System() as system:
+        worker = await house(words, system)
+        engine: Any = worker.workers[-1]._engine
+        assert engine.statistics().host_tier is None
+        engine.blocks.apply(0, BLOCK)
+        engine.blocks.apply(0, msgspec.structs.replace(BLOCK, medium="CPU"))
+        engine.host_tier = HostTier(stored_bytes=64, loaded_bytes=128)
+        feed = worker.subscribe(worker.stranger())
+        await words.until(lambda: feed.news)
+        assert TierStored("CPU_PINNED", (NAME,)) in feed.news[0]
+        found = engine.statistics().host_tier
+        assert (found.blocks, found.bytes, found.stored, found.loaded) == (1, 64, 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,22 @@ class House:
             rows = ahead
         self.check()
 
+    def act(self, what: str, first: int, second: bool) -> None:
+        """What tests draw: a `step` of at most `first` tokens, `ahead`, or a step that fails; else nothing."""
+        if what == "step":
+            self.tells_in_steps = second
+            self.step(chunk=first)
+        elif what == "ahead":
+            self.step_ahead()
+        elif what == "fail":
+            self.step(broken=next((row.sequence for row in self.scheduler.plan(1000)), None))
+
+    def nothing_left(self) -> None:
+        """All is over: nobody holds a block, and no cell is in use that nobody can find."""
+        assert self.scheduler.held == []
+        assert self.cells.pool.active == 0
+        assert len(self.memory.cells) == len(self.told) * SIZE, "cells that nobody can find"
+
     def answer(self, sequence: Sequence) -> None:
         if sequence.owner == 0:
             self.scheduler.remove(sequence)

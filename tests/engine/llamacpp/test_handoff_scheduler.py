@@ -278,13 +278,8 @@ def test_whatever_happens_everybody_has_its_own_tokens(
                 one.request.cancel()
         elif scheduler.idle:
             continue
-        elif what == "step":
-            house.tells_in_steps = second
-            house.step(chunk=first)
-        elif what == "ahead":
-            house.step_ahead()
-        elif what == "fail":
-            house.step(broken=next((row.sequence for row in scheduler.plan(1000)), None))
+        else:
+            house.act(what, first, second)
         house.check()
     for one in held:
         one.request.go()
@@ -295,6 +290,4 @@ def test_whatever_happens_everybody_has_its_own_tokens(
     for number, export in enumerate(exports):
         if number not in stopped and export.sequence.owner != "failed":
             assert (export.names, export.ends) == (export.wanted, [None])
-    assert scheduler.held == []
-    assert house.cells.pool.active == 0
-    assert len(house.memory.cells) == len(house.told) * SIZE, "cells that nobody can find"
+    house.nothing_left()

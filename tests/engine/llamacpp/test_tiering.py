@@ -236,13 +236,8 @@ def test_whatever_happens_everybody_has_its_own_tokens(
                 house.host.discard(name)
         elif scheduler.idle:
             house.pump()
-        elif what == "step":
-            house.tells_in_steps = second
-            house.step(chunk=first)
-        elif what == "ahead":
-            house.step_ahead()
-        elif what == "fail":
-            house.step(broken=next((row.sequence for row in scheduler.plan(1000)), None))
+        else:
+            house.act(what, first, second)
         house.check()
         assert house.below == set(house.host.names())
         assert house.host.used <= most
@@ -251,9 +246,7 @@ def test_whatever_happens_everybody_has_its_own_tokens(
     for export in exports:
         if export.sequence.owner != "failed":
             assert (export.names, export.ends) == (export.wanted, [None])
-    assert scheduler.held == []
     assert house.tiering._loads == []
     assert house.tiering._copying == set()
     assert not house.cells.copying
-    assert house.cells.pool.active == 0
-    assert len(house.memory.cells) == len(house.told) * SIZE, "cells that nobody can find"
+    house.nothing_left()

@@ -72,6 +72,16 @@ async def computed(engines: Engines, engine: LlamaCpp, request: Generate) -> tup
     return found, engine.statistics().computed_total - before - 11
 
 
+async def kept(engines: Engines, words: Any, seed: int, **tiers: Any) -> tuple[LlamaCpp, Generate, Any]:
+    """An engine with a tier that has all blocks of a prompt, what was asked for, and the answer."""
+    engine = await engines.start(**CELLS, **tiers, kv_offload_after=1)
+    request = asked(noise(seed, LONG))
+    wanted = await answer(engines, engine, request)
+    level = disk if "kv_disk_gb" in tiers else host
+    await words.until(lambda: level(engine).stored >= BLOCKS)
+    return engine, request, wanted
+
+
 @pytest.mark.parametrize("tier", ["host", "disk", "both"])
 async def test_a_prefix_that_fell_out_of_the_device_comes_back_with_the_same_bits(
     engines: Engines, words: Any, tmp_path: Path, tier: str
@@ -110,11 +120,9 @@ async def test_a_prefix_that_fell_out_of_the_device_comes_back_with_the_same_bit
 
 
 async def test_the_next_worker_has_the_files_of_the_one_before(engines: Engines, words: Any, tmp_path: Path) -> None:
-    settings = {**CELLS, "kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path), "kv_offload_after": 1}
-    first = await engines.start(**settings)
-    request = asked(noise(2, LONG))
-    wanted = await answer(engines, first, request)
-    await words.until(lambda: disk(first).stored >= BLOCKS)
+    files: dict[str, Any] = {"kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path)}
+    settings = {**CELLS, **files, "kv_offload_after": 1}
+    first, request, wanted = await kept(engines, words, 2, **files)
     await first.close()
     engines.all.remove(first)
     second = await engines.start(**settings)
@@ -146,11 +154,7 @@ async def test_a_prompt_for_another_worker_comes_from_its_tier(engines: Engines,
 
 
 async def test_files_that_are_wrong_are_computed_instead(engines: Engines, words: Any, tmp_path: Path) -> None:
-    settings = {**CELLS, "kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path), "kv_offload_after": 1}
-    engine = await engines.start(**settings)
-    request = asked(noise(3, LONG))
-    wanted = await answer(engines, engine, request)
-    await words.until(lambda: disk(engine).stored >= BLOCKS)
+    engine, request, wanted = await kept(engines, words, 3, kv_disk_gb=0.1, kv_disk_path=str(tmp_path))
     names = engine_blocks(engine, request)
     [file] = tmp_path.rglob(f"{names[50]:016x}.kv")
     data = bytearray(file.read_bytes())
@@ -166,12 +170,9 @@ async def test_files_that_are_wrong_are_computed_instead(engines: Engines, words
 async def test_a_folder_that_goes_away_is_counted_and_nothing_else(
     engines: Engines, words: Any, tmp_path: Path
 ) -> None:
-    settings = {**CELLS, "kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path / "kv"), "kv_offload_after": 1}
-    engine = await engines.start(**settings)
-    request = asked(noise(10, LONG))
-    wanted = await answer(engines, engine, request)
+    engine, request, wanted = await kept(engines, words, 10, kv_disk_gb=0.1, kv_disk_path=str(tmp_path / "kv"))
     files: Any = engine.tiers.levels[0] if engine.tiers is not None else None
-    await words.until(lambda: disk(engine).stored >= BLOCKS and not files._pending)
+    await words.until(lambda: not files._pending)
     shutil.rmtree(tmp_path / "kv")
     await evict(engines, engine)
     await words.until(lambda: disk(engine).failed > 0)
@@ -183,10 +184,7 @@ async def test_a_folder_that_goes_away_is_counted_and_nothing_else(
 
 
 async def test_bytes_that_llamacpp_refuses_are_computed_and_not_tried_again(engines: Engines, words: Any) -> None:
-    engine = await engines.start(**CELLS, kv_host_gb=0.1, kv_offload_after=1)
-    request = asked(noise(4, LONG))
-    wanted = await answer(engines, engine, request)
-    await words.until(lambda: host(engine).stored >= BLOCKS)
+    engine, request, wanted = await kept(engines, words, 4, kv_host_gb=0.1)
     names = engine_blocks(engine, request)
     assert engine.tiers is not None
     level: Any = engine.tiers.levels[0]
@@ -204,11 +202,7 @@ async def test_bytes_that_llamacpp_refuses_are_computed_and_not_tried_again(engi
 async def test_a_disk_that_does_not_answer_costs_its_wait_alone(
     engines: Engines, words: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {**CELLS, "kv_disk_gb": 0.1, "kv_disk_path": str(tmp_path), "kv_offload_after": 1}
-    engine = await engines.start(**settings)
-    request = asked(noise(5, LONG))
-    wanted = await answer(engines, engine, request)
-    await words.until(lambda: disk(engine).stored >= BLOCKS)
+    engine, request, wanted = await kept(engines, words, 5, kv_disk_gb=0.1, kv_disk_path=str(tmp_path))
     await evict(engines, engine)
     assert engine.tiers is not None
     level: Any = engine.tiers.levels[0]

@@ -53,6 +53,15 @@ def read(*pieces: bytes, limit: int | None = None) -> Deltas:
 WORDS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8)
 
 
+def test_the_prompts_count_is_known_as_soon_as_the_server_tells_it() -> None:
+    """The ingress may end the answer at any delta."""
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+    early = read(event({"delta": {"content": "a"}}, **usage), event({"delta": {"content": "b"}}))
+    assert [delta.prompt_tokens for delta in early.found] == [3, 3, 3]
+    late = read(event({"delta": {"content": "a"}}), event({"delta": {}, "finish_reason": "stop"}, **usage))
+    assert [delta.prompt_tokens for delta in late.found] == [None, 3]
+
+
 @given(WORDS, st.lists(st.integers(0, 2000), max_size=12), st.one_of(st.none(), st.integers(1, 12)))
 @example(["\r\n\n", "data: [DONE]\n"], [1, 7, 8], None)
 def test_pieces_do_not_matter(words: list[str], cuts: list[int], limit: int | None) -> None:
