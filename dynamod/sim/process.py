@@ -16,7 +16,7 @@ from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
-from dynamod.message.worker import Generate, Request
+from dynamod.message.worker import Generate, Prefill, Request
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
@@ -100,7 +100,7 @@ class SimulatedWorker(Worker):
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
         super()._begin_work(engine, request, reply, begin)
-        if not (isinstance(request, Generate) and request.handoff is not None):
+        if not isinstance(request, Prefill) and not (isinstance(request, Generate) and request.handoff is not None):
             self._computes(request, reply)
 
     def _computes(self, request: Any, reply: Reply) -> None:

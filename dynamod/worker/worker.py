@@ -12,7 +12,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, ModelCard
-from dynamod.message.errors import RequestError, UserError
+from dynamod.message.errors import BadRequest, RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
 from dynamod.transport.base import CONFIRM, Reply
@@ -145,7 +145,10 @@ class Worker(Actor):
         if reply.cancelled:
             return
         if isinstance(request, Prefill):
-            self._begin_work(engine, request.request, reply, self._prefill)
+            if request.stored:
+                self._begin_work(engine, request, reply, self._export_stored)
+            else:
+                self._begin_work(engine, request.request, reply, self._prefill)
         elif isinstance(request, engine.serves):
             if self._trying:
                 reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
@@ -207,6 +210,15 @@ class Worker(Actor):
         assert self._engine is not None
         self._handoff_endpoint(self._engine).prefill(request, reply)
 
+    def _export_stored(self, request: Any, reply: Reply) -> None:
+        from .handoff import HandoffEndpoint
+
+        assert self._engine is not None
+        endpoint, options = self._handoff_endpoint(self._engine), self._options
+        if not isinstance(endpoint, HandoffEndpoint):
+            raise BadRequest(f"engine {self._engine.name} gives no blocks that it has stored")
+        endpoint.export_stored(request.request, reply, options.transfer_host, options.sockets)
+
     def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
         if self.handoff is None:
             from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
@@ -219,7 +231,8 @@ class Worker(Actor):
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._accepted += 1
         try:
-            blocks, uncached = engine.footprint(request) or ((), 0)
+            computes = not isinstance(request, Prefill)  # else the engine has all that it gives
+            blocks, uncached = (engine.footprint(request) if computes else None) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             begin(request, reply)
         except RequestError as error:

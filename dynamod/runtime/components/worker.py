@@ -38,7 +38,7 @@ class WorkerComponent(Worker):
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
         mode = self._settings.mode(str(self._ctx.service.spec.get("component_type")))
-        host = self._settings.transfer_host or self._ctx.process_context.host() if mode != "aggregated" else ""
+        host = self._settings.transfer_host or self._ctx.process_context.host()
         if mode == PREFILL:
             self._ctx.pool = PREFILL
             self.session_lease = self._settings.session_lease
