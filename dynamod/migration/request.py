@@ -125,13 +125,13 @@ class InFlightRequest:
     def _place(self) -> Awaitable[Placement]:
         return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
 
-    async def _judge(self, instance: Instance, timeout: float | None = None, at: Placement | None = None) -> str:
+    async def _judge(self, instance: Instance | None, timeout: float | None = None, at: Placement | None = None) -> str:
         """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
 
         `timeout`: as for `Suspicions.cause`. `at`: the placement there; None: it was a prefill worker. Raises
         PoisonRequest when we were alone there.
         """
-        cause = await self._suspicions.cause(instance, timeout)
+        cause = await self._suspicions.cause(instance, timeout) if instance is not None else ""
         if not cause or self.over:
             return ""
         # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
