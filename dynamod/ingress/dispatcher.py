@@ -266,8 +266,8 @@ class Dispatcher(Actor):
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
-        if self._settings.peer_fetch and not key[1]:
-            decision = self._with_peer(key[0], message.prompt, decision, exclude)
+        if self._settings.peer_fetch is not None and not key[1]:
+            decision = self._with_peer(key[0], message.prompt, decision, exclude, self._settings.peer_fetch)
         changed = partial(self._load_fell, key)
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
         self.decisions.add(decision)
@@ -275,7 +275,9 @@ class Dispatcher(Actor):
         self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
 
-    def _with_peer(self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int]) -> Decision:
+    def _with_peer(
+        self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int], move: int
+    ) -> Decision:
         """The decision, with the worker from which blocks of the prompt may be read."""
         groups = {pool: self._groups.get((model, pool)) for pool in ("", PREFILL)}
         answering = groups[""]
@@ -283,7 +285,7 @@ class Dispatcher(Actor):
             return decision
         pools = [Pool(name, one.router.workers, one.router.state) for name, one in groups.items() if one is not None]
         state = answering.router.state
-        peer = name_peer(prompt.blocks, prompt.tokens, decision.chosen, state, pools, exclude)
+        peer = name_peer(prompt.blocks, prompt.tokens, decision.chosen, state, pools, exclude, move)
         return decision if peer is None else msgspec.structs.replace(decision, peer=peer)
 
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:

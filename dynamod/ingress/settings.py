@@ -14,7 +14,7 @@ from dynamod.message.errors import UserError
 from dynamod.router.approx import TTL
 from dynamod.router.cost import TERMS, weights_of
 from dynamod.router.policies import NAMES, mode_of
-from dynamod.router.prefill import ConditionalDisagg, Count, PrefillSettings
+from dynamod.router.prefill import MOVE, ConditionalDisagg, Count, PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 self.max_prefill_queue_size,
                 self.router_conditional_disagg_config,
             ),
-            peer_fetch=self.kv_peer_fetch,
+            peer_fetch=MOVE if self.kv_peer_fetch else None,
         )
 
     def limits(self) -> "Limits":

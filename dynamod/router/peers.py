@@ -10,7 +10,6 @@ import msgspec
 
 from dynamod.message.kv_events import Load
 
-from .prefill import MOVE
 from .state import WorkerState
 from .tiers import Fetch
 
@@ -64,12 +63,14 @@ def name_peer(
     answering: WorkerState,
     pools: Iterable[Pool],
     tried: Collection[int],
+    move: int,
 ) -> PeerDecision | None:
     """The decision for a prompt of `blocks` and `tokens` that the worker `chosen` answers; None where nobody has more.
 
-    Workers that were `tried` are not read from. A prompt that costs no more to compute than a move has no decision.
+    Workers that were `tried` are not read from. `move`: what a read costs beside its blocks, in tokens of prompts. A
+    prompt that costs no more has no decision.
     """
-    if tokens <= MOVE or not blocks:
+    if tokens <= move or not blocks:
         return None
     own, most, best = Stored(0), 0, list[tuple[float, int, int, str, Stored]]()
     for pool in pools:
@@ -86,19 +87,19 @@ def name_peer(
     if most <= own.blocks:
         return None
     _, _, worker, name, found = min(best)
-    here, there = costs(own, found, answering.block_size, answering.loads.get(chosen))
+    here, there = costs(own, found, answering.block_size, answering.loads.get(chosen), move)
     fetch = there < here
     rule = f"it costs {there:.0f} tokens to read them, {here:.0f} without"
     return PeerDecision(fetch, rule, worker, name, found.blocks, own.blocks, here, there)
 
 
-def costs(own: Stored, peer: Stored, size: int, load: Load | None) -> tuple[float, float]:
+def costs(own: Stored, peer: Stored, size: int, load: Load | None, move: int) -> tuple[float, float]:
     """What the blocks of `peer` cost, in tokens of prompts: loaded and computed by the answering worker, and read.
 
     All of them are sent, those that the reader has, too. `load`: the answering worker's, with what a block takes there.
     """
     here = size * (own.tiers.cost + peer.blocks - own.blocks)
-    there = size * (peer.blocks * _ratio(load) + peer.tiers.cost) + MOVE
+    there = size * (peer.blocks * _ratio(load) + peer.tiers.cost) + move
     return here, there
 
 

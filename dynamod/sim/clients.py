@@ -127,7 +127,7 @@ class Client:
     def sent(self, instance: Instance, request: Generate) -> None:
         """The ingress sends the request to an instance."""
         prior = tokens.count(request.prior_output)
-        self.handed = request.handoff is not None
+        self.handed = request.handoff is not None and not request.handoff.stored
         handed = ", prompt computed elsewhere" if self.handed else ""
         self._log("send", f"{self.id} to {instance.process} behind {prior} tokens{handed}")
         self.active = self._now()

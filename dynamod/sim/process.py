@@ -97,10 +97,13 @@ class SimulatedWorker(Worker):
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
+        if isinstance(request, Prefill):  # blocks that are here: the engine computes nothing
+            super()._begin_work(engine, request, reply, begin)
+            return
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
         super()._begin_work(engine, request, reply, begin)
-        if not isinstance(request, Prefill) and not (isinstance(request, Generate) and request.handoff is not None):
+        if not (isinstance(request, Generate) and request.handoff is not None):
             self._computes(request, reply)
 
     def _computes(self, request: Any, reply: Reply) -> None:

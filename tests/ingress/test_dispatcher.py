@@ -404,7 +404,7 @@ async def test_a_decision_names_the_worker_that_has_more_of_the_prompt(mode: str
     prompt = Prompt("r", 1201, names, instance=1)
     card = msgspec.structs.replace(CARD, capabilities=stored)
     for on, kind in ((True, card), (True, CARD), (False, card)):
-        async with desk(2, card=kind, mode=mode, busy_prefill=None, peer_fetch=on) as (made, _group):
+        async with desk(2, card=kind, mode=mode, busy_prefill=None, peer_fetch=500 if on else None) as (made, _group):
             router = made.actor.routers["m", ""]
             assert router.settings.needs_blocks == (on or mode == "kv")
             router.state.apply(2, (Snapshot(names, names),))

@@ -22,7 +22,7 @@ FAST = Load(0, 0, 0, 1000, 0.0, prefill_ms=10.0, host_ms=1.0, disk_ms=4.0, peer_
 
 def known(**workers: Any) -> WorkerState:
     """`w3=(10, 5)`: worker 3 has ten blocks in its device, and five behind these in memory."""
-    state = WorkerState(RouterSettings("kv", peer_fetch=True), SIZE, lambda: 0.0)
+    state = WorkerState(RouterSettings("kv", peer_fetch=MOVE), SIZE, lambda: 0.0)
     state.apply(1, (FAST,))
     for name, (device, below) in workers.items():
         names, behind = BLOCKS[:device], BLOCKS[device : device + below]
@@ -37,7 +37,7 @@ def named(
     state: WorkerState, chosen: int = 1, count: int = 100, tried: Collection[int] = (), **pools: WorkerState
 ) -> PeerDecision | None:
     found = [Pool("", range(1, 9), state), *(Pool(name, range(11, 19), one) for name, one in pools.items())]
-    return name_peer(BLOCKS[:count], count * SIZE + 1, chosen, state, found, tried)
+    return name_peer(BLOCKS[:count], count * SIZE + 1, chosen, state, found, tried, MOVE)
 
 
 def test_the_worker_that_has_most_is_named_and_read_where_that_costs_less() -> None:
@@ -85,7 +85,7 @@ def test_a_prefill_worker_is_read_from_too() -> None:
 
 def test_short_prompts_are_not_looked_at() -> None:
     state = known(w2=(100, 0))
-    assert name_peer(BLOCKS, MOVE, 1, state, [Pool("", {2}, state)], ()) is None
+    assert name_peer(BLOCKS, MOVE, 1, state, [Pool("", {2}, state)], (), MOVE) is None
     found = named(state, count=40)
     assert found is not None
     assert found.fetch, "640 tokens by measured times"
@@ -99,12 +99,12 @@ def test_times_that_nobody_has_measured() -> None:
         Load(0, 0, 0, 0, 0.0, peer_ms=1.0),
         Load(0, 0, 0, 0, 0.0, prefill_ms=9.0),
     ):
-        assert costs(Stored(0), Stored(100), SIZE, load) == (1600, 1600 * UNKNOWN + MOVE)
+        assert costs(Stored(0), Stored(100), SIZE, load, MOVE) == (1600, 1600 * UNKNOWN + MOVE)
 
 
 def test_lost_time_keeps_a_worker_from_reading() -> None:
     slow = Load(0, 0, 0, 0, 0.0, prefill_ms=1.0, peer_ms=1000.0)
-    here, there = costs(Stored(0), Stored(1000), SIZE, slow)
+    here, there = costs(Stored(0), Stored(1000), SIZE, slow, MOVE)
     assert there > here
 
 
@@ -118,10 +118,10 @@ def test_a_read_never_costs_less_than_a_move_and_pays_only_for_more(
     own: Stored, peer: Stored, size: int, prefill: float, read: float
 ) -> None:
     load = Load(0, 0, 0, 0, 0.0, prefill_ms=prefill, peer_ms=read)
-    here, there = costs(own, peer, size, load)
+    here, there = costs(own, peer, size, load, MOVE)
     assert there >= MOVE
     if there < here:
         assert (peer.blocks - own.device) * size > MOVE
     more = Stored(peer.device + 1, peer.tiers)
-    assert costs(own, more, size, load)[0] > here
-    assert costs(Stored(own.device + 1, own.tiers), peer, size, load)[0] < here
+    assert costs(own, more, size, load, MOVE)[0] > here
+    assert costs(Stored(own.device + 1, own.tiers), peer, size, load, MOVE)[0] < here
