@@ -1,0 +1,187 @@
+"""Blocks of a prompt that another worker has: the bits of computing them, whatever becomes of that worker."""
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dynamod import sample
+
+from .peers import BLOCKS, EXACT, asked, noise, places, read, serve, statistics
+
+ONE, OTHER = "agg_router/Worker.0", "agg_router/Worker.1"
+
+llama_cpp = pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
+
+
+def host(machine: Any, process: str) -> dict[str, Any]:
+    return dict(statistics(machine, process)["engine"]["host_tier"])
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_a_prefix_that_only_another_worker_has_comes_with_the_same_bits(machine: Any) -> None:
+    command = serve(machine, kv_host_gb=0.1)
+    url = command.ready()
+    one, other = places(machine, url).values()
+    prompt = noise(1)
+    wanted = asked(machine, url, prompt, one)
+    assert asked(machine, url, prompt, one) == wanted, "asked for twice: copied to memory"
+    machine.until(lambda: host(machine, ONE)["blocks"] >= BLOCKS)
+    assert asked(machine, url, prompt, other) == wanted, "from its device"
+    assert (read(machine, OTHER)["transfers"], read(machine, OTHER)["blocks"]) == (1, BLOCKS)
+    asked(machine, url, noise(2, 1750), one)
+    asked(machine, url, noise(3, 1750), other)
+    assert read(machine, ONE)["transfers"] == 0, "nobody has these"
+    time.sleep(0.5)  # events come to the router
+    computed = statistics(machine, OTHER)["engine"]["computed_total"]
+    assert asked(machine, url, prompt, other) == wanted, "from its memory"
+    now = read(machine, OTHER)
+    assert (now["transfers"], now["blocks"], now["failed"]) == (2, 2 * BLOCKS, 0)
+    assert statistics(machine, OTHER)["engine"]["computed_total"] - computed < 40
+    engine = statistics(machine, OTHER)["engine"]
+    assert 0 < engine["peer_ms"] < engine["prefill_ms"]
+    sessions = statistics(machine, ONE)["handoff"]["sessions"]
+    assert (sessions["open"], sessions["held_bytes"], sessions["read"]) == (0, 0, 2)
+    connection = machine.unix()
+    connection.request("GET", "/v1/metrics")
+    metrics = connection.getresponse().read().decode()
+    connection.close()
+    assert re.search(r"^dynamod_worker_handoff_peers_blocks_total{.*Worker.1.*} 186\.0$", metrics, re.M)
+    assert re.search(r"^dynamo_frontend_model_peer_fetch_total{.*} 2\.0$", machine.ask(url, "/metrics")[1], re.M)
+    command.end()
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_it_is_killed_at_any_moment(machine: Any) -> None:
+    command = serve(machine)
+    url = command.ready()
+    with ThreadPoolExecutor(1) as pool:
+        for number, delay in enumerate((0.0, 0.02, 0.05, 0.09)):
+            found, prompt = places(machine, url), noise(10 + number)
+            wanted = asked(machine, url, prompt, found[ONE])
+            time.sleep(0.3)
+            answer = pool.submit(asked, machine, url, prompt, found[OTHER])
+            time.sleep(delay)
+            pid = process(machine, ONE)
+            os.kill(pid, signal.SIGKILL)
+            assert answer.result() == wanted
+            machine.until(lambda pid=pid: process(machine, ONE) not in (0, pid))
+    assert statistics(machine, OTHER)["open"] == 0
+    command.end()
+
+
+def process(machine: Any, name: str) -> int:
+    return next((int(row["pid"] or 0) for row in machine.ps("Worker") if row["process"] == name), 0)
+
+
+class Busy:
+    """Two workers: one has a prompt, and computes another one in a step that takes long; so its blocks come late."""
+
+    def __init__(self, machine: Any) -> None:
+        self._machine = machine
+        self.command = serve(machine, num_blocks=220, step_seconds=60.0)
+        self.url = self.command.ready()
+        self.one, self.other = places(machine, self.url).values()
+        self.wanted = asked(machine, self.url, noise(1), self.one)
+        self.pid = process(machine, ONE)
+        time.sleep(0.3)
+
+    def ask(self) -> None:
+        """The answer of the other one is right."""
+        assert asked(self._machine, self.url, noise(1), self.other) == self.wanted
+
+    def while_it_reads(self, number: int) -> None:
+        """The one gets a signal in the middle."""
+        machine = self._machine
+        with ThreadPoolExecutor(2) as pool:
+            long = {"max_tokens": 1, "nvext": {"backend_instance_id": self.one}}
+            pool.submit(machine.ask, self.url, "/v1/completions", {"model": "sample", "prompt": noise(2, 1700), **long})
+            machine.until(lambda: statistics(machine, ONE)["engine"]["running"])
+            answer = pool.submit(self.ask)
+            machine.until(self.reads)
+            os.kill(self.pid, number)
+            try:
+                answer.result()
+            finally:
+                if number == signal.SIGSTOP:
+                    os.kill(self.pid, signal.SIGCONT)
+
+    def reads(self) -> bool:
+        """Whether a session is open."""
+        sessions = (statistics(self._machine, ONE)["handoff"] or {}).get("sessions")
+        return bool(sessions and sessions["open"])
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_it_dies_while_it_is_read(machine: Any) -> None:
+    workers = Busy(machine)
+    workers.while_it_reads(signal.SIGKILL)
+    found = read(machine, OTHER)
+    assert (found["failures"], found["transfers"]) == ({"short": 1}, 0)
+    assert statistics(machine, OTHER)["accepted"] == 1, "it was not tried alone, nor sent again"
+    workers.command.end()
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_it_stops_while_it_is_read(machine: Any) -> None:
+    workers = Busy(machine)
+    workers.while_it_reads(signal.SIGSTOP)
+    found = read(machine, OTHER)
+    assert (found["failures"], found["transfers"]) == ({"stalled": 1}, 0)
+    assert found["milliseconds"] >= 1000
+    machine.until(lambda: not workers.reads(), 5)
+    assert statistics(machine, ONE)["handoff"]["sessions"]["held_bytes"] == 0
+    workers.command.end()
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_it_stops_before_it_is_read(machine: Any) -> None:
+    workers = Busy(machine)
+    os.kill(workers.pid, signal.SIGSTOP)
+    try:
+        workers.ask()
+    finally:
+        os.kill(workers.pid, signal.SIGCONT)
+    assert read(machine, OTHER)["transfers"] == 0
+    metrics = machine.ask(workers.url, "/metrics")[1]
+    assert re.search(r"^dynamo_frontend_model_peer_fetch_failed_total{.*} 1\.0$", metrics, re.M)
+    machine.until(lambda: not statistics(machine, ONE)["open"], 5)
+    workers.command.end()
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_workers_that_are_not_alike(machine: Any) -> None:
+    path = machine.folder / "other.gguf"
+    data = bytearray(Path(sample.path("sample.gguf")).read_bytes())
+    data[-1000] ^= 1
+    path.write_bytes(data)
+    for number, model in enumerate(("sample.gguf", str(path))):
+        arguments = ("--model-name", "sample", "--extra-engine-args", json.dumps(EXACT))
+        machine.start("dynamo-run", f"in=dyn://m.w{number}.generate", "out=llamacpp", model, *arguments).ready()
+    front = ("--http-port=0", "--router-mode", "kv", "--kv-peer-fetch", "true")
+    url = machine.start("dynamo-run", "in=http", "out=auto", *front).ready()
+    one, other = places(machine, url).values()
+    prompt = noise(1)
+    wanted = asked(machine, url, noise(1), other)
+    asked(machine, url, noise(2, 1750), other)
+    asked(machine, url, prompt, one)
+    time.sleep(0.5)
+    assert asked(machine, url, prompt, other) == wanted
+    handoffs = [
+        one["details"]["handoff"] for one in machine.raw("GET", "/v1/inspect")[1] if "feeds" in (one["details"] or {})
+    ]
+    peers = [one["peers"] for one in handoffs if one and one["peers"]]
+    assert [(one["failures"], one["blocks"]) for one in peers] == [({"layout": 1}, 0)]
