@@ -185,3 +185,105 @@ def test_workers_that_are_not_alike(machine: Any) -> None:
     ]
     peers = [one["peers"] for one in handoffs if one and one["peers"]]
     assert [(one["failures"], one["blocks"]) for one in peers] == [({"layout": 1}, 0)]
+
+
+TEXT = " ".join(f"word{number}" for number in range(300))
+"""Some 1,200 tokens."""
+PART = 1000
+"""Tokens of it that must not have been computed again."""
+ANSWER: dict[str, Any] = {"max_tokens": 1000, "ignore_eos": True}
+ROOM = {"num_blocks": 160}
+SAMPLED = pytest.mark.parametrize(
+    "how", [{"temperature": 0}, {"temperature": 1.0, "seed": 7}], ids=["greedy", "seeded"]
+)
+
+
+def moved(machine: Any, url: str, wanted: str, how: dict[str, Any]) -> str:
+    """The worker of an answer is killed in the middle; returns the one that has completed it."""
+    pids = {row["process"]: row["pid"] for row in machine.ps("Worker")}
+    stream = machine.stream(url, TEXT, **ANSWER, **how)
+    request = stream.id.removeprefix("chatcmpl-")
+    [first] = decisions(machine, request)
+    os.kill(pids[chosen(first)], signal.SIGKILL)
+    stream.read()
+    assert (stream.text, stream.error) == (wanted, None)
+    _, second = decisions(machine, request)
+    return chosen(second)
+
+
+def decisions(machine: Any, request: str) -> list[dict[str, Any]]:
+    found = machine.raw("GET", f"/v1/requests/{request}/decision")[1]
+    return [one for one in found if not one["pool"]]
+
+
+def chosen(decision: dict[str, Any]) -> str:
+    """The process."""
+    return next(str(one["process"]) for one in decision["candidates"] if one["instance"] == decision["chosen"])
+
+
+def assert_read(machine: Any, name: str) -> None:
+    """A worker has read the prompt, once."""
+    found = read(machine, name)
+    assert (found["transfers"], found["failed"]) == (1, 0)
+    assert found["blocks"] * 16 > PART
+
+
+@SAMPLED
+@llama_cpp
+@pytest.mark.engine
+def test_an_answer_moves_and_its_blocks_come_from_another_worker(machine: Any, how: dict[str, Any]) -> None:
+    """That one has had the same request before, so it has the blocks of what was answered, too."""
+    command = serve(machine, "--Processor.kv-overlap-score-weight=0", workers=3, **ROOM)
+    url = command.ready()
+    there = {"backend_instance_id": places(machine, url, 3)[ONE]}
+    wanted = machine.chat(url, TEXT, **ANSWER, **how, nvext=there)
+    other_work = machine.stream(url, "hello", max_tokens=1500, ignore_eos=True, nvext=there)
+    last = moved(machine, url, wanted, how)
+    assert last != ONE
+    assert_read(machine, last)
+    other_work.close()
+    command.end()
+
+
+@SAMPLED
+@llama_cpp
+@pytest.mark.engine
+def test_an_answer_moves_and_its_prompt_comes_from_the_prefill_worker(machine: Any, how: dict[str, Any]) -> None:
+    alone = serve(machine, "--name=alone", workers=1, **ROOM)
+    wanted = machine.chat(alone.ready(), TEXT, **ANSWER, **how)
+    alone.end()
+    arguments = json.dumps({**EXACT, **ROOM})
+    command = machine.start(
+        *("dynamo", "serve", "graphs.disagg_router:Frontend", "-f", "configs/disagg_router.yaml", "--Frontend.port=0"),
+        *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
+        *("--PrefillWorker.ServiceArgs.workers=1", "--Processor.max-local-prefill-length=64"),
+        "--Processor.kv_peer_fetch=true",
+        OMP_NUM_THREADS="1",
+    )
+    url = command.ready()
+    prefill, *_ = places(machine, url, 3)
+    last = moved(machine, url, wanted, how)
+    assert_read(machine, last)
+    engine = statistics(machine, prefill)["engine"]
+    assert PART < engine["computed_total"] < 2 * PART, "it has computed the prompt once"
+    command.end()
+
+
+@SAMPLED
+@llama_cpp
+@pytest.mark.engine
+def test_an_answer_moves_and_its_prompt_comes_from_a_tier(machine: Any, how: dict[str, Any]) -> None:
+    command = serve(machine, **{**ROOM, "kv_host_gb": 0.1})
+    url = command.ready()
+    one, other = places(machine, url).values()
+    for _ in range(2):
+        wanted = machine.chat(url, TEXT, **ANSWER, **how, nvext={"backend_instance_id": other})
+    machine.until(lambda: host(machine, OTHER)["blocks"] * 16 > PART)
+    for seed in (2, 3):
+        asked(machine, url, noise(seed, 1750), other)
+    assert machine.chat(url, TEXT, **ANSWER, **how, nvext={"backend_instance_id": one}) == wanted
+    time.sleep(0.5)
+    loaded = host(machine, OTHER)["loaded"]
+    assert moved(machine, url, wanted, how) == OTHER
+    assert (host(machine, OTHER)["loaded"] - loaded) * 16 > PART
+    command.end()
