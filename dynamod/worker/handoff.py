@@ -20,6 +20,7 @@ from dynamod.actor import Total
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.engine import BatchingEngine
 from dynamod.engine.batching.handoff import Held
+from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, Kind, TransferError
@@ -38,7 +39,7 @@ LEASE = 30.0
 """Seconds that a session lives without a sign of its reader, where the settings say nothing else."""
 
 PATIENCE = 1.0
-"""Seconds that a reader waits for a block that another worker has stored."""
+"""Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
 
 FORGET = 60.0
 """Seconds for which a worker remembers what such blocks took, or lost it. It tries them again then."""
@@ -114,9 +115,13 @@ class HandoffEndpoint:
         """Let others read sessions. Raises OSError where that cannot be."""
         now = asyncio.get_running_loop().time
         sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease)
-        self._server = BlockServer(sessions, self._spawn, folder)
-        await self._server.start(host)
-        self.sessions, self._addresses = sessions, self._server.addresses
+        server = BlockServer(sessions, self._spawn, folder)
+        try:
+            await server.start(host)
+        except BaseException:
+            server.close()
+            raise
+        self._server, self.sessions, self._addresses = server, sessions, server.addresses
 
     def close(self) -> None:
         """Drop all sessions."""
@@ -197,7 +202,7 @@ class HandoffEndpoint:
         try:
             if handoff.layout != self._engine.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
-            await self._take(held, handoff, counts)
+            await self._take(held, handoff, counts, self._patience(held, request) if handoff.stored else None)
             counts.transfers += 1
         except (TransferError, _Refused) as error:
             kind = error.kind if isinstance(error, TransferError) else "refused"
@@ -217,19 +222,28 @@ class HandoffEndpoint:
                 self._measured(took / max(1, held.first))
             held.go()
 
-    async def _take(self, held: Held, handoff: Handoff, counts: _Counts) -> None:
-        """Import what comes. Raises TransferError and _Refused."""
-        patience = PATIENCE if handoff.stored else None
+    def _patience(self, held: Held, request: Generate) -> float:
+        """Seconds for all blocks of a prompt that another worker has stored."""
+        length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
+        missing = length // self._engine.block_size - held.first
+        return max(PATIENCE, missing * self._engine.block_times()[0])
+
+    async def _take(self, held: Held, handoff: Handoff, counts: _Counts, patience: float | None) -> None:
+        """Import what comes within `patience`. Raises TransferError and _Refused."""
+        now = asyncio.get_running_loop().time
+        until = None if patience is None else now() + patience
         blocks = self._read_blocks(handoff.addresses, handoff.session, handoff.layout, held.first)
         async with aclosing(blocks):
             while True:
                 try:
-                    async with asyncio.timeout(patience):
+                    async with asyncio.timeout(None if until is None else min(PATIENCE, until - now())):
                         block = await anext(blocks)
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
-                    raise TransferError("stalled", f"no block has come for {PATIENCE:g} s") from None
+                    raise TransferError(
+                        "stalled", f"no block for {PATIENCE:g} s, or too few in {patience:g} s"
+                    ) from None
                 if not held.put(block.name, block.data):
                     raise _Refused
                 counts.blocks += 1

@@ -150,6 +150,29 @@ async def test_a_source_that_gives_no_block_for_a_second_is_left(words: Any) -> 
 
 
 @virtual
+async def test_a_source_that_is_slower_than_computing_is_left(words: Any) -> None:
+    ids = list(range(1, 801))
+    names = block_hashes(words.generate(ids).token_ids, SIZE)
+
+    async def trickle(*_: object) -> AsyncGenerator[Block, None]:
+        for name in names:
+            await asyncio.sleep(0.5)
+            yield Block(name, content(name, SIZE * 64))
+
+    async with System() as system:
+        engine = engine_of(await words.mocker(system, num_gpu_blocks=256, speedup_ratio=0.01))
+        endpoint = HandoffEndpoint(engine, engine.spawn, trickle)
+        patience = len(names) * engine.block_times()[0]
+        assert patience > 1.2
+        await answered(await adopted(words, endpoint, engine, ids))
+        peers = endpoint.statistics().peers
+        assert peers is not None
+        assert (peers.failures, peers.blocks) == ({"stalled": 1}, int(patience / 0.5))
+        assert peers.milliseconds == pytest.approx(1000 * patience, abs=2)
+        endpoint.close()
+
+
+@virtual
 async def test_what_blocks_have_taken_is_published(words: Any) -> None:
     names = block_hashes(words.generate(list(range(20))).token_ids, SIZE)[:4]
 

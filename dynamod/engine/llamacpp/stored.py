@@ -35,6 +35,7 @@ class StoredExports:
     def pump(self) -> None:
         """Before a step: give the thread blocks to export, for as long as others can wait."""
         left = BESIDE if self.shared.scheduler.running else ALONE
+        self.open.append(self.open.pop(0))  # each reader's turn comes: none waits until another has all
         for export in self.open.copy():
             left = export.give(left)
         self.pending = left <= 0 and bool(self.open)
