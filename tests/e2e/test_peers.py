@@ -14,7 +14,8 @@ import pytest
 
 from dynamod import sample
 
-from .peers import BLOCKS, EXACT, asked, noise, places, read, serve, statistics
+from .nodes import Servers, front, instances, on
+from .peers import BLOCKS, EXACT, asked, body, noise, places, read, serve, statistics
 
 ONE, OTHER = "agg_router/Worker.0", "agg_router/Worker.1"
 
@@ -185,6 +186,33 @@ def test_workers_that_are_not_alike(machine: Any) -> None:
     ]
     peers = [one["peers"] for one in handoffs if one and one["peers"]]
     assert [(one["failures"], one["blocks"]) for one in peers] == [({"layout": 1}, 0)]
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_over_nodes(machine: Any, shared_servers: Servers) -> None:
+    """Over TCP, at the address that leads to the brokers; prompts of several choices, too."""
+    _door, url = front(machine, shared_servers, "--router-mode", "kv", "--kv-peer-fetch", "true")
+    for node in ("two", "three"):
+        arguments = ("--model-name", "sample", "--extra-engine-args", json.dumps({**EXACT, "num_blocks": 480}))
+        words = ("in=dyn://m.backend.generate", "out=llamacpp", "sample.gguf", *arguments)
+        machine.start("dynamo-run", *words, **on(machine, shared_servers, node)).prints("ready", 60)
+    machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
+    found = json.loads(machine.ask(url, "/health")[1])["instances"]
+    one, other = (next(row["instance_id"] for row in found if row["node"] == node) for node in ("two", "three"))
+    prompt, several = noise(1), noise(2)
+    wanted = asked(machine, url, prompt, one)
+    time.sleep(0.5)
+    assert asked(machine, url, prompt, other) == wanted
+    whole = asked(machine, url, several, one)[0]
+    time.sleep(0.5)
+    status, text = machine.ask(url, "/v1/completions", body(several, other, n=3))
+    assert status == 200, text
+    assert {choice["text"] for choice in json.loads(text)["choices"]} == {whole}
+    socket_path = machine.folder / "three/d.sock"
+    details = [row.get("details") for row in machine.raw("GET", "/v1/inspect", socket_path=socket_path)[1]]
+    [handoff] = [row["handoff"] for row in details if row and row.get("handoff")]
+    assert (handoff["peers"]["transfers"], handoff["peers"]["failed"]) == (4, 0), "each choice by itself"
 
 
 TEXT = " ".join(f"word{number}" for number in range(300))
