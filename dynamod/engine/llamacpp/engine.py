@@ -93,6 +93,8 @@ class LlamaCpp(BatchingEngine):
         self._held: Seq[Sequence] = ()
         self._tiering: Tiering | None = None
         self._stored: StoredExports | None = None
+        batch = self.arguments.max_num_batched_tokens
+        self._step_budget = StepBudget(self.arguments.step_seconds, self.block_size, batch)
         self._layout = ""
         self._computed = 0
         self._model: Model | None = None
@@ -132,7 +134,6 @@ class LlamaCpp(BatchingEngine):
             self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
         )
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
-        self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         await self._open_tiers(model)

@@ -126,3 +126,12 @@ async def test_blocks_that_leave_the_device_meanwhile_are_the_end(engines: Engin
     assert len(blocks) < BLOCKS
     await busy.wait()
     await engines.idle(peer)
+
+
+async def test_statistics_while_the_model_is_being_loaded(engines: Engines) -> None:
+    """Heartbeats look at them: a load takes longer than a heartbeat."""
+    starts = asyncio.ensure_future(engines.start(**CELLS))
+    while not engines.all:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert (engines.all[0].statistics().prefill_ms, engines.all[0].load().running) == (0.0, 0)
+    assert (await starts).statistics().prefill_ms > 0
