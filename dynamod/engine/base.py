@@ -77,8 +77,8 @@ class EngineOptions:
     GPUs and nodes: `placement.Placement`; an engine with a `node_rank` above 0 gets no requests, and its card is not
     published. `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`:
     tokens; None: the engine's own. `sockets`: folder for sockets that the engine opens, private and removed with the
-    daemon; None: it makes one. `disaggregation_mode`: which part of requests it is for. `transfer_host`: the address at
-    which other nodes read KV blocks from it.
+    daemon; None: it makes one. `disaggregation_mode`: which part of requests it is for. `transfer_host`: of prefill
+    workers, the address at which other nodes read KV blocks from it.
     """
 
     name: str = ""

@@ -114,6 +114,10 @@ class Worker(Actor):
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
 
+    def transfer_host(self) -> str:
+        """The address at which other nodes read blocks; asked for when the first of them comes."""
+        return self._options.transfer_host
+
     def progress(self, text: str) -> None:
         """What the engine does while it starts."""
         log.info("%s", text)
@@ -214,10 +218,10 @@ class Worker(Actor):
         from .handoff import HandoffEndpoint
 
         assert self._engine is not None
-        endpoint, options = self._handoff_endpoint(self._engine), self._options
+        endpoint = self._handoff_endpoint(self._engine)
         if not isinstance(endpoint, HandoffEndpoint):
             raise BadRequest(f"engine {self._engine.name} gives no blocks that it has stored")
-        endpoint.export_stored(request.request, reply, options.transfer_host, options.sockets)
+        endpoint.export_stored(request.request, reply, self.transfer_host(), self._options.sockets)
 
     def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
         if self.handoff is None:

@@ -19,6 +19,8 @@ from .peers import BLOCKS, EXACT, asked, body, noise, places, read, serve, stati
 
 ONE, OTHER = "agg_router/Worker.0", "agg_router/Worker.1"
 
+PLAIN: dict[str, Any] = {"logprobs": None, "seed": 7}
+
 llama_cpp = pytest.mark.skipif(importlib.util.find_spec("llama_cpp") is None, reason="needs the extra llama_cpp")
 
 
@@ -57,6 +59,29 @@ def test_a_prefix_that_only_another_worker_has_comes_with_the_same_bits(machine:
     connection.close()
     assert re.search(r"^dynamod_worker_handoff_peers_blocks_total{.*Worker.1.*} 186\.0$", metrics, re.M)
     assert re.search(r"^dynamo_frontend_model_peer_fetch_total{.*} 2\.0$", machine.ask(url, "/metrics")[1], re.M)
+    command.end()
+
+
+def test_it_is_explained(machine: Any) -> None:
+    """With mockers, on which a long prompt takes half a second."""
+    arguments = json.dumps({"speedup_ratio": 0.05, "num_gpu_blocks": 400})
+    command = machine.start(
+        *("dynamo", "serve", "graphs.agg_router:Frontend", "-f", "configs/agg_router.yaml", "--Frontend.port=0"),
+        *("--Worker.ServiceArgs.workers=2", f"--Worker.engine_args={arguments}", "--Processor.kv_peer_fetch=true"),
+    )
+    url = command.ready()
+    one, other = places(machine, url).values()
+    wanted, short = asked(machine, url, noise(1), one, **PLAIN), noise(2, 400)
+    asked(machine, url, short, one, **PLAIN)
+    time.sleep(0.5)
+    assert asked(machine, url, short, other, **PLAIN)
+    assert read(machine, OTHER)["transfers"] == 0, "it costs less to compute a short one"
+    status, text = machine.ask(url, "/v1/completions", body(noise(1), other, **PLAIN))
+    assert (status, json.loads(text)["choices"][0]["text"]) == (200, wanted[0])
+    assert (read(machine, OTHER)["transfers"], read(machine, OTHER)["blocks"]) == (1, BLOCKS)
+    shown = machine.run("dynamo", "explain", json.loads(text)["id"]).out
+    said = r"blocks read from agg_router/Worker.0: it costs 1244 tokens to read them, 1488 without \(it has 93, .* 0\)"
+    assert re.search(said, shown), shown
     command.end()
 
 
