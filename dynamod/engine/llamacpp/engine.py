@@ -316,7 +316,7 @@ class LlamaCpp(BatchingEngine):
         """Give a step to the thread, with what has to happen to the cells before."""
         if self._tiering is not None:
             self._tiering.pump()
-        if self._stored is not None and self._stored.open:
+        if self._stored is not None:
             self._stored.pump()
         work, operations = [_work(row) for row in rows], self._operations.copy()
         self._operations.clear()

@@ -5,6 +5,7 @@ Nothing is computed for them, and nothing is held: blocks that leave meanwhile a
 
 import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dynamod.kvcache.tiers.tiers import Loading, Tiers
@@ -22,7 +23,7 @@ class StoredExports:
 
     def __init__(self, shared: Shared, ranges: Ranges, tiers: Tiers | None, wake: Callable[[], None]) -> None:
         self.shared, self.ranges, self.tiers, self.wake = shared, ranges, tiers, wake
-        self.open: list[_StoredExport] = []
+        self.open: deque[_StoredExport] = deque()
         self.pending = False
 
     def begin(self, names: Sequence[int], put: Put, done: Done) -> Callable[[], object]:
@@ -35,8 +36,8 @@ class StoredExports:
     def pump(self) -> None:
         """Before a step: give the thread blocks to export, for as long as others can wait."""
         left = BESIDE if self.shared.scheduler.running else ALONE
-        self.open.append(self.open.pop(0))  # each reader's turn comes: none waits until another has all
-        for export in self.open.copy():
+        self.open.rotate(-1)  # each reader's turn comes: none waits until another has all
+        for export in tuple(self.open):
             left = export.give(left)
         self.pending = left <= 0 and bool(self.open)
 

@@ -135,3 +135,36 @@ async def test_statistics_while_the_model_is_being_loaded(engines: Engines) -> N
         await asyncio.sleep(0)
     assert (engines.all[0].statistics().prefill_ms, engines.all[0].load().running) == (0.0, 0)
     assert (await starts).statistics().prefill_ms > 0
+
+
+async def test_the_engine_rests_when_a_reader_has_left(engines: Engines, words: Any) -> None:
+    peer = await engines.start(**CELLS)
+    request = asked(noise(1, LONG), answer=2)
+    await answer(engines, peer, request)
+    await engines.idle(peer)
+    assert peer._stored is not None
+    peer._stored.ranges.export_seconds = 0.04  # so that a step has one block, and there is always more to do
+    stopped = Given(peer, request, stop_after=1)
+    await words.until(lambda: stopped.blocks)
+    await asyncio.sleep(0.2)
+    assert not peer._transfers
+    assert not peer._stored.open
+
+
+async def test_readers_take_turns(engines: Engines) -> None:
+    """Each of them waits a second for a block, and not until another one has all."""
+    peer = await engines.start(**CELLS)
+    request = asked(noise(1, 700), answer=2)
+    await answer(engines, peer, request)
+    await engines.idle(peer)
+    assert peer._stored is not None
+    order: list[int] = []
+    ends: list[Exception | None] = []
+    for number in range(3):
+        peer.export_stored(request, lambda _name, _data, number=number: order.append(number), ends.append)
+    peer._stored.ranges.export_seconds = 0.06
+    async with asyncio.timeout(30):
+        while len(ends) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert set(order[:5]) == {0, 1, 2}
+    assert [order.count(number) for number in range(3)] == [43] * 3
