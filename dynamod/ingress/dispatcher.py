@@ -351,6 +351,8 @@ class Dispatcher(Actor):
         """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
         group, isolation = self._group(key), self._isolations[key]
         untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in message.exclude]
+        if not untried and message.pool == PREFILL:
+            return None  # its worker that answers is there and waits
         if group is None or not untried:
             raise Overloaded(f"No other instance of model {message.model!r} is ready.", retry_after=1.0)
         active = group.router.state.active

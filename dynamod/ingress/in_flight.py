@@ -129,15 +129,15 @@ class RequestsInFlight:
             longest=self._longest,
             suspicions=self._suspicions,
             suspect=suspect,
-            prefill=partial(self._blocks, card, prompt) if card.capabilities.handoff else None,
+            prefill=partial(self._blocks, card, prompt, set()) if card.capabilities.handoff else None,
             needs_prefill=card.capabilities.needs_prefill,
         )
 
     async def _blocks(
-        self, card: ModelCard, prompt: Prompt, request: Generate, placement: Placement
+        self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
     ) -> RemotePrompt | None:
         """Blocks of a prompt for the instance of `placement`: computed by a prefill worker, or stored by another."""
-        remote = await self._prefill.open(card, prompt, request, placement)
+        remote = await self._prefill.open(card, prompt, tried, request, placement)
         if remote is None and placement.decision.peer is not None:
             return await self._peers.open(card, request, placement)
         return remote

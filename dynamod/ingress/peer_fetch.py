@@ -32,13 +32,14 @@ class StoredBlocks(Sink):
     """Blocks at a worker, until the worker that answers has its first token, or the request has ended."""
 
     instance: Instance | None = None
+    alone = False
 
     def __init__(self) -> None:
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None
         self._over = False
 
-    def watch(self, failed: Callable[[str], None]) -> None:
+    def watch(self, failed: Callable[[str, bool], None]) -> None:
         """The worker that answers sees by itself that nothing comes."""
 
     def delta(self, delta: Delta) -> None:

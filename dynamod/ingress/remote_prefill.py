@@ -14,10 +14,11 @@ import msgspec
 from dynamod.discovery.view import View
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.ingress import Delta, Failed, Items
-from dynamod.message.worker import Generate, Handoff, Prefill
+from dynamod.message.ingress import Accepted, Delta, Failed, Items
+from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, Prefill
 from dynamod.migration.base import Limits
 from dynamod.migration.prompt import PrefillWorkerLost
+from dynamod.migration.trial import TRIAL_PAUSE
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.router import Prompt
 from dynamod.transport.base import Outbound, Sink, Transport
@@ -31,13 +32,21 @@ TRIES = 3
 """Prefill workers that are asked for a prompt which nobody else can compute."""
 
 
+class _Displaced(EngineFailed):
+    """The prefill worker tries a request alone: this one may be computed elsewhere, or later."""
+
+    def __init__(self) -> None:
+        super().__init__("its prefill worker tries another request alone")
+
+
 class RemotePrompt(Sink):
     """A prompt at a prefill worker, from `open` until the worker that answers has read it, or it is left."""
 
     def __init__(self, placement: Placement, counts: PrefillCounts, ended: Callable[["RemotePrompt"], object]) -> None:
         self.placement = placement
-        self._failed: Callable[[str], None] | None = None
-        self._lost = ""
+        self._failed: Callable[[str, bool], None] | None = None
+        self._lost: RequestError | None = None
+        self.alone = False  # see `migration.prompt.RemotePrompt`
         self._counts, self._ended = counts, ended
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.outbound: Outbound | None = None
@@ -53,39 +62,51 @@ class RemotePrompt(Sink):
         """Whether somebody waits for the worker here; else those who read see by themselves that nothing comes."""
         return self._failed is not None or not self.handoff.done()
 
-    def watch(self, failed: Callable[[str], None]) -> None:
-        """Call `failed` once if the prompt is lost before it has been read."""
+    def watch(self, failed: Callable[[str, bool], None]) -> None:
+        """Call `failed` once if the prompt is lost before it has been read: why, and whether others need the worker."""
         self._failed = failed
-        if self._lost:
-            self._counts.failed += 1
-            asyncio.get_running_loop().call_soon(failed, self._lost)
+        if self._lost is not None:
+            asyncio.get_running_loop().call_soon(self._tell, self._lost)
+
+    def _tell(self, lost: RequestError) -> None:
+        if self._failed is not None:
+            displaced = isinstance(lost, _Displaced)
+            self._counts.failed += not displaced
+            self._failed(f"its prompt is lost: {lost}", displaced)
 
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""
+        if isinstance(delta, Accepted) and self.placement.alone and self.outbound is not None:
+            self.outbound.confirm()  # it begins now: from here on it may be the cause of a crash
+            self.alone = not self.placement.shared
         if isinstance(delta, Items) and delta.items and not self.handoff.done():
             try:
                 self.handoff.set_result(msgspec.msgpack.decode(delta.items[0], type=Handoff))
             except (msgspec.MsgspecError, TypeError) as error:
                 self.fail(EngineFailed(f"the prefill worker's answer cannot be read: {error}"))
         if isinstance(delta, Failed):
-            self.fail(delta.exception())
+            self.fail(_Displaced() if delta.code == TRIAL_TAKEN else delta.exception())
         elif getattr(delta, "finish", None) is not None:
             self._end(EngineFailed("the prefill worker has ended the session"))
 
     def lost(self, why: str) -> None:
         """The worker is gone."""
-        self.fail(PrefillWorkerLost(self.instance, why))
+        self.fail(PrefillWorkerLost(self.instance, why, alone=self.alone))
+
+    def displace(self) -> bool:
+        """Leave the worker to the trial of another request, before which a crash would be nobody's doing."""
+        self._cancel()
+        self.fail(_Displaced())
+        return True
 
     def fail(self, error: RequestError) -> None:
         """The stream has ended: the worker does no more for it, and what has not been read is gone."""
         if self._over:
             return
         if self.handoff.done():
-            self._lost = f"its prompt is lost: {error}"
+            self._lost = error
         self._end(error)
-        if self._failed is not None:
-            self._counts.failed += 1
-            self._failed(self._lost)
+        self._tell(error)
 
     def read(self) -> None:
         """The worker that answers has the blocks. An engine from which another one reads them may not know it."""
@@ -96,7 +117,7 @@ class RemotePrompt(Sink):
     def leave(self, why: str) -> None:
         """The worker hangs: wait for it no more. It drops what it has, as soon as it can."""
         self._cancel()
-        self.fail(PrefillWorkerLost(self.instance, why))
+        self.lost(why)
 
     def close(self) -> None:
         """It is needed no more, or never was."""
@@ -138,35 +159,47 @@ class RemotePrefill:
         self._open: set[RemotePrompt] = set()
 
     async def open(
-        self, card: ModelCard, prompt: Prompt, request: Generate, placement: Placement
+        self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
     ) -> RemotePrompt | None:
         """Have a prompt computed for the instance of `placement`; None when that has to do it. Close what is returned.
 
-        Its `handoff` is there then. Where the instance computes no prompts, others are asked and waited for. Raises
-        RequestError then, when none has it; else PrefillWorkerLost.
+        Its `handoff` is there then. Where the instance computes no prompts, others than those `tried` are asked and
+        waited for, as is one that takes no other meanwhile if the placement is such. Raises PrefillWorkerLost, and then
+        RequestError when none has it.
         """
-        counts, needed, tried = self._counts(card.name), card.capabilities.needs_prefill, set[int]()
+        counts, needed = self._counts(card.name), card.capabilities.needs_prefill
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
         while True:
-            queue = self._limits.queue
-            decided = await self._dispatcher.acquire_prefill(card, prompt, placement.decision, tried, timeout=queue)
+            decided = await self._dispatcher.acquire_prefill(
+                card,
+                prompt,
+                placement.decision,
+                tried,
+                alone=placement.alone,
+                timeout=self._limits.first if placement.alone else self._limits.queue,
+            )
             if not isinstance(decided, Placement):
                 counts.local[decided.reason] += 1
                 return None
             try:
                 remote = await self._begun(decided, request, counts)
+            except _Displaced:
+                await asyncio.sleep(TRIAL_PAUSE)
+                continue
             except RequestError as error:
                 counts.failed += 1
                 tried.add(decided.instance.instance_id)
+                if needed and len(tried) >= TRIES and not getattr(error, "alone", False):
+                    raise EngineFailed(f"no prefill worker could compute the prompt: {error}") from None
                 if not needed:
                     log.warning("request %s: its worker computes the prompt: %s", request.request_id, error)
-                    if isinstance(error, PrefillWorkerLost):
-                        raise
+                if isinstance(error, PrefillWorkerLost):
+                    raise
+                if not needed:
                     return None
-                if len(tried) == TRIES:
-                    raise EngineFailed(f"no prefill worker could compute the prompt: {error}") from None
                 continue
+            tried.clear()
             counts.remote += 1
             counts.tokens += decided.decision.tokens
             placement.prefill_completed()  # it is no load there
@@ -176,7 +209,10 @@ class RemotePrefill:
     async def _begun(self, place: Placement, request: Generate, counts: PrefillCounts) -> RemotePrompt:
         """Send a prompt to a prefill worker, and wait for the hand-off. Raises RequestError."""
         remote, limit = RemotePrompt(place, counts, self._open.discard), self._limits.first
+        place.leave = remote.displace
         self._open.add(remote)
+        if place.alone:
+            request = msgspec.structs.replace(request, alone=True)
         try:
             remote.outbound = self._transport.open(place.instance, Prefill(request), remote)
             async with asyncio.timeout(limit):

@@ -10,18 +10,13 @@ from dynamod.discovery.view import View
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest
 from dynamod.message.worker import Generate, Request
+from dynamod.migration.trial import CAUSE
 
 REMEMBERED = 600.0
 """Seconds for which requests like one that crashed a worker are refused, or tried alone."""
 
 MOST = 10_000
 """Requests that are remembered."""
-
-CAUSE = 0.25
-"""Seconds for our daemon to say how a process of this node ended; some milliseconds are usual.
-
-What is known of a process on another node is known before our connection to it is lost, for that is how it is noticed.
-"""
 
 
 class RequestSuspicions:
@@ -34,7 +29,8 @@ class RequestSuspicions:
     async def cause(self, instance: Instance, timeout: float | None = None) -> str:
         """Why an instance ended, if it crashed or hung; empty when it was ended on purpose, or nobody knows.
 
-        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed.
+        `timeout`: seconds to wait for that; None: as long as it takes when the connection to it has failed. That of a
+        process on another node is noticed by what is known of it.
         """
         if timeout is None:
             timeout = CAUSE if instance.node == self._node() else 0.0

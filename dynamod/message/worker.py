@@ -109,6 +109,11 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
         """Of the request whose prompt it is."""
         return self.request.request_id
 
+    @property
+    def alone(self) -> bool:
+        """As of the request: it is tried there before any worker answers it."""
+        return self.request.alone
+
 
 class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     """One request to a text engine: the client's OpenAI request as JSON bytes.

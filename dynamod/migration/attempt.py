@@ -10,8 +10,8 @@ from dynamod.transport.base import Outbound
 
 class Break(NamedTuple):
     """Why an attempt broke. `retry`: its instance did nothing for the request. `died`: the instance does not answer any
-    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed. `pause`:
-    seconds to wait before it goes on.
+    more. `displaced`: the instance is needed for another request. `link`: it was the connection that failed. `prompt`:
+    it waited for a prompt that the prefill worker has lost. `pause`: seconds to wait before it goes on.
     """
 
     why: str
@@ -19,6 +19,7 @@ class Break(NamedTuple):
     died: bool = False
     displaced: bool = False
     link: bool = False
+    prompt: bool = False
     pause: float = 0.0
 
 

@@ -20,8 +20,13 @@ class RemotePrompt(Protocol):
         """Of the prefill worker. None: nothing is computed for it, so that it cannot be the cause of a crash."""
         ...
 
-    def watch(self, failed: Callable[[str], None]) -> None:
-        """Call `failed` once if the blocks cannot be had any more, with why."""
+    @property
+    def alone(self) -> bool:
+        """Whether it was tried alone there, and had begun."""
+        ...
+
+    def watch(self, failed: Callable[[str, bool], None]) -> None:
+        """Call `failed` once if the blocks cannot be had any more: why, and whether only another needs the worker."""
 
     def __enter__(self) -> Self:
         """Itself."""
@@ -32,11 +37,14 @@ class RemotePrompt(Protocol):
 
 
 class PrefillWorkerLost(EngineFailed):
-    """The prefill worker `instance` has gone before it gave a hand-off: the prompt may have crashed it."""
+    """The prefill worker `instance` has gone before it gave a hand-off: the prompt may have crashed it.
 
-    def __init__(self, instance: Instance, why: str) -> None:
+    `alone`: as of a `RemotePrompt`.
+    """
+
+    def __init__(self, instance: Instance, why: str, *, alone: bool = False) -> None:
         super().__init__(why)
-        self.instance = instance
+        self.instance, self.alone = instance, alone
 
 
 class RemotePrefill(Protocol):

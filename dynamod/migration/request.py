@@ -28,7 +28,7 @@ from .attempt import Attempt, Break
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, decide
 from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt
-from .trial import PASS_LOOK, PASSED_AFTER, PREFILL_CAUSE, TRIAL_PAUSE
+from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE
 
 log = logging.getLogger("dynamod.migration")
 
@@ -107,9 +107,12 @@ class InFlightRequest:
                     self._waiting = None
                     broken = await self._send(placement, prompt)
                     if broken is not None and broken.died:
-                        await self._judge(placement.instance, at=placement)
-                    elif broken is not None and broken.displaced and prompt and not self._suspect:
-                        await self._judge(prompt.instance, 0.0)
+                        # One that the instance has not accepted was not the cause: it was dead, or hung, before.
+                        alone = placement.alone and not placement.shared and self.accepted
+                        await self._judge(placement.instance, at=placement, alone=alone)
+                    elif broken is not None and prompt and (broken.prompt or (broken.displaced and not self._suspect)):
+                        timeout = CAUSE if broken.prompt else 0.0
+                        await self._judge(prompt.instance, timeout, at=placement, alone=prompt.alone)
                 if broken is not None and not self.over:
                     self._move(broken)
                     await asyncio.sleep(broken.pause)
@@ -125,17 +128,18 @@ class InFlightRequest:
     def _place(self) -> Awaitable[Placement]:
         return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
 
-    async def _judge(self, instance: Instance | None, timeout: float | None = None, at: Placement | None = None) -> str:
+    async def _judge(
+        self, there: Instance | None, timeout: float | None = None, at: Placement | None = None, *, alone: bool = False
+    ) -> str:
         """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
 
-        `timeout`: as for `Suspicions.cause`. `at`: the placement there; None: it was a prefill worker. Raises
-        PoisonRequest when we were alone there.
+        `there`: None where nothing was computed. `timeout`: as for `Suspicions.cause`. `at`: where we are placed.
+        Raises PoisonRequest when we were `alone`.
         """
-        cause = await self._suspicions.cause(instance, timeout) if instance is not None else ""
+        cause = await self._suspicions.cause(there, timeout) if there is not None else ""
         if not cause or self.over:
             return ""
-        # One that the instance has not accepted was not the cause: the instance was dead, or hung, before it came.
-        if at is not None and at.alone and not at.shared and self.accepted:
+        if at is not None and alone:
             at.guilty = True
             raise self._suspicions.convict(self.request, cause)
         self._suspicions.suspect(self.request)
@@ -154,7 +158,8 @@ class InFlightRequest:
             try:
                 return await self._prefill(self._continued(request), placement) or nullcontext()
             except PrefillWorkerLost as lost:
-                if await self._judge(lost.instance, PREFILL_CAUSE):
+                cause = await self._judge(lost.instance, CAUSE, at=placement, alone=lost.alone)
+                if cause or self._needs_prefill:
                     self._left = str(lost)  # another placement, where nothing else is
                 return nullcontext()
         except asyncio.CancelledError:
@@ -231,7 +236,7 @@ class InFlightRequest:
     async def _until_handed_over(self, attempt: Attempt, prompt: RemotePrompt) -> None:
         """Wait until the instance asks whether it may compute the prompt, whose blocks do not come, or the end."""
         while await attempt.breaks_or_asks():
-            until, cause = self._now() + PREFILL_CAUSE, ""
+            until, cause = self._now() + CAUSE, ""
             while not attempt.over and not cause and self._now() < until:
                 await asyncio.wait([attempt.ended], timeout=PASS_LOOK)
                 cause = await self._judge(prompt.instance, 0.0)
@@ -254,11 +259,15 @@ class InFlightRequest:
         self.moved_at = self._now()
         self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
-    def _prompt_failed(self, why: str, *, notify_engine: bool = True) -> None:
+    def _prompt_failed(self, why: str, displaced: bool = False, *, notify_engine: bool = True) -> None:
         """The instance, with which nothing is wrong, waits for blocks in vain: have the prompt computed once more."""
-        if self._attempt is not None and self._received == self._base:
+        if self._attempt is None or self._received > self._base:
+            return
+        if displaced:
+            self._make_room(why)
+        else:
             self._tried.discard(self._placement.instance.instance_id)
-            self._break(why, retry=True, notify_engine=notify_engine)
+            self._break(why, retry=True, notify_engine=notify_engine, prompt=True)
 
     def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
@@ -321,10 +330,10 @@ class InFlightRequest:
         elif why := limits.passed(waited, accepted=self.accepted, answers=self._received > self._base):
             self._break(why, retry=not (self.accepted or self._received > self._base))
 
-    def _break(self, why: str, *, retry: bool, notify_engine: bool = True, died: bool = False) -> None:
-        """The attempt is worth nothing any more; see `Break`."""
+    def _break(self, why: str, *, retry: bool, notify_engine: bool = True, **kind: bool) -> None:
+        """The attempt is worth nothing any more; `kind`, see `Break`."""
         self.moved_at = self._now()
-        self._leave_instance(Break(why, retry, died), notify_engine)
+        self._leave_instance(Break(why, retry, **kind), notify_engine)
 
     def _lost(self, broken: Break) -> None:
         self.moved_at = self._now()
@@ -477,7 +486,8 @@ class InFlightRequest:
             if self._suspect:
                 self._suspicions.acquit(self.request)
             self._end(notify_engine=engine_finish is None)
-            self._sink.finish(self.index, _openai(finish), output.completion_tokens, prompt_tokens)
+            finish = "stop" if finish == "eos" else finish  # OpenAI's word
+            self._sink.finish(self.index, finish, output.completion_tokens, prompt_tokens)
 
     def _failed(self, delta: Failed) -> None:
         if delta.code == TRIAL_TAKEN:
@@ -488,7 +498,3 @@ class InFlightRequest:
             self._break(delta.message, retry=True, notify_engine=False)
         else:
             self._fail(delta.exception(), notify_engine=False)
-
-
-def _openai(finish: str) -> str:
-    return "stop" if finish in ("eos", "stop") else finish

@@ -149,14 +149,17 @@ class DispatcherClient:
         prompt: Prompt,
         answer: Decision,
         exclude: Collection[int] = (),
+        *,
+        alone: bool = False,
         timeout: float | None = None,
     ) -> Placement | PrefillDecision:
         """A place for the prompt of a request at a prefill worker, or why there is none.
 
-        It is waited for, at most `timeout` seconds, only if the answering worker computes none. Raises Overloaded.
+        It is waited for, at most `timeout` seconds, only if the answering worker computes none. `alone`: then at one
+        that takes no other meanwhile. Raises Overloaded.
         """
         needed, prompt = card.capabilities.needs_prefill, replace(prompt, instance=None)
-        acquire = Acquire(card.name, prompt, exclude, pool=PREFILL, waits=needed, again=needed)
+        acquire = Acquire(card.name, prompt, exclude, pool=PREFILL, waits=needed, again=needed, alone=alone)
         limit = NO_LIMIT if timeout is None else timeout
         found: Placement | PrefillDecision = await self._ask(AcquirePrefill(acquire, answer), limit)
         return found

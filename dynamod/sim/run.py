@@ -13,10 +13,10 @@ from dynamod.actor import Actor, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.daemon.exits import EXIT, crash
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
-from dynamod.ingress.suspicions import CAUSE
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, RequestError
 from dynamod.message.worker import Generate, Request
+from dynamod.migration.trial import CAUSE
 from dynamod.router.policies import NAMES
 from dynamod.router.prefill import PrefillSettings
 from dynamod.router.router import RouterSettings

@@ -148,12 +148,9 @@ class Worker(Actor):
         assert engine is not None
         if reply.cancelled:
             return
-        if isinstance(request, Prefill):
-            if request.stored:
-                self._begin_work(engine, request, reply, self._export_stored)
-            else:
-                self._begin_work(engine, request.request, reply, self._prefill)
-        elif isinstance(request, engine.serves):
+        if type(request) is Prefill and request.stored:
+            self._begin_work(engine, request, reply, self._export_stored)
+        elif type(request) is Prefill or isinstance(request, engine.serves):
             if self._trying:
                 reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
             elif request.alone:
@@ -201,11 +198,14 @@ class Worker(Actor):
             self._submit(engine, request, reply)
 
     def _any_prompt(self, until: float) -> bool:
-        """Whether requests are here without a token of their answer, before the loop's time is `until`."""
-        return asyncio.get_running_loop().time() < until and not all(reply.sent for reply in self._open)
+        """Whether prompts may be computed, before the loop's time is `until`: that for others is known by its end."""
+        others = self._options.disaggregation_mode == PREFILL
+        return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in self._open)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
-        if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
+        if isinstance(request, Prefill):
+            self._begin_work(engine, request.request, reply, self._prefill)
+        elif isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
             self._begin_work(engine, request, reply, self._handoff_endpoint(engine).adopt)
         else:
             self._begin_work(engine, request, reply, engine.submit)

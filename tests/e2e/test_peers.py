@@ -1,6 +1,7 @@
 """Blocks of a prompt that another worker has: the bits of computing them, whatever becomes of that worker."""
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -30,35 +31,54 @@ def host(machine: Any, process: str) -> dict[str, Any]:
 
 @llama_cpp
 @pytest.mark.engine
-def test_a_prefix_that_only_another_worker_has_comes_with_the_same_bits(machine: Any) -> None:
-    command = serve(machine, kv_host_gb=0.1)
+def test_a_prefix_in_the_device_of_another_worker_comes_with_the_same_bits(machine: Any) -> None:
+    command = serve(machine)
     url = command.ready()
     one, other = places(machine, url).values()
-    prompt = noise(1)
-    wanted = asked(machine, url, prompt, one)
-    assert asked(machine, url, prompt, one) == wanted, "asked for twice: copied to memory"
-    machine.until(lambda: host(machine, ONE)["blocks"] >= BLOCKS)
-    assert asked(machine, url, prompt, other) == wanted, "from its device"
-    assert (read(machine, OTHER)["transfers"], read(machine, OTHER)["blocks"]) == (1, BLOCKS)
-    asked(machine, url, noise(2, 1750), one)
-    asked(machine, url, noise(3, 1750), other)
-    assert read(machine, ONE)["transfers"] == 0, "nobody has these"
+    wanted = asked(machine, url, noise(1), one)
     time.sleep(0.5)  # events come to the router
-    computed = statistics(machine, OTHER)["engine"]["computed_total"]
-    assert asked(machine, url, prompt, other) == wanted, "from its memory"
-    now = read(machine, OTHER)
-    assert (now["transfers"], now["blocks"], now["failed"]) == (2, 2 * BLOCKS, 0)
-    assert statistics(machine, OTHER)["engine"]["computed_total"] - computed < 40
+    assert asked(machine, url, noise(1), other) == wanted
+    found = read(machine, OTHER)
+    assert (found["transfers"], found["blocks"], found["failed"]) == (1, BLOCKS, 0)
     engine = statistics(machine, OTHER)["engine"]
-    assert 0 < engine["peer_ms"] < engine["prefill_ms"]
+    assert engine["computed_total"] < 40
+    assert engine["peer_ms"] > 0
     sessions = statistics(machine, ONE)["handoff"]["sessions"]
-    assert (sessions["open"], sessions["held_bytes"], sessions["read"]) == (0, 0, 2)
+    assert (sessions["open"], sessions["held_bytes"], sessions["read"]) == (0, 0, 1)
     connection = machine.unix()
     connection.request("GET", "/v1/metrics")
     metrics = connection.getresponse().read().decode()
     connection.close()
-    assert re.search(r"^dynamod_worker_handoff_peers_blocks_total{.*Worker.1.*} 186\.0$", metrics, re.M)
-    assert re.search(r"^dynamo_frontend_model_peer_fetch_total{.*} 2\.0$", machine.ask(url, "/metrics")[1], re.M)
+    assert re.search(r"^dynamod_worker_handoff_peers_blocks_total{.*Worker.1.*} 93\.0$", metrics, re.M)
+    assert re.search(r"^dynamo_frontend_model_peer_fetch_total{.*} 1\.0$", machine.ask(url, "/metrics")[1], re.M)
+    command.end()
+
+
+@llama_cpp
+@pytest.mark.engine
+def test_a_prefix_in_the_memory_of_another_worker_comes_with_the_same_bits(machine: Any) -> None:
+    command = serve(machine, kv_host_gb=0.1)
+    url = command.ready()
+    one, other = places(machine, url).values()
+    prompt, others = noise(1), itertools.count(2)
+    wanted = asked(machine, url, prompt, one)
+    assert asked(machine, url, prompt, one) == wanted, "asked for twice: copied to memory"
+    machine.until(lambda: host(machine, ONE)["blocks"] >= BLOCKS)
+
+    def comes() -> bool:
+        """By measured times, which the load of this machine may spoil: both load and compute it once more then."""
+        asked(machine, url, noise(next(others), 1750), one)
+        assert asked(machine, url, prompt, one) == wanted
+        asked(machine, url, noise(next(others), 1750), one)
+        asked(machine, url, noise(next(others), 1750), other)
+        time.sleep(0.5)
+        assert asked(machine, url, prompt, other) == wanted
+        return bool(read(machine, OTHER)["transfers"])
+
+    machine.until(comes)
+    found = read(machine, OTHER)
+    assert (found["transfers"], found["blocks"], found["failed"]) == (1, BLOCKS, 0)
+    assert host(machine, ONE)["loaded"] >= 2 * BLOCKS, "for itself, and for the other one"
     command.end()
 
 
@@ -225,19 +245,16 @@ def test_over_nodes(machine: Any, shared_servers: Servers) -> None:
     machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
     found = json.loads(machine.ask(url, "/health")[1])["instances"]
     one, other = (next(row["instance_id"] for row in found if row["node"] == node) for node in ("two", "three"))
-    prompt, several = noise(1), noise(2)
-    wanted = asked(machine, url, prompt, one)
+    prompt = noise(1)
+    whole = asked(machine, url, prompt, one)[0]
     time.sleep(0.5)
-    assert asked(machine, url, prompt, other) == wanted
-    whole = asked(machine, url, several, one)[0]
-    time.sleep(0.5)
-    status, text = machine.ask(url, "/v1/completions", body(several, other, n=3))
+    status, text = machine.ask(url, "/v1/completions", body(prompt, other, n=3))
     assert status == 200, text
     assert {choice["text"] for choice in json.loads(text)["choices"]} == {whole}
     socket_path = machine.folder / "three/d.sock"
     details = [row.get("details") for row in machine.raw("GET", "/v1/inspect", socket_path=socket_path)[1]]
     [handoff] = [row["handoff"] for row in details if row and row.get("handoff")]
-    assert (handoff["peers"]["transfers"], handoff["peers"]["failed"]) == (4, 0), "each choice by itself"
+    assert (handoff["peers"]["transfers"], handoff["peers"]["failed"]) == (3, 0), "each choice by itself"
 
 
 TEXT = " ".join(f"word{number}" for number in range(300))

@@ -171,21 +171,25 @@ def test_it_costs_two_python_files_at_most(machine: Any) -> None:
     assert sorted(str(engine.code) for engine in engines) == ["3", "3", "None"]
 
 
-@together
-def test_it_costs_a_prefill_worker_and_one_that_answers(machine: Any) -> None:
-    """The worker that answers asks before it computes a prompt at which the prefill worker has crashed."""
+def disagg(machine: Any, *flags: str, **arguments: Any) -> tuple[Any, str]:
     (machine.folder / "sitecustomize.py").write_text(POISON)
     path = os.pathsep.join([str(machine.folder), str(ROOT), str(ROOT / "dynamod/compat")])
-    arguments = json.dumps({"block_size": 16, "max_num_batched_tokens": 64})
+    given = json.dumps({"block_size": 16, "max_num_batched_tokens": 64, **arguments})
     command = machine.start(
         *("dynamo", "serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0"),
         *("--Worker.engine=mocker", "--PrefillWorker.engine=mocker", "--Processor.max-local-prefill-length=32"),
-        *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
+        *(f"--Worker.engine_args={given}", f"--PrefillWorker.engine_args={given}"),
         "--Worker.ServiceArgs.workers=2",
+        *flags,
         PYTHONPATH=path,
     )
     url = command.ready()
     machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"})
+    return command, url
+
+
+def refused_beside_others(machine: Any, command: Any, url: str) -> None:
+    """The others' answers are whole; all processes are back."""
     whole = machine.chat(url, WORDS, max_tokens=150)
     streams = [machine.stream(url, WORDS, max_tokens=150) for _ in range(3)]
     status, answer = ask(machine, url, f"the bad one {WORDS}", 61)
@@ -194,6 +198,26 @@ def test_it_costs_a_prefill_worker_and_one_that_answers(machine: Any) -> None:
         stream.read()
         assert (stream.error, stream.text) == (None, whole)
     machine.until(lambda: {row["state"] for row in machine.ps()} == {"Ready"}, 60)
+
+
+@together
+def test_it_costs_a_prefill_worker_and_one_that_answers(machine: Any) -> None:
+    """The worker that answers asks before it computes a prompt at which the prefill worker has crashed."""
+    command, url = disagg(machine)
+    refused_beside_others(machine, command, url)
     assert machine.row("PrefillWorker")["restarts"] == 1
     assert sum(row["restarts"] for row in machine.ps("Worker")) == 1
+    command.end()
+
+
+@pytest.mark.parametrize("prefill", [1, 3])
+@together
+def test_it_costs_two_prefill_workers_where_nobody_else_computes_prompts(machine: Any, prefill: int) -> None:
+    """With a single one the trial waits for its return."""
+    flag = f"--PrefillWorker.ServiceArgs.workers={prefill}"
+    command, url = disagg(machine, flag, "--Worker.disaggregation_mode=decode", kv_transfer="rendezvous")
+    refused_beside_others(machine, command, url)
+    assert sum(row["restarts"] for row in machine.ps("PrefillWorker")) == 2
+    assert sum(row["restarts"] for row in machine.ps("Worker")) == 0
+    assert ask(machine, url, f"the bad one {WORDS}", 61)[0] == 422, "it is remembered"
     command.end()

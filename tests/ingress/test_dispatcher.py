@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -366,25 +367,30 @@ def test_nothing_is_lost_and_nobody_waits_for_nothing(steps: Any) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("alone", [False, True])
 @virtual
-async def test_a_prompt_that_no_other_can_compute_waits_for_a_prefill_worker() -> None:
+async def test_a_prompt_that_no_other_can_compute_waits_for_a_prefill_worker(alone: bool) -> None:
     card = msgspec.structs.replace(CARD, capabilities=Capabilities(handoff=True, needs_prefill=True))
     async with desk() as (made, group):
         with await made.acquire("r") as answer:
-            asked = group.create_task(made.client.acquire_prefill(card, Prompt("r", 9), answer.decision, timeout=30))
+            acquire = partial(
+                made.client.acquire_prefill, card, Prompt("r", 9), answer.decision, alone=alone, timeout=30
+            )
+            asked = group.create_task(acquire())
             await settled()
+            await asyncio.sleep(1)
             assert (asked.done(), made.actor.waiting(("m", "prefill"))) == (False, 1)
             made.come(7, "prefill")
-            await settled()
+            await asyncio.sleep(1)
             place = asked.result()
             assert isinstance(place, Placement)
-            assert place.instance.instance_id == 7
+            assert (place.instance.instance_id, place.alone) == (7, alone)
             [decision] = [one for one in made.actor.decisions.of("r") if one.prefill is not None]
             assert decision.prefill is not None
             assert decision.prefill.reason == "required"
             place.release()
             with pytest.raises(Overloaded, match="within 30 s"):
-                await made.client.acquire_prefill(card, Prompt("r", 9), answer.decision, {7}, timeout=30)
+                await acquire({7})
         assert made.load == 0
 
 

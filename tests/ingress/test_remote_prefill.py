@@ -13,8 +13,8 @@ from dynamod.ingress.counts import PrefillCounts
 from dynamod.ingress.remote_prefill import TRIES, RemotePrefill, RemotePrompt
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import EngineFailed
-from dynamod.message.ingress import Items
-from dynamod.message.worker import Generate, Handoff, TransferShape
+from dynamod.message.ingress import Accepted, Failed, Items
+from dynamod.message.worker import TRIAL_TAKEN, Generate, Handoff, TransferShape
 from dynamod.migration.base import Limits
 from dynamod.migration.prompt import PrefillWorkerLost
 from dynamod.router.placement import Placement
@@ -30,8 +30,12 @@ class Prefills:
     def __init__(self, *, dead: int = 0, shape: TransferShape = "rendezvous") -> None:
         self.dead, self.shape = dead, shape
         self.sinks: list[Any] = []
-        self.cancelled = self.held = 0
+        self.cancelled = self.held = self.confirmed = 0
         self.quarantine: set[int] = set()
+        self.tried: set[int] = set()
+        self.taken = 0  # so many times the worker tries another request alone
+        self.silent = False
+        self.requests: list[Any] = []
         self.asked: list[set[int]] = []
         self.counts: dict[str, PrefillCounts] = defaultdict(PrefillCounts)
         self.remote = RemotePrefill(self, self, self, Limits(), self.counts.__getitem__)  # type: ignore[arg-type]
@@ -42,13 +46,16 @@ class Prefills:
     def quarantined(self, instance: Instance) -> bool:
         return instance.instance_id in self.quarantine
 
-    async def acquire_prefill(self, _card: Any, _prompt: Any, _answer: Any, tried: set[int], timeout: Any) -> Placement:
+    async def acquire_prefill(
+        self, _card: Any, _prompt: Any, _answer: Any, tried: set[int], *, alone: bool, timeout: Any
+    ) -> Placement:
         self.asked.append(set(tried))
-        return self.place(max(tried, default=0) + 1)
+        self.placed = self.place(max(tried, default=0) + 1, alone=alone)
+        return self.placed
 
-    def place(self, number: int = 0) -> Any:
+    def place(self, number: int = 0, *, alone: bool = False) -> Any:
         self.held += 1
-        return Place(Instance("n", "c", "e", number, {}), SimpleNamespace(tokens=9), self, self.released)  # type: ignore[arg-type]
+        return Place(Instance("n", "c", "e", number, {}), SimpleNamespace(tokens=9), self, self.released, alone)  # type: ignore[arg-type]
 
     def released(self) -> None:
         self.held -= 1
@@ -58,21 +65,30 @@ class Prefills:
     def prefill_completed(self, _: Any) -> None:
         self.held += 1  # `released` is called for it, too
 
-    def open(self, instance: Instance, _request: Any, sink: Any) -> Any:
+    def open(self, instance: Instance, request: Any, sink: Any) -> Any:
         self.sinks.append(sink)
-        if instance.instance_id <= self.dead:
+        self.requests.append(request)
+        if self.taken:
+            self.taken -= 1
+            sink.delta(Failed(1, "Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN))
+        elif self.silent:
+            pass
+        elif instance.instance_id <= self.dead:
             sink.lost("connection refused")
         else:
             data = msgspec.msgpack.encode(Handoff("s", "l", params={"room": 1}, shape=self.shape))
             sink.delta(Items(1, 0, (data,)))
-        return SimpleNamespace(cancel=self._cancel)
+        return SimpleNamespace(cancel=self._cancel, confirm=self._confirm)
 
     def _cancel(self) -> None:
         self.cancelled += 1
 
-    async def begun(self, card: ModelCard = NEEDS) -> tuple[RemotePrompt, Any]:
-        place = self.place()
-        prompt = await self.remote.open(card, SimpleNamespace(), REQUEST, place)  # type: ignore[arg-type]
+    def _confirm(self) -> None:
+        self.confirmed += 1
+
+    async def begun(self, card: ModelCard = NEEDS, *, alone: bool = False) -> tuple[RemotePrompt, Any]:
+        place = self.place(alone=alone)
+        prompt = await self.remote.open(card, SimpleNamespace(), self.tried, REQUEST, place)  # type: ignore[arg-type]
         assert prompt is not None
         return prompt, place
 
@@ -88,32 +104,94 @@ class Place(Placement):
 
 @virtual
 async def test_others_are_asked_where_nobody_else_can_compute_it() -> None:
+    """By the request, which has found out first whether its prompt has crashed the one before."""
     prefills = Prefills(dead=1)
+    with pytest.raises(PrefillWorkerLost, match="connection refused"):
+        await prefills.begun()
     prompt, place = await prefills.begun()
-    assert prefills.asked == [set(), {1}]
+    assert (prefills.asked, prefills.tried) == ([set(), {1}], set())
     assert (prefills.counts["m"].failed, prefills.counts["m"].remote) == (1, 1)
     prompt.close()
     place.release()
-    assert (prefills.held, prefills.cancelled) == (0, 1)
+    assert prefills.cancelled == 1
 
     prefills = Prefills(dead=9)
-    with pytest.raises(EngineFailed, match="connection refused"):
+    for _ in range(TRIES - 1):
+        with pytest.raises(PrefillWorkerLost):
+            await prefills.begun()
+    with pytest.raises(EngineFailed, match="no prefill worker could compute the prompt: connection refused"):
         await prefills.begun()
     assert len(prefills.asked) == TRIES
     with pytest.raises(PrefillWorkerLost, match="connection refused"):  # the worker that answers can compute it
-        await prefills.remote.open(OTHER, SimpleNamespace(), REQUEST, prefills.place())  # type: ignore[arg-type]
+        await prefills.begun(OTHER)
+
+
+@virtual
+async def test_one_that_is_tried_alone_begins_when_it_is_confirmed() -> None:
+    prefills = Prefills()
+    prefills.silent = True
+    task = asyncio.ensure_future(prefills.begun(alone=True))
+    await asyncio.sleep(1)
+    [sink] = prefills.sinks
+    assert prefills.requests[0].alone
+    assert (prefills.confirmed, sink.alone) == (0, False), "a crash before it begins is not its doing"
+    sink.delta(Accepted(1))
+    assert (prefills.confirmed, sink.alone) == (1, True)
+    sink.lost("connection lost")
+    with pytest.raises(PrefillWorkerLost) as lost:
+        await task
+    assert lost.value.alone
+
+    prefills = Prefills()
+    prompt, _ = await prefills.begun(alone=True)
+    prefills.placed.shared = True
+    prefills.sinks[0].delta(Accepted(1))
+    assert not prompt.alone, "others were there that could not leave"
+    prompt.close()
+
+
+@virtual
+async def test_a_worker_that_tries_another_is_asked_again() -> None:
+    prefills = Prefills()
+    prefills.taken = 3
+    prompt, _ = await prefills.begun()
+    assert prefills.asked == [set()] * 4
+    assert prefills.counts["m"].failed == 0
+    prompt.close()
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before its hand-off", "behind it"])
+@virtual
+async def test_a_prompt_leaves_for_the_trial_of_another(begun: bool) -> None:
+    prefills, said = Prefills(), list[tuple[str, bool]]()
+    prefills.silent = not begun
+    task = asyncio.ensure_future(prefills.begun())
+    await asyncio.sleep(1)
+    if begun:
+        prompt, _ = await task
+        assert prefills.placed.leave()
+        prompt.watch(lambda *what: said.append(what))
+        await asyncio.sleep(0)
+        assert said == [("its prompt is lost: its prefill worker tries another request alone", True)]
+    else:
+        prefills.silent = False
+        assert prefills.placed.leave()
+        prompt, _ = await task
+        assert len(prefills.asked) == 2
+    assert (prefills.cancelled, prefills.counts["m"].failed) == (1, 0)
+    prompt.close()
 
 
 @pytest.mark.parametrize("how", ["lost", "quarantined", "failed before anybody watched"])
 @virtual
 async def test_who_waits_for_a_lost_prompt_is_told_once(how: str) -> None:
-    prefills, said = Prefills(), list[str]()
+    prefills, said = Prefills(), list[tuple[str, bool]]()
     prompt, _ = await prefills.begun()
     if how.startswith("failed"):
         prefills.sinks[0].lost("gone")
-        prompt.watch(said.append)
+        prompt.watch(lambda *what: said.append(what))
     else:
-        prompt.watch(said.append)
+        prompt.watch(lambda *what: said.append(what))
         if how == "lost":
             prefills.sinks[0].lost("gone")
         else:
@@ -124,8 +202,8 @@ async def test_who_waits_for_a_lost_prompt_is_told_once(how: str) -> None:
     await asyncio.sleep(0)
     prompt.close()
     prefills.remote.instances_changed()
-    [why] = said
-    assert prefills.counts["m"].failed == 1
+    [(why, displaced)] = said
+    assert (prefills.counts["m"].failed, displaced) == (1, False)
     assert why.startswith("its prompt is lost: ")
 
 

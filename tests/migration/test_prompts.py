@@ -7,7 +7,7 @@ from typing import Any, Self
 import pytest
 
 from dynamod.message.discovery import Instance
-from dynamod.message.errors import TimedOut
+from dynamod.message.errors import PoisonRequest, TimedOut
 from dynamod.message.worker import HANDOFF_FAILED, Handoff
 from dynamod.migration.prompt import PrefillWorkerLost
 
@@ -22,8 +22,8 @@ class Prompts:
 
     def __init__(self, *, here: bool = True) -> None:
         self.here, self.asked, self.open = here, list[bytes](), 0
-        self.lost = False
-        self.watching: list[Callable[[str], None]] = []
+        self.lost = self.alone = False
+        self.watching: list[Callable[[str, bool], None]] = []
         self.may = asyncio.Event()
         self.may.set()
 
@@ -31,7 +31,7 @@ class Prompts:
         self.asked.append(request.token_ids + request.prior_output)
         await self.may.wait()
         if self.lost:
-            raise PrefillWorkerLost(PREFILL, "connection to the worker lost")
+            raise PrefillWorkerLost(PREFILL, "connection to the worker lost", alone=self.alone)
         if not self.here:
             return None
         self.open += 1
@@ -48,7 +48,11 @@ class Prompt:
         self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
         self.handoff.set_result(Handoff(f"s{len(prompts.asked)}"))
 
-    def watch(self, failed: Callable[[str], None]) -> None:
+    @property
+    def alone(self) -> bool:
+        return self.prompts.alone
+
+    def watch(self, failed: Callable[[str, bool], None]) -> None:
         self.prompts.watching.append(failed)
 
     def __enter__(self) -> Self:
@@ -273,13 +277,13 @@ async def test_an_instance_that_waits_for_a_lost_prompt_is_told(words: Any) -> N
     prompts = Prompts()
     air = words.Air(instances=1, prefill=prompts, needs_prefill=True)
     send = await air.start()
-    prompts.watching[0]("the prefill worker is gone")
+    prompts.watching[0]("the prefill worker is gone", False)
     await air.settle()
     assert send.cancelled == 1
     again = air.sends[-1]
     assert again.request.handoff == Handoff("s2")
     again.tokens(1)
-    prompts.watching[1]("the prefill worker is gone")
+    prompts.watching[1]("the prefill worker is gone", False)
     await air.settle()
     assert air.sends[-1] is again, "its blocks have come"
     again.tokens(0, finish="eos")
@@ -305,3 +309,82 @@ async def test_a_prompt_of_what_is_tried_alone_is_computed_elsewhere_where_it_mu
     assert (send.request.handoff, send.request.alone, len(prompts.asked)) == (Handoff("s1"), True, 1)
     send.tokens(0, finish="eos")
     await air.settle()
+
+
+@pytest.mark.parametrize("told", [False, True], ids=["its instance fails", "the prefill worker is lost"])
+@virtual
+async def test_a_prompt_that_crashes_prefill_workers_costs_two(words: Any, told: bool) -> None:
+    prompts = Prompts()
+    air = words.Air(prefill=prompts, needs_prefill=True)
+    air.crashes[PREFILL.instance_id] = "exit code 3"
+
+    async def crash() -> None:
+        if told:
+            prompts.watching[-1]("the prefill worker is gone", False)
+        else:
+            air.last.fail(retry=True, code=HANDOFF_FAILED)
+        await air.settle()
+
+    await air.start()
+    await crash()
+    assert (air.suspected, air.alone, air.last.request.alone) == (["r"], [False, True], True)
+    prompts.alone = True
+    await crash()
+    assert isinstance(air.error, PoisonRequest)
+    assert (air.guilty, len(prompts.asked), prompts.open) == (["exit code 3"], 2, 0)
+
+
+@virtual
+async def test_and_so_does_one_that_crashes_them_before_their_hand_off(words: Any) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    prompts.may.clear()
+    air = words.Air(prefill=prompts, needs_prefill=True)
+    air.crashes[PREFILL.instance_id] = "exit code 3"
+    await air.run()
+    first, prompts.may = prompts.may, asyncio.Event()
+    first.set()
+    await air.settle()
+    assert (air.suspected, air.alone) == (["r"], [False, True])
+    prompts.alone = True
+    prompts.may.set()
+    await air.settle()
+    assert isinstance(air.error, PoisonRequest)
+    assert (air.sends, len(prompts.asked)) == ([], 2)
+
+
+@virtual
+async def test_a_lost_prefill_worker_that_has_not_crashed_makes_nobody_suspect(words: Any) -> None:
+    prompts = Prompts()
+    prompts.lost = True
+    prompts.may.clear()
+    air = words.Air(prefill=prompts, needs_prefill=True)
+    await air.run()
+    first, prompts.may = prompts.may, asyncio.Event()
+    first.set()
+    await air.settle()
+    assert (air.suspected, air.alone, len(prompts.asked)) == ([], [False, False], 2)
+    prompts.lost = False
+    prompts.may.set()
+    await air.settle()
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+    assert (air.client.finished[0][0], air.broken) == ("stop", [])
+
+
+@virtual
+async def test_a_prompt_makes_room_for_the_trial_of_another(words: Any) -> None:
+    """It is no failure, whatever the limit."""
+    prompts = Prompts()
+    air = words.Air(instances=1, limit=0, prefill=prompts, needs_prefill=True)
+    send = await air.start()
+    prompts.watching[0]("its prefill worker tries another request alone", True)
+    await air.settle()
+    assert (send.cancelled, len(air.sends), air.inflight.displaced, air.suspected) == (1, 2, 1, [])
+    air.last.tokens(1)
+    prompts.watching[1]("its prefill worker tries another request alone", True)
+    await air.settle()
+    assert len(air.sends) == 2, "its blocks have come"
+    air.last.tokens(0, finish="eos")
+    await air.settle()
+    assert (air.client.answer, air.broken) == ("a", [])

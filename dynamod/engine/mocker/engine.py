@@ -161,9 +161,12 @@ class Mocker(BatchingEngine):
     async def _move_blocks(self, shape: TransferShape) -> None:
         mode = self.options.disaggregation_mode
         self.own_transfer = transfer = MockerTransfer(self, shape)
+        takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
         needs = transfer.needed and mode == "decode"
-        able = msgspec.structs.replace(self._card.capabilities, needs_prefill=needs, stored_blocks=False)
-        self._card = msgspec.structs.replace(self._card, capabilities=able)
+        can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False}
+        self._card = msgspec.structs.replace(
+            self._card, capabilities=msgspec.structs.replace(self._card.capabilities, **can)
+        )
         if mode == PREFILL:
             await transfer.listen(self.options.transfer_host)
 
