@@ -155,6 +155,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--max-prefill-queue-size", type=int, metavar="N", help=queue)
     later = 'a policy in place of these two: {"policy": "isl_bounding", "eff_isl_threshold": 2048}'
     add("--router-conditional-disagg-config", metavar="JSON", help=later)
+    peer = "true: KV blocks of prompts are read from other workers, where that costs less (default false)"
+    add("--kv-peer-fetch", type=_bool, metavar="BOOL", help=peer)
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")

@@ -37,7 +37,7 @@ DISAGG = (
     *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
     DISAGG_POLICY,
 )
-ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", *DISAGG)
+ROUTING = ("router_mode", "kv_overlap_score_weight", "router_temperature", "use_kv_events", "kv_peer_fetch", *DISAGG)
 MIGRATION = ("migration_limit", "migration_max_seq_len")
 PLACEMENT = ("tensor_parallel_size", "base_gpu_id", "num_nodes", "node_rank", "leader_addr")
 ENGINE = (

@@ -50,6 +50,8 @@ def decision(record: dict[str, Any], width: int | None = None) -> str:
         lines.append(f"left out: {record['more_excluded']:,} more")
     if prefill := record.get("prefill"):
         lines.append(_prefill(prefill))
+    if peer := record.get("peer"):
+        lines.append(_peer(peer))
     if record["shadow_mode"]:
         same = "the same" if record["shadow"] == record["chosen"] else f"{record['shadow']:x}"
         lines.append(f"{record['shadow_mode']} would have chosen {same}")
@@ -70,6 +72,15 @@ def _prefill(record: dict[str, Any]) -> str:
     return (
         f"prompt computed {where}: {record['rule']} ({state['tokens'] - state['cached']} tokens not cached there, "
         f"{state['requests']} prompts at {state['workers']} prefill workers, {state['before']} tokens before it)"
+    )
+
+
+def _peer(record: dict[str, Any]) -> str:
+    """Whether blocks of the prompt were read from another worker."""
+    read = "read from" if record["fetch"] else "not read from"
+    return (
+        f"blocks {read} {record['process'] or format(record['instance'], 'x')}: {record['rule']} "
+        f"(it has {record['blocks']}, the answering worker {record['own']})"
     )
 
 

@@ -43,6 +43,18 @@ class MigrationCounts:
         (self.taken if ok else self.failed).observe(seconds)
 
 
+class PeerCounts:
+    """Prompts of a model of which another worker gave blocks, those blocks as they were known, and how often none came.
+
+    What has really been read the workers count.
+    """
+
+    __slots__ = ("blocks", "failed", "fetches")
+
+    def __init__(self) -> None:
+        self.fetches = self.blocks = self.failed = 0
+
+
 class PrefillCounts:
     """Prompts of a model that prefill workers computed, and that stayed at the answering worker, by why."""
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -25,12 +25,13 @@ from dynamod.message.errors import Internal, Overloaded, RequestError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.router.active import Load
 from dynamod.router.decision import Decision, DecisionLog
+from dynamod.router.peers import Pool, name_peer
 from dynamod.router.placement import Acquire, AcquirePrefill, Placement
 from dynamod.router.prefill import LivePrefill, PrefillDecision, PrefillState, decide, state_of
-from dynamod.router.router import Router, RouterSettings
+from dynamod.router.router import Prompt, Router, RouterSettings
 from dynamod.transport.base import Transport
 
-from .counts import MigrationCounts, Overhead, PrefillCounts
+from .counts import MigrationCounts, Overhead, PeerCounts, PrefillCounts
 from .isolation import Isolation, RetryBudget, Waiting
 from .subscriptions import EventSubscriptions
 
@@ -78,10 +79,11 @@ class RouterRows:
 class ModelCounts:
     """What is counted of a model's requests: what routing has cost them, and how often they had to move."""
 
-    __slots__ = ("migrations", "overhead", "prefill")
+    __slots__ = ("migrations", "overhead", "peers", "prefill")
 
     def __init__(self) -> None:
-        self.overhead, self.migrations, self.prefill = Overhead(), MigrationCounts(), PrefillCounts()
+        self.overhead, self.migrations = Overhead(), MigrationCounts()
+        self.prefill, self.peers = PrefillCounts(), PeerCounts()
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class Dispatcher(Actor):
         loads = [group.router.state.active.of(worker) for worker in group.router.workers] if group is not None else []
         there = self._groups.get((model, ""))
         here = there.router.state.active.of(answer.chosen) if there is not None else Load(0, 0, 0)
-        cached, use = answer.overlap * answer.block_size, self._use((model, ""), answer.chosen)
+        cached, use = answer.present * answer.block_size, self._use((model, ""), answer.chosen)
         return state_of(tokens, cached, here, loads, use, required=message.acquire.waits)
 
     def _use(self, key: Key, worker: int) -> float | None:
@@ -264,12 +266,27 @@ class Dispatcher(Actor):
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
+        if self._settings.peer_fetch is not None and not key[1]:
+            decision = self._with_peer(key[0], message.prompt, decision, exclude, self._settings.peer_fetch)
         changed = partial(self._load_fell, key)
         placement = message.placement = Placement(instance, decision, router, changed, message.alone)
         self.decisions.add(decision)
         router.started(placement, decision, message.prompt)
         self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
+
+    def _with_peer(
+        self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int], move: int
+    ) -> Decision:
+        """The decision, with the worker from which blocks of the prompt may be read."""
+        groups = {pool: self._groups.get((model, pool)) for pool in ("", PREFILL)}
+        answering = groups[""]
+        if answering is None or not self._cards[model].capabilities.stored_blocks:
+            return decision
+        pools = [Pool(name, one.router.workers, one.router.state) for name, one in groups.items() if one is not None]
+        state = answering.router.state
+        peer = name_peer(prompt.blocks, prompt.tokens, decision.chosen, state, pools, exclude, move)
+        return decision if peer is None else msgspec.structs.replace(decision, peer=peer)
 
     def _enqueue(self, key: Key, message: Acquire) -> asyncio.Future[Placement] | Overloaded:
         queue = self._queues.setdefault(key, [])

@@ -12,6 +12,7 @@ from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs
 from dynamod.message.worker import Generate
 from dynamod.migration.base import Limits
+from dynamod.migration.prompt import RemotePrompt
 from dynamod.migration.request import InFlightRequest
 from dynamod.preprocess.model import Model
 from dynamod.router.placement import DispatcherClient, Placement
@@ -21,6 +22,7 @@ from dynamod.transport.base import Transport
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import ModelCounts
 from .lowering import Lowered
+from .peer_fetch import PeerFetch
 from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
 
@@ -53,6 +55,7 @@ class RequestsInFlight:
         self._limits, self._migration_limit, self._longest = limits, migration_limit, longest
         self._suspicions = RequestSuspicions(view, now, node)
         self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
+        self._peers = PeerFetch(view, transport, lambda name: counts[name].peers)
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -126,9 +129,18 @@ class RequestsInFlight:
             longest=self._longest,
             suspicions=self._suspicions,
             suspect=suspect,
-            prefill=partial(self._prefill.open, card, prompt, set()) if card.capabilities.handoff else None,
+            prefill=partial(self._blocks, card, prompt, set()) if card.capabilities.handoff else None,
             needs_prefill=card.capabilities.needs_prefill,
         )
+
+    async def _blocks(
+        self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
+    ) -> RemotePrompt | None:
+        """Blocks of a prompt for the instance of `placement`: computed by a prefill worker, or stored by another."""
+        remote = await self._prefill.open(card, prompt, tried, request, placement)
+        if remote is None and placement.decision.peer is not None:
+            return await self._peers.open(card, request, placement)
+        return remote
 
     def _acquire(
         self, card: ModelCard, prompt: Prompt, priority: int, exclude: Collection[int], *, alone: bool, **more: Any

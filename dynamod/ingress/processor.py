@@ -186,7 +186,7 @@ class Processor(Actor):
         found: list[dict[str, Any]] = []
         for decision in decisions:
             record = msgspec.to_builtins(decision)
-            for candidate in record["candidates"]:
+            for candidate in (*record["candidates"], *([record["peer"]] if record["peer"] else [])):
                 candidate["process"] = names.get(candidate["instance"], "")
             found.append({**record, "overlap": decision.overlap, "regret": decision.regret})
         return found

@@ -77,6 +77,15 @@ def _counted(dispatch: Dispatcher, view: View, model: str, prefix: str, limit: i
     text = "Prompts that were computed where they are answered although there are prefill workers, by why."
     for why, count in prompts.local.items():
         yield name, {**labels, "reason": why}, _row(text, local_prefill_total=count)
+    peers = dispatch.counts[model].peers
+    text = "Prompts of which another worker gave blocks, these as they were known, and prompts of which it gave none."
+    row = _row(
+        text,
+        peer_fetch_total=peers.fetches,
+        peer_fetch_blocks_total=peers.blocks,
+        peer_fetch_failed_total=peers.failed,
+    )
+    yield name, labels, row
     card = view.card(model)
     if card is not None:
         most = card.migration_limit if limit is None else limit

@@ -14,7 +14,7 @@ from dynamod.message.errors import UserError
 from dynamod.router.approx import TTL
 from dynamod.router.cost import TERMS, weights_of
 from dynamod.router.policies import NAMES, mode_of
-from dynamod.router.prefill import ConditionalDisagg, Count, PrefillSettings
+from dynamod.router.prefill import MOVE, ConditionalDisagg, Count, PrefillSettings
 from dynamod.router.settings import RouterSettings
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     router_conditional_disagg_config: Annotated[
         ConditionalDisagg | None, Meta(description="policy and bounds in place of the two keys before")
     ] = None
+    kv_peer_fetch: Annotated[
+        bool,
+        Meta(description="KV blocks of prompts are read from another worker that has them, where that costs less"),
+    ] = False
     shadow_router_mode: Annotated[str | None, Meta(description="another mode, scored and counted, never acted on")] = (
         None
     )
@@ -125,6 +129,7 @@ class ProcessorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 self.max_prefill_queue_size,
                 self.router_conditional_disagg_config,
             ),
+            peer_fetch=MOVE if self.kv_peer_fetch else None,
         )
 
     def limits(self) -> "Limits":

@@ -47,7 +47,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
-    it computes no prompts, so that others always do.
+    it computes no prompts, so that others always do. `stored_blocks`: it gives other instances the KV blocks that it
+    has, and computes nothing for that.
     """
 
     exact_continuation: bool = False
@@ -61,6 +62,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     greedy_continuation: bool = False
     handoff: bool = False
     needs_prefill: bool = False
+    stored_blocks: bool = False
 
     @property
     def continues(self) -> bool:

@@ -92,7 +92,8 @@ class RequestFinished(msgspec.Struct, frozen=True, array_like=True, tag="ended",
 class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     """The engine's own count: sequences running and waiting, KV blocks in use and in all, rate of prefix hits.
 
-    With tiers also what a block takes, as measured: to compute it, to load it from memory of the host, from files.
+    Also what a block takes, as measured, 0 where that is not known: to compute it, to load it from memory of the host,
+    from files, and from another worker that has it stored.
     """
 
     running: int
@@ -103,6 +104,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     prefill_ms: float = 0.0
     host_ms: float = 0.0
     disk_ms: float = 0.0
+    peer_ms: float = 0.0
 
 
 WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load

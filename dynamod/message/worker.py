@@ -60,6 +60,7 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
     same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
     to the engine here, where engines move blocks by themselves, in the given `shape`; nobody between them reads it.
+    `stored`: the blocks are there already, and nothing is computed for them.
     """
 
     session: str
@@ -67,6 +68,7 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     addresses: dict[str, str] = {}
     params: dict[str, Any] = {}
     shape: TransferShape = "pull"
+    stored: bool = False
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -96,10 +98,11 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
 
     Answered by one item, the `Handoff`, as soon as the request may be sent to the other instance: before the prompt is
     computed, unless its engine must know more first. The stream ends when the blocks are needed no more: who cancels it
-    releases them.
+    releases them. `stored`: compute nothing, but give the first blocks as far as they are there.
     """
 
     request: Generate
+    stored: bool = False
 
     @property
     def request_id(self) -> str:

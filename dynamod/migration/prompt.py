@@ -11,13 +11,13 @@ from dynamod.router.placement import Placement
 
 
 class RemotePrompt(Protocol):
-    """A prompt at a prefill worker; leaving its context drops what is left of it there."""
+    """A prompt at a prefill worker, or one that has it stored; leaving its context drops what is left of it there."""
 
     handoff: Future[Handoff]
 
     @property
-    def instance(self) -> Instance:
-        """Of the prefill worker."""
+    def instance(self) -> Instance | None:
+        """Of the prefill worker. None: nothing is computed for it, so that it cannot be the cause of a crash."""
         ...
 
     @property

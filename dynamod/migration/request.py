@@ -129,13 +129,14 @@ class InFlightRequest:
         return self._acquire(self._tried, again=self._sent, alone=self._suspect, received=self._received)
 
     async def _judge(
-        self, instance: Instance, timeout: float | None = None, at: Placement | None = None, *, alone: bool = False
+        self, there: Instance | None, timeout: float | None = None, at: Placement | None = None, *, alone: bool = False
     ) -> str:
         """Why an instance that had our prompt crashed or hung, which makes us suspect; else empty.
 
-        `timeout`: as for `Suspicions.cause`. `at`: where we are placed. Raises PoisonRequest when we were `alone`.
+        `there`: None where nothing was computed. `timeout`: as for `Suspicions.cause`. `at`: where we are placed.
+        Raises PoisonRequest when we were `alone`.
         """
-        cause = await self._suspicions.cause(instance, timeout)
+        cause = await self._suspicions.cause(there, timeout) if there is not None else ""
         if not cause or self.over:
             return ""
         if at is not None and alone:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 
 import msgspec
 
+from .peers import PeerDecision
 from .prefill import PrefillDecision
 
 KEPT = 16
@@ -31,8 +32,9 @@ class Decision(msgspec.Struct, frozen=True):
     lowest total, in modes that know no costs the fewest requests; in modes that know no load they are the first.
     `excluded` has KEPT at most, `more_excluded` counts the others. `rule` names what decided; `tied` are those
     of the candidates here among which chance decided. `regret`: blocks of locality given away, compared with the one
-    that had most (`most_overlap`). `pool`: of the instances; `prefill`: where the prompt is computed. `shadow`: what
-    another policy would have chosen. `at`: seconds since 1970.
+    that had most (`most_overlap`). `pool`: of the instances; `prefill`: where the prompt is computed. `peer`: another
+    worker that has more of it, None: there is none, or nobody asks. `shadow`: what another policy would have chosen.
+    `at`: seconds since 1970.
     """
 
     request: str
@@ -56,6 +58,7 @@ class Decision(msgspec.Struct, frozen=True):
     most_overlap: int = 0
     pool: str = ""
     prefill: PrefillDecision | None = None
+    peer: PeerDecision | None = None
 
     @property
     def overlap(self) -> int:
@@ -66,6 +69,13 @@ class Decision(msgspec.Struct, frozen=True):
     def fetched(self) -> int:
         """Blocks behind these that it would load from its tiers."""
         return next((one.fetched for one in self.candidates if one.instance == self.chosen), 0)
+
+    @property
+    def present(self) -> int:
+        """Blocks from the start of the prompt that it does not compute: it has them, loads them, or reads them."""
+        if self.peer is not None and self.peer.fetch:
+            return self.peer.blocks
+        return self.overlap + self.fetched
 
     @property
     def regret(self) -> int:

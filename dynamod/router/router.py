@@ -61,7 +61,7 @@ class Router:
         self._random, self._wall = random, wall
         self._policy = policy_class(settings.mode)()
         self._shadow = policy_class(settings.shadow_mode)() if settings.shadow_mode else None
-        self._scores = settings.needs_blocks
+        self._scores = settings.scores
         self._weights = applied(settings.weights, settings.overlap_weight)
         self._turn = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
@@ -164,7 +164,7 @@ class Router:
             self._sessions.move_to_end(prompt.session)
             if len(self._sessions) > SESSIONS:
                 self._sessions.popitem(last=False)
-        prefill = max(0, prompt.tokens - (decision.overlap + decision.fetched) * self.block_size)
+        prefill = max(0, prompt.tokens - decision.present * self.block_size)
         self.state.active.start(key, worker, prompt.blocks, prefill, self.state.now())
         self.state.sent(worker, prompt.blocks)
 

@@ -16,6 +16,8 @@ class RouterSettings:
 
     A worker is busy, and gets nothing, above `busy_blocks` (share of its KV blocks in use) or `busy_prefill` (prompt
     tokens still to be computed there). When all are busy up to `queue_size` requests wait for one; more are refused.
+    `peer_fetch`: what it costs, in tokens of prompts, to read blocks from another worker beside what each block takes;
+    None: they are not read.
     """
 
     mode: str = "round-robin"
@@ -29,6 +31,7 @@ class RouterSettings:
     busy_prefill: float | None = None
     queue_size: int = 0
     prefill: PrefillSettings = PrefillSettings()
+    peer_fetch: int | None = None
 
     @property
     def needs_events(self) -> bool:
@@ -39,6 +42,11 @@ class RouterSettings:
     @property
     def needs_blocks(self) -> bool:
         """Whether prompts must come with the hashes of their blocks."""
+        return self.peer_fetch is not None or self.scores
+
+    @property
+    def scores(self) -> bool:
+        """Whether a policy asks what requests cost."""
         return self._any("needs_blocks")
 
     def _any(self, need: str) -> bool:

@@ -133,7 +133,7 @@ class Client:
         prior = tokens.count(request.prior_output)
         if self.needs_prefill and self.tokens == self.base:
             self.vain.add(self.on)
-        self.handed = request.handoff is not None
+        self.handed = request.handoff is not None and not request.handoff.stored
         self.computing = self.computing if self.handed else ""
         handed = ", prompt computed elsewhere" if self.handed else ""
         self._log("send", f"{self.id} to {instance.process} behind {prior} tokens{handed}")

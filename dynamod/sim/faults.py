@@ -49,7 +49,8 @@ class Plan:
     """All faults of a run. `gentle`: no request may fail. `workers`: how many there are at first. `poison`: requests
     that crash or stop their workers, which fail of course. `prefill`: workers that compute prompts of more than
     `longest_local` tokens for the others; `broken`: the chance of a transfer between them to be broken,
-    `kv_transfer`: who moves the blocks, the workers or their engines.
+    `kv_transfer`: who moves the blocks, the workers or their engines. `peers`: blocks are read from other workers that
+    have them.
     """
 
     events: tuple[Event, ...]
@@ -60,6 +61,7 @@ class Plan:
     longest_local: int = 0
     broken: float = 0.0
     kv_transfer: KvTransfer = "worker"
+    peers: bool = False
 
     @property
     def strikes(self) -> int:
@@ -98,15 +100,16 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
         events.append(event)
     events.sort(key=lambda event: event.at)
     workers = shape.workers if gentle else max(1, min(few, shape.workers))
-    prefill, longest_local, broken = 0, 0, 0.0
+    prefill, longest_local, broken, peers = 0, 0, 0.0, False
     if "transfer" in shape.faults:
         prefill, longest_local = random.choice((0, 0, 1, 2)), random.choice((0, 40, 80))
         broken = random.choice((0.0, 0.1, 0.5))
         prefill = 0 if gentle and poison else prefill  # a prefill worker that hangs too leaves more to be tried alone
+        peers = random.random() < 0.5
     kv_transfer: KvTransfer = random.choice(("worker", "worker", "pull", "rendezvous")) if prefill else "worker"
     if gentle and kv_transfer == "rendezvous":  # what does not come is a migration, and these have a limit
         kv_transfer = "pull"
-    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer)
+    return Plan(tuple(events), gentle, workers, tuple(poison), prefill, longest_local, broken, kv_transfer, peers)
 
 
 class Faults:

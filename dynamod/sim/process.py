@@ -16,7 +16,7 @@ from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
 from dynamod.message.kv_events import Load, Snapshot
-from dynamod.message.worker import Generate, Request, TransferShape
+from dynamod.message.worker import Generate, Prefill, Request, TransferShape
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
@@ -103,6 +103,9 @@ class SimulatedWorker(Worker):
         return self.handoff
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
+        if isinstance(request, Prefill):  # blocks that are here: the engine computes nothing
+            super()._begin_work(engine, request, reply, begin)
+            return
         self._names[reply] = request.request_id
         reply.on_end(lambda _cancelled: self._names.__delitem__(reply))
         super()._begin_work(engine, request, reply, begin)

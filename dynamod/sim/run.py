@@ -162,6 +162,8 @@ class Driver(Actor):
         client = self._by_id.get(request.request_id)
         if client is None or place.process is None or not place.process.alive:
             return
+        if isinstance(request, Prefill) and request.stored:
+            return  # it computes nothing
         if isinstance(request, Prefill):
             client.computing = instance.process
             client.asked.add(instance.instance_id)
@@ -266,7 +268,8 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             await asyncio.sleep(LEASE_TTL + 6.0)
             if cluster.wire.harmed:  # what was lost shows in what comes next, and lost subscriptions are opened again
                 await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
-                await asyncio.sleep(LEASE if plan.prefill else 0.0)  # a lost cancel of a prompt shows by time alone
+                lease = LEASE if plan.prefill or plan.peers else 0.0
+                await asyncio.sleep(lease)  # a lost cancel of a prompt shows by time alone
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
@@ -301,7 +304,9 @@ def _routing(random: random_module.Random, plan: Plan) -> RouterSettings:
     mode = random.choice(MODES)
     busy, queue = (float(random.choice((150, 400))), random.choice((0, 16))) if random.random() < 0.25 else (None, 0)
     prefill = PrefillSettings(longest_local=plan.longest_local)
-    return RouterSettings(mode, busy_prefill=None if plan.gentle else busy, queue_size=queue, prefill=prefill)
+    peers = 0 if plan.peers else None  # prompts are short here
+    busy = None if plan.gentle else busy
+    return RouterSettings(mode, busy_prefill=busy, queue_size=queue, prefill=prefill, peer_fetch=peers)
 
 
 def _complaint(about: dict[str, Any]) -> str:

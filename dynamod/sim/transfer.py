@@ -15,7 +15,7 @@ from dynamod.message.worker import Generate, Handoff, TransferShape
 from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.sessions import Session, Sessions
 from dynamod.transport.base import Reply
-from dynamod.worker.handoff import LEASE, HandoffEndpoint
+from dynamod.worker.handoff import HandoffEndpoint
 
 from .wire import FAR, NEAR, Process
 
@@ -169,10 +169,10 @@ class SimulatedHandoff(HandoffEndpoint):
         await super()._read(held, request, handoff, reply)
         self._computes(request, reply)
 
-    async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
+    async def _serve(self, host: str, folder: Path | None, lease: float) -> None:
         """Be found by readers."""
         now = asyncio.get_running_loop().time
-        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=LEASE)
+        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease)
         self._addresses = {"simulated": self._process.name}
         self._ways.sources[self._process.name] = self._process, self.sessions
 

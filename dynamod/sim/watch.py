@@ -99,7 +99,7 @@ class Watch:
             blocks.update(client.blocks if router.settings.needs_blocks else ())
             begun = client.on == instance and (client.handed or client.tokens > client.base)
             if not begun or client.waits_for_prompt:
-                prefill += max(0, decision.tokens - decision.overlap * BLOCK)
+                prefill += max(0, decision.tokens - decision.present * BLOCK)
         return len(blocks) + requests, prefill, requests
 
     def judge(self, before: Mapping[tuple[str, int], str]) -> None:

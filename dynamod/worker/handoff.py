@@ -2,6 +2,8 @@
 
 The stream of a `Prefill` request is the session's lease: it stays open until the blocks have been read, and whoever
 cancels it, or dies, releases them. A failed transfer is never served: what is missing is computed here, and counted.
+Blocks that another worker has stored are read in the same way; nothing is computed for them, so none may be long in
+coming.
 """
 
 import asyncio
@@ -18,7 +20,8 @@ from dynamod.actor import Total
 from dynamod.engine.base import Engine, Spawn
 from dynamod.engine.batching.engine import BatchingEngine
 from dynamod.engine.batching.handoff import Held
-from dynamod.message.errors import BadRequest
+from dynamod.message import tokens
+from dynamod.message.errors import BadRequest, RequestError
 from dynamod.message.worker import Generate, Handoff
 from dynamod.transfer.base import Block, Kind, TransferError
 from dynamod.transfer.reader import read
@@ -35,6 +38,11 @@ SILENT: frozenset[Kind | str] = frozenset(("unreachable", "gone", "short", "stal
 LEASE = 30.0
 """Seconds that a session lives without a sign of its reader, where the settings say nothing else."""
 
+PATIENCE = 1.0
+"""Seconds that a reader waits for a block that another worker has stored; for all, as long as computing them takes."""
+
+FORGET = 60.0
+"""Seconds for which a worker remembers what such blocks took, or lost it. It tries them again then."""
 
 Read = Callable[[Mapping[str, str], str, str, int], AsyncGenerator[Block, None]]
 """Reads the blocks of a session (`transfer.reader.read`): addresses, session, layout, the first index."""
@@ -45,11 +53,8 @@ class _Refused(Exception):
         return "the engine does not take it: it is another block, or there is no room"
 
 
-class HandoffStatistics(msgspec.Struct, frozen=True):
-    """Prompts read from other workers: blocks, bytes and milliseconds; transfers that failed, `failures` by their kind.
-
-    `sessions`: of the prompts that this worker computes for others.
-    """
+class TransferStatistics(msgspec.Struct, frozen=True):
+    """Prompts read from other workers: blocks, bytes, milliseconds; transfers that failed, `failures` by their kind."""
 
     transfers: Total
     blocks: Total
@@ -57,7 +62,30 @@ class HandoffStatistics(msgspec.Struct, frozen=True):
     milliseconds: Total
     failed: Total
     failures: dict[str, int]
+
+
+class HandoffStatistics(TransferStatistics, frozen=True):
+    """Of prompts that others have computed. `peers`: the same of those that they had stored, None before the first one.
+
+    `sessions`: of the prompts that this worker computes for others, or gives them.
+    """
+
     sessions: SessionStatistics | None
+    peers: TransferStatistics | None = None
+
+
+class _Counts:
+    """What is counted of transfers to here."""
+
+    def __init__(self) -> None:
+        self.transfers = self.blocks = self.bytes = 0
+        self.seconds = 0.0
+        self.failed: Counter[str] = Counter()
+
+    def totals(self) -> tuple[int, int, int, int, int, dict[str, int]]:
+        """In the order of TransferStatistics."""
+        milliseconds, failed = round(self.seconds * 1000), self.failed
+        return self.transfers, self.blocks, self.bytes, milliseconds, failed.total(), dict(failed)
 
 
 class HandoffEndpoint:
@@ -68,26 +96,37 @@ class HandoffEndpoint:
             raise BadRequest(f"engine {engine.name} neither computes prompts for other workers nor takes them")
         self._engine, self._spawn = engine, spawn
         self._read_blocks = read
-        self.sessions: Sessions | None = None  # of the prompts that are computed here
+        self.sessions: Sessions | None = None  # of the prompts that are read here
+        self._stored_only = False  # it computes no prompts for others
+        self._starts = asyncio.Lock()  # to listen
         self._server: BlockServer | None = None
         self._addresses: dict[str, str] = {}
-        self._transfers = self._blocks = self._bytes = 0
-        self._seconds = 0.0
-        self._failed: Counter[str] = Counter()
+        self._prompts, self._peers = _Counts(), _Counts()
+        self._forgets: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
         """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private.
 
         `lease`: seconds; None: LEASE.
         """
+        await self._serve(host, folder, lease or LEASE)
+
+    async def _serve(self, host: str, folder: Path | None, lease: float) -> None:
+        """Let others read sessions. Raises OSError where that cannot be."""
         now = asyncio.get_running_loop().time
-        self.sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease or LEASE)
-        self._server = BlockServer(self.sessions, self._spawn, folder)
-        await self._server.start(host)
-        self._addresses = self._server.addresses
+        sessions = Sessions(now, self._spawn, self._engine.layout(), lease=lease)
+        server = BlockServer(sessions, self._spawn, folder)
+        try:
+            await server.start(host)
+        except BaseException:
+            server.close()
+            raise
+        self._server, self.sessions, self._addresses = server, sessions, server.addresses
 
     def close(self) -> None:
         """Drop all sessions."""
+        if self._forgets is not None:
+            self._forgets.cancel()
         if self._server is not None:
             self._server.close()
         if self.sessions is not None:
@@ -95,12 +134,43 @@ class HandoffEndpoint:
 
     def prefill(self, request: Generate, reply: Reply) -> None:
         """Compute a prompt for another worker. Raises RequestError."""
-        if self.sessions is None:
+        if self.sessions is None or self._stored_only:
             raise BadRequest("this worker computes no prompts for others: its disaggregation mode is not prefill")
+        self._open(request, reply, self.sessions, stored=False)
+
+    def export_stored(self, request: Generate, reply: Reply, host: str, folder: Path | None) -> None:
+        """Give another worker the first blocks of a prompt, as far as they are here; see `listen`. Raises RequestError.
+
+        The first time this worker begins to listen.
+        """
+        if self.sessions is not None:
+            self._open(request, reply, self.sessions, stored=True)
+        else:
+            task = self._spawn(self._open_later(request, reply, host, folder), f"blocks for {request.request_id}")
+            reply.on_cancel(task.cancel)
+
+    async def _open_later(self, request: Generate, reply: Reply, host: str, folder: Path | None) -> None:
+        try:
+            async with self._starts:
+                if self.sessions is None:
+                    self._stored_only = True
+                    await self._serve(host, folder, LEASE)
+            assert self.sessions is not None
+            self._open(request, reply, self.sessions, stored=True)
+        except RequestError as error:
+            reply.raised(error)
+        except OSError as error:
+            log.warning("no other worker can read blocks here: %s", error)
+            reply.failed("EngineFailed", f"no worker can read blocks here: {error}", retry=True)
+        except Exception as error:  # an engine's bug costs the blocks, not the worker
+            log.exception("request %s: its blocks could not be given", request.request_id)
+            reply.failed("EngineFailed", f"{type(error).__name__}; the worker's log has more under this request's id")
+
+    def _open(self, request: Generate, reply: Reply, sessions: Sessions, *, stored: bool) -> None:
         prompt = _Prompt(reply)
-        session = self.sessions.open(prompt.ended)
+        session = sessions.open(prompt.ended)
         reply.on_cancel(session.release)
-        handoff = Handoff(session.id, self._engine.layout(), self._addresses)
+        handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored)
         reply.items((msgspec.msgpack.encode(handoff),))
 
         def done(error: Exception | None) -> None:
@@ -111,7 +181,8 @@ class HandoffEndpoint:
                 session.fail(str(error))
 
         try:
-            prompt.begun(self._engine.export(request, session.put, done))
+            export = self._engine.export_stored if stored else self._engine.export
+            prompt.begun(export(request, session.put, done))
         except BaseException:
             session.release()
             raise
@@ -126,37 +197,72 @@ class HandoffEndpoint:
 
     async def _read(self, held: Held, request: Generate, handoff: Handoff, reply: Reply) -> None:
         now = asyncio.get_running_loop().time
-        began, first = now(), held.first
+        began, counts = now(), self._peers if handoff.stored else self._prompts
+        first, lost = held.first, False
         try:
             if handoff.layout != self._engine.layout():
                 raise TransferError("layout", "the blocks of the two workers are not alike")
-            blocks = self._read_blocks(handoff.addresses, handoff.session, handoff.layout, first)
-            async with aclosing(blocks):
-                async for block in blocks:
-                    if not held.put(block.name, block.data):
-                        raise _Refused
-                    self._blocks += 1
-                    self._bytes += len(block.data)
-            self._transfers += 1
+            await self._take(held, handoff, counts, self._patience(held, request) if handoff.stored else None)
+            counts.transfers += 1
         except (TransferError, _Refused) as error:
             kind = error.kind if isinstance(error, TransferError) else "refused"
-            self._failed[kind] += 1
+            counts.failed[kind] += 1
+            lost = kind != "layout"
             text = "request %s: the prompt is computed here from block %d on: %s"
             log.warning(text, request.request_id, held.first, error)
-            if kind in SILENT:
+            if kind in SILENT and not handoff.stored:
                 await _ask(reply)
         except Exception:  # a bug in the transfer costs the transfer, not the worker
-            self._failed["failed"] += 1
+            counts.failed["failed"] += 1
             log.exception("request %s: the blocks of its prompt could not be read", request.request_id)
         finally:
-            self._seconds += now() - began
+            took = now() - began
+            counts.seconds += took
+            if handoff.stored and (lost or held.first > first):
+                self._measured(took / max(1, held.first))
             held.go()
+
+    def _patience(self, held: Held, request: Generate) -> float:
+        """Seconds for all blocks of a prompt that another worker has stored."""
+        length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
+        missing = length // self._engine.block_size - held.first
+        return max(PATIENCE, missing * self._engine.block_times()[0])
+
+    async def _take(self, held: Held, handoff: Handoff, counts: _Counts, patience: float | None) -> None:
+        """Import what comes within `patience`. Raises TransferError and _Refused."""
+        now = asyncio.get_running_loop().time
+        until = None if patience is None else now() + patience
+        blocks = self._read_blocks(handoff.addresses, handoff.session, handoff.layout, held.first)
+        async with aclosing(blocks):
+            while True:
+                try:
+                    async with asyncio.timeout(None if until is None else min(PATIENCE, until - now())):
+                        block = await anext(blocks)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    raise TransferError(
+                        "stalled", f"no block for {PATIENCE:g} s, or too few in {patience:g} s"
+                    ) from None
+                if not held.put(block.name, block.data):
+                    raise _Refused
+                counts.blocks += 1
+                counts.bytes += len(block.data)
+
+    def _measured(self, seconds: float) -> None:
+        """A block from another worker has taken so long. Time that was lost counts: there is less to gain then."""
+        engine, later = self._engine, asyncio.get_running_loop().call_later
+        before = engine.peer_seconds or seconds
+        engine.peer_seconds = before + (seconds - before) / 4
+        if self._forgets is not None:
+            self._forgets.cancel()
+        self._forgets = later(FORGET, setattr, engine, "peer_seconds", 0.0)
 
     def statistics(self) -> HandoffStatistics:
         """A snapshot."""
         sessions = self.sessions.statistics() if self.sessions is not None else None
-        counts = (self._transfers, self._blocks, self._bytes, round(self._seconds * 1000), self._failed.total())
-        return HandoffStatistics(*counts, dict(self._failed), sessions)
+        peers = self._peers.totals()
+        return HandoffStatistics(*self._prompts.totals(), sessions, TransferStatistics(*peers) if any(peers) else None)
 
 
 async def _ask(reply: Reply) -> None:

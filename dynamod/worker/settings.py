@@ -53,7 +53,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         _about("prefill: compute prompts for the other workers of the model; default: as the component's type says"),
     ] = None
     transfer_host: Annotated[
-        str, _about("prefill: address at which workers of other nodes read; default: that of the way to the brokers")
+        str, _about("address at which workers of other nodes read blocks; default: that of the way to the brokers")
     ] = ""
     session_lease: Annotated[
         Seconds | None, _about("prefill: seconds that a prompt's blocks are kept for a reader that shows no life (30)")

@@ -12,7 +12,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, ModelCard
-from dynamod.message.errors import RequestError, UserError
+from dynamod.message.errors import BadRequest, RequestError, UserError
 from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
 from dynamod.transport.base import CONFIRM, Reply
@@ -114,6 +114,10 @@ class Worker(Actor):
         log.info("engine %s serves model %s", engine.name, card.name)
         self._publish(card)
 
+    def transfer_host(self) -> str:
+        """The address at which other nodes read blocks; asked for when the first of them comes."""
+        return self._options.transfer_host
+
     def progress(self, text: str) -> None:
         """What the engine does while it starts."""
         log.info("%s", text)
@@ -144,7 +148,9 @@ class Worker(Actor):
         assert engine is not None
         if reply.cancelled:
             return
-        if type(request) is Prefill or isinstance(request, engine.serves):
+        if type(request) is Prefill and request.stored:
+            self._begin_work(engine, request, reply, self._export_stored)
+        elif type(request) is Prefill or isinstance(request, engine.serves):
             if self._trying:
                 reply.failed("Overloaded", "the worker tries another request alone", retry=True, code=TRIAL_TAKEN)
             elif request.alone:
@@ -208,6 +214,15 @@ class Worker(Actor):
         assert self._engine is not None
         self._handoff_endpoint(self._engine).prefill(request, reply)
 
+    def _export_stored(self, request: Any, reply: Reply) -> None:
+        from .handoff import HandoffEndpoint
+
+        assert self._engine is not None
+        endpoint = self._handoff_endpoint(self._engine)
+        if not isinstance(endpoint, HandoffEndpoint):
+            raise BadRequest(f"engine {self._engine.name} gives no blocks that it has stored")
+        endpoint.export_stored(request.request, reply, self.transfer_host(), self._options.sockets)
+
     def _handoff_endpoint(self, engine: Engine[Any]) -> "HandoffEndpoint | OwnTransferEndpoint":
         if self.handoff is None:
             from .handoff import HandoffEndpoint  # a worker that has nothing to do with it starts sooner
@@ -220,7 +235,8 @@ class Worker(Actor):
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._accepted += 1
         try:
-            blocks, uncached = engine.footprint(request) or ((), 0)
+            computes = not isinstance(request, Prefill)  # else the engine has all that it gives
+            blocks, uncached = (engine.footprint(request) if computes else None) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             begin(request, reply)
         except RequestError as error:

@@ -4,9 +4,10 @@
 tiers.py [--model FILE] [--tokens 1500] [--rounds 9] [--unique 12]
 
 First the time to the first token of one prompt whose blocks are in the device, in memory of the host, in files (read
-anew, but from the kernel's page cache), and nowhere. Then unique prompts, in turn without tiers and with both: CPU time
-of the process per token of prompts and answers, paired, and the median of the ratios. One process with two engines,
-whose steps never run at the same time.
+anew, but from the kernel's page cache), nowhere, and in the device and in the memory of another worker, from where they
+come as between two processes. Then unique prompts, in turn without tiers and with both: CPU time of the process per
+token of prompts and answers, paired, and the median of the ratios. One process with two engines, whose steps never run
+at the same time.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -28,10 +31,11 @@ from dynamod.engine.base import EngineOptions
 from dynamod.engine.llamacpp.engine import LlamaCpp
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
-from dynamod.message.ingress import Delta, Failed, Tokens
-from dynamod.message.worker import Generate, Sampling, Stops
+from dynamod.message.ingress import Delta, Failed, Items, Tokens
+from dynamod.message.worker import Generate, Handoff, Prefill, Sampling, Stops
 from dynamod.transport.base import Sink
 from dynamod.transport.local import LocalTransport
+from dynamod.worker.handoff import HandoffEndpoint
 
 INSTANCE = Instance("bench", "worker", "generate", 1, {})
 ANSWER = 16
@@ -43,10 +47,13 @@ class Answer(Sink):
     def __init__(self) -> None:
         self.first = 0.0
         self.done = asyncio.Event()
+        self.handoff: asyncio.Future[Handoff] = asyncio.get_running_loop().create_future()
 
     def delta(self, delta: Delta) -> None:
         if isinstance(delta, Failed):
             raise SystemExit(f"a request failed: {delta.message}")
+        if isinstance(delta, Items) and delta.items:
+            self.handoff.set_result(msgspec.msgpack.decode(delta.items[0], type=Handoff))
         if isinstance(delta, Tokens):
             self.first = self.first or time.perf_counter()
         if getattr(delta, "finish", None) is not None:
@@ -56,19 +63,41 @@ class Answer(Sink):
         raise SystemExit(why)
 
 
+def request_of(ids: list[int], answer: int) -> Generate:
+    return Generate("r", "m", tokens.pack(ids), Stops(answer, ignore_eos=True), Sampling(temperature=0.0))
+
+
+def begin(take: Any, request: Any) -> Answer:
+    sink = Answer()
+    LocalTransport(lambda _endpoint, request, reply: take(request, reply)).open(INSTANCE, request, sink)
+    return sink
+
+
 async def ask(engine: LlamaCpp, ids: list[int], answer: int = ANSWER) -> float:
     """Milliseconds to the first token."""
-    stops, sampling = Stops(max_tokens=answer, ignore_eos=True), Sampling(temperature=0.0)
-    sink, began = Answer(), time.perf_counter()
-    transport = LocalTransport(lambda _endpoint, request, reply: engine.submit(request, reply))  # type: ignore[arg-type]
-    transport.open(INSTANCE, Generate("r", "m", tokens.pack(ids), stops, sampling), sink)
+    began = time.perf_counter()
+    sink = begin(engine.submit, request_of(ids, answer))
     await sink.done.wait()
     return (sink.first - began) * 1000
 
 
+async def read(one: HandoffEndpoint, other: HandoffEndpoint, ids: list[int], folder: str) -> float:
+    """Milliseconds to the first token of `other`, which reads the blocks that `one` has."""
+    request, began = request_of(ids, 2), time.perf_counter()
+    source = begin(
+        lambda prefill, reply: one.export_stored(prefill.request, reply, "127.0.0.1", Path(folder)),
+        Prefill(request, stored=True),
+    )
+    sink = begin(other.adopt, msgspec.structs.replace(request, handoff=await source.handoff))
+    await sink.done.wait()
+    await source.done.wait()
+    return (sink.first - began) * 1000
+
+
 async def start(path: Path, spawned: list[Any], **arguments: Any) -> LlamaCpp:
-    def spawn(work: Any, name: str) -> None:
+    def spawn(work: Any, name: str) -> asyncio.Task[Any]:
         spawned.append(asyncio.get_running_loop().create_task(work, name=name))
+        return spawned[-1]
 
     engine = LlamaCpp(EngineOptions("m", path, arguments=arguments), spawn)
     await engine.start()
@@ -117,6 +146,28 @@ async def worth(path: Path, folder: str, length: int, rounds: int, spawned: list
         await engine.close()
 
 
+async def peers(path: Path, folder: str, length: int, rounds: int, spawned: list[Any]) -> None:
+    blocks = length // 16 + 10
+    common = {"num_blocks": blocks, "max_num_seqs": 4, "step_seconds": 60.0}
+    for name, more in {"device": {}, "host": {"kv_host_gb": 1.0, "kv_offload_after": 1}}.items():
+        engines = [await start(path, spawned, **common, **more), await start(path, spawned, **common)]
+        one, other = [HandoffEndpoint(engine, engine.spawn) for engine in engines]
+        times = []
+        for number in range(rounds + 1):
+            await ask(engines[0], prompt(1, length), 2)
+            await settle(engines[0])
+            for engine in engines[1:] if name == "device" else engines:
+                await evict(engine, blocks, 100 + number)
+            await settle(engines[0])
+            times.append(await read(one, other, prompt(1, length), folder))
+        imported = engines[1].statistics().imported_blocks
+        middle = statistics.median(times[1:])
+        print(f"{name} of another worker: {middle:.1f} ms to the first token of {length}, {imported} blocks imported")
+        for endpoint, engine in zip((one, other), engines, strict=True):
+            endpoint.close()
+            await engine.close()
+
+
 async def cost(path: Path, folder: str, length: int, rounds: int, unique: int, spawned: list[Any]) -> None:
     tiers = {"kv_host_gb": 1.0, "kv_disk_gb": 1.0, "kv_disk_path": folder}
     engines = [await start(path, spawned, **more) for more in ({}, tiers)]
@@ -148,6 +199,7 @@ async def main() -> None:
     spawned: list[Any] = []
     with tempfile.TemporaryDirectory() as folder:
         await worth(given.model, folder, given.tokens, given.rounds, spawned)
+        await peers(given.model, folder, given.tokens, given.rounds, spawned)
         await cost(given.model, folder, 300, given.rounds, given.unique, spawned)
     for task in spawned:
         task.cancel()

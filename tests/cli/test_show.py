@@ -7,6 +7,7 @@ import msgspec
 
 from dynamod.cli.show import decision, processes
 from dynamod.message.discovery import Instance
+from dynamod.router.peers import PeerDecision
 from dynamod.router.prefill import PrefillSettings, PrefillState, decide
 from dynamod.router.router import Prompt, Router, RouterSettings
 
@@ -75,8 +76,11 @@ def test_a_decision_without_costs() -> None:
     made = router.decide(Prompt("r", 40), (Instance("n", "c", "e", 1, {}),))
     assert made is not None
     made = msgspec.structs.replace(made, prefill=decide(PrefillSettings(longest_local=1000), PrefillState(40, 0, 2, 0)))
-    record = msgspec.to_builtins(made)
+    peer = PeerDecision(True, "it costs 600 tokens to read them, 1280 without", 7, "", 90, 10, 1280.0, 600.0)
+    record = msgspec.to_builtins(msgspec.structs.replace(made, peer=peer))
     record["candidates"][0]["process"] = "worker.1"
+    record["peer"]["process"] = "worker.2"
     text = decision({**record, "overlap": 0, "regret": 0})
     assert "| worker.1* |" in text
     assert "prompt computed where it was answered: not more than max_local_prefill_length 1000 (40 tokens" in text
+    assert "blocks read from worker.2: it costs 600 tokens to read them, 1280 without (it has 90, the answering" in text

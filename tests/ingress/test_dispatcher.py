@@ -22,7 +22,7 @@ from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
 from dynamod.message.discovery import Capabilities, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
-from dynamod.message.kv_events import PrefillCompleted, RequestStarted
+from dynamod.message.kv_events import PrefillCompleted, RequestStarted, Snapshot
 from dynamod.router.placement import DispatcherClient, Placement
 from dynamod.router.prefill import PrefillDecision
 from dynamod.router.router import Prompt, Router, RouterSettings
@@ -33,7 +33,8 @@ CARD = ModelCard("m", "text", kv_cache_block_size=4)
 class Desk:
     """A dispatcher with workers that publish nothing. A worker is busy while one of its requests has no first token."""
 
-    def __init__(self, system: System, **more: Any) -> None:
+    def __init__(self, system: System, card: ModelCard = CARD, **more: Any) -> None:
+        self.card = card
         self.registry: Any = MemoryRegistry(random.Random(0))
         self.view = View(self.registry)
         transport: Any = SimpleNamespace(open=lambda *_: SimpleNamespace(cancel=lambda: None))
@@ -41,7 +42,7 @@ class Desk:
         self.actor = Dispatcher(self.view, transport, routing, defaultdict(ModelCounts))
         self.ref = system.start("dispatcher", lambda: self.actor, restart="temporary")
         self.client = DispatcherClient(self.ref, self.view)
-        self.ref.send_nowait(ModelServed(CARD))
+        self.ref.send_nowait(ModelServed(card))
         self.leases: dict[int, int] = {}
 
     def come(self, number: int, pool: str = "") -> None:
@@ -49,7 +50,7 @@ class Desk:
             lease = self.leases[number] = self.registry.grant()
             one = Instance("n", "c", "e", number, {}, pool=pool)
             self.registry.put(instance_key(one), msgspec.json.encode(one), lease)
-            self.registry.put(card_key(one), msgspec.json.encode(CARD), lease)
+            self.registry.put(card_key(one), msgspec.json.encode(self.card), lease)
 
     def go(self, number: int) -> None:
         lease = self.leases.pop(number, None)
@@ -400,3 +401,35 @@ async def test_one_that_others_can_compute_does_not_wait() -> None:
             found = await made.client.acquire_prefill(CARD, Prompt("r", 9999), answer.decision)
             assert isinstance(found, PrefillDecision)
             assert found.reason == "no_workers"
+
+
+@pytest.mark.parametrize("mode", ["kv", "round-robin"])
+@virtual
+async def test_a_decision_names_the_worker_that_has_more_of_the_prompt(mode: str) -> None:
+    names, stored = tuple(range(1, 301)), Capabilities(kv_events=True, handoff=True, stored_blocks=True)
+    prompt = Prompt("r", 1201, names, instance=1)
+    card = msgspec.structs.replace(CARD, capabilities=stored)
+    for on, kind in ((True, card), (True, CARD), (False, card)):
+        async with desk(2, card=kind, mode=mode, busy_prefill=None, peer_fetch=500 if on else None) as (made, _group):
+            router = made.actor.routers["m", ""]
+            assert router.settings.needs_blocks == (on or mode == "kv")
+            router.state.apply(2, (Snapshot(names, names),))
+            with await made.client.acquire(kind, prompt) as place:
+                peer = place.decision.peer
+                [kept] = made.actor.decisions.of("r")
+                assert kept is place.decision
+                assert router.state.active.of(1).prefill == (1 if on and kind is card else 1201)
+                if not on or kind is CARD:
+                    assert peer is None
+                    continue
+                assert peer is not None
+                assert (peer.fetch, peer.instance, peer.blocks, peer.own) == (True, 2, 300, 0)
+                found = await made.client.acquire_prefill(kind, prompt, place.decision)
+                assert isinstance(found, PrefillDecision)
+                assert found.state.missing == 1, "what is read is not computed"
+            with await made.client.acquire(kind, prompt, {2}) as place:
+                assert place.decision.peer is None, "it has failed the request"
+            made.go(2)
+            await settled()
+            with await made.client.acquire(kind, prompt) as place:
+                assert place.decision.peer is None

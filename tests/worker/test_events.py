@@ -93,7 +93,7 @@ async def test_it_begins_with_how_things_stand(words: Any) -> None:
         assert cleared == Cleared()
         assert isinstance(holds, Snapshot)
         assert set(holds.blocks) == set(names)
-        assert load == Load(0, 0, 0, 64, 0.0)
+        assert load == Load(0, 0, 0, 64, 0.0, prefill_ms=0.062)
 
 
 @virtual
@@ -215,7 +215,7 @@ async def test_load_is_told_when_it_changes_at_most_four_times_a_second(words: A
         assert loads[0].active_blocks < loads[-1].active_blocks
         await asyncio.sleep(1)
         assert len(answer.ids) == 200
-        assert kinds(feed, Load)[-1] == Load(0, 0, 0, 64, 0.0)
+        assert kinds(feed, Load)[-1] == Load(0, 0, 0, 64, 0.0, prefill_ms=0.062)
         assert len(kinds(feed, Load)) <= idle + took * 4 + 2
 
 

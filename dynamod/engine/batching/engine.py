@@ -24,7 +24,8 @@ from .scheduler import BatchScheduler
 class BatchingStatistics(EngineStatistics, frozen=True):
     """With the KV cache. Blocks: all, in use, kept for later. `hit_rate`: share of admitted tokens found in it.
 
-    With tiers, milliseconds of a block: to compute it, and to load it from memory of the host, and from files.
+    Milliseconds of a block, 0: not known: to compute it, and to load it from memory of the host, from files, and from
+    another worker that had it stored.
     """
 
     total_blocks: int = 0
@@ -35,6 +36,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     prefill_ms: float = 0.0
     host_ms: float = 0.0
     disk_ms: float = 0.0
+    peer_ms: float = 0.0
     host_tier: LevelStatistics | None = None
     disk_tier: LevelStatistics | None = None
 
@@ -43,7 +45,8 @@ class BatchingEngine(Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
     `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
-    `tiers`, if there are any; whoever hands tokens out adds them to `tokens`.
+    `tiers`, if there are any; whoever hands tokens out adds them to `tokens`. `peer_seconds`: of a block from another
+    worker, set by whoever reads them; 0: not known.
     """
 
     serves = (Generate,)
@@ -55,6 +58,7 @@ class BatchingEngine(Engine[Generate]):
         self.schedulers: Sequence[BatchScheduler[Any]] = ()
         self.clocks: Sequence[StepClock] = ()
         self.tiers: Tiers | None = None
+        self.peer_seconds = 0.0
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
 
@@ -103,6 +107,10 @@ class BatchingEngine(Engine[Generate]):
         """
 
     @abstractmethod
+    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """As `export`, but compute nothing: only the first blocks are put, as far as they are here or in tiers."""
+
+    @abstractmethod
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """As `queue`, but compute nothing yet: blocks come."""
 
@@ -138,8 +146,8 @@ class BatchingEngine(Engine[Generate]):
         """Sums over the schedulers."""
         schedulers = self.schedulers
         admitted = sum(one.prompt_tokens for one in schedulers)
-        times = (0.0, 0.0, 0.0) if self.tiers is None else self.block_times(self.tiers)
-        prefill, host, disk = [float(f"{1000 * seconds:.2g}") for seconds in times]
+        times = (*self.block_times(), self.peer_seconds)
+        prefill, host, disk, peer = [float(f"{1000 * seconds:.2g}") for seconds in times]
         return Load(
             running=sum(len(one.running) for one in schedulers),
             waiting=sum(len(one.waiting) for one in schedulers),
@@ -149,9 +157,10 @@ class BatchingEngine(Engine[Generate]):
             prefill_ms=prefill,
             host_ms=host,
             disk_ms=disk,
+            peer_ms=peer,
         )
 
-    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+    def block_times(self) -> tuple[float, float, float]:
         """Seconds that a block takes: to compute it, to load it from memory of the host, from files; 0: not known."""
         return 0.0, 0.0, 0.0
 

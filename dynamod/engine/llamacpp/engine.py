@@ -15,8 +15,8 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.actor.threads import last_work
+from dynamod.kvcache.hashes import block_hashes
 from dynamod.kvcache.tiers.settings import open_tiers
-from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
@@ -38,6 +38,7 @@ from .request import Stream, checked
 from .sampling import Picked
 from .scheduler import Row, Scheduler
 from .sizing import StepBudget
+from .stored import StoredExports
 from .tiering import Tiering
 
 log = logging.getLogger("dynamod.engine")
@@ -92,6 +93,9 @@ class LlamaCpp(BatchingEngine):
         self._totals = Totals()
         self._held: Seq[Sequence] = ()
         self._tiering: Tiering | None = None
+        self._stored: StoredExports | None = None
+        batch = self.arguments.max_num_batched_tokens
+        self._step_budget = StepBudget(self.arguments.step_seconds, self.block_size, batch)
         self._layout = ""
         self._computed = 0
         self._model: Model | None = None
@@ -113,7 +117,8 @@ class LlamaCpp(BatchingEngine):
             card = await self._model_card(path, context_length=model.context_length)
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
         card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
-        capabilities = msgspec.structs.replace(card.capabilities, handoff=model.ranges is not None)
+        ranged = model.ranges is not None
+        capabilities = msgspec.structs.replace(card.capabilities, handoff=ranged, stored_blocks=ranged)
         self._card = msgspec.structs.replace(card, capabilities=capabilities)
         self._cells = Cells(
             self._operations.append,
@@ -130,7 +135,6 @@ class LlamaCpp(BatchingEngine):
             self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
         )
         self.schedulers, self.clocks = [self._scheduler], [StepClock()]
-        self._step_budget = StepBudget(arguments.step_seconds, self.block_size, arguments.max_num_batched_tokens)
         self._step_budget.rate = rate
         self.room = min(model.context_length, model.cells // self.block_size * self.block_size)
         await self._open_tiers(model)
@@ -147,6 +151,7 @@ class LlamaCpp(BatchingEngine):
             later, rate = asyncio.get_running_loop().call_later, lambda: self._step_budget.rate
             self._tiering = Tiering(self.tiers, self._shared, model.ranges, later, rate, self._go_on)
             self._scheduler.fetch = self._tiering.fetch
+        self._stored = StoredExports(self._shared, model.ranges, self.tiers, self._go_on)
 
     def _publish_blocks(self, event: Stored | Removed) -> None:
         self.publish(event)
@@ -226,6 +231,12 @@ class LlamaCpp(BatchingEngine):
         sequence = Sequence(None, ids, self.block_size, self.hashes(request), split)
         return Export(self._shared, request, self._asked(sequence), put, done).cancel
 
+    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
+        assert self._stored is not None
+        ids = request.token_ids + request.prior_output
+        return self._stored.begin(block_hashes(ids[: 4 * self._split(len(ids) // 4)], self.block_size), put, done)
+
     def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""
         return HeldRequest(self._shared, self._sequence(request, reply, limit))
@@ -301,9 +312,11 @@ class LlamaCpp(BatchingEngine):
         """Give a step to the thread, with what has to happen to the cells before."""
         if self._tiering is not None:
             self._tiering.pump()
+        if self._stored is not None:
+            self._stored.pump()
         work, operations = [_work(row) for row in rows], self._operations.copy()
         self._operations.clear()
-        self._transfers = self._tiering is not None and self._tiering.pending
+        self._transfers = any(one is not None and one.pending for one in (self._tiering, self._stored))
         count = sum([row.count for row in rows])
         self._computed += count
         return _Step(rows, count, self._thread.submit(model.step, operations, work))
@@ -355,12 +368,14 @@ class LlamaCpp(BatchingEngine):
             here += self.tiers.found(blocks[here : (length - 1) // self.block_size])
         return length - here * self.block_size
 
-    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+    def block_times(self) -> tuple[float, float, float]:
         """As the last ones took. Files are read before they are imported."""
-        assert self._model is not None
-        assert self._model.ranges is not None
-        rate, imported, read = self._step_budget.rate, self._model.ranges.import_seconds, tiers.read_seconds
-        return self.block_size / rate if rate else 0.0, imported, imported + read if read else 0.0
+        rate = self._step_budget.rate
+        prefill = self.block_size / rate if rate else 0.0
+        if self.tiers is None or self._model is None or self._model.ranges is None:
+            return prefill, 0.0, 0.0
+        imported, read = self._model.ranges.import_seconds, self.tiers.read_seconds
+        return prefill, imported, imported + read if read else 0.0
 
     def load(self) -> Load:
         """The kit's; held requests wait too."""

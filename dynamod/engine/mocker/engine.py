@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dynamod.kvcache.hashes import PrefixHashes
+from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
@@ -20,7 +20,7 @@ from ..batching.engine import BatchingEngine
 from ..batching.handoff import Done, Held, Put
 from . import output
 from .arguments import MockerArguments, arguments_of
-from .handoff import Export, Imports
+from .handoff import Export, Imports, StoredExport
 from .output import Stream
 from .own_transfer import MockerTransfer
 from .scheduler import Scheduler
@@ -124,7 +124,13 @@ class Mocker(BatchingEngine):
 
     name = "mocker"
     capabilities = Capabilities(
-        exact_continuation=True, kv_events=True, seed=True, deterministic=True, min_tokens=True, handoff=True
+        exact_continuation=True,
+        kv_events=True,
+        seed=True,
+        deterministic=True,
+        min_tokens=True,
+        handoff=True,
+        stored_blocks=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -157,8 +163,10 @@ class Mocker(BatchingEngine):
         self.own_transfer = transfer = self._transfer(shape)
         takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
         needs = transfer.needed and mode == "decode"
-        can = msgspec.structs.replace(self._card.capabilities, handoff=takes, needs_prefill=needs)
-        self._card = msgspec.structs.replace(self._card, capabilities=can)
+        can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False}
+        self._card = msgspec.structs.replace(
+            self._card, capabilities=msgspec.structs.replace(self._card.capabilities, **can)
+        )
         if mode == PREFILL:
             await transfer.listen(self.options.transfer_host)
 
@@ -221,6 +229,15 @@ class Mocker(BatchingEngine):
         rank.add(export.sequence)
         return functools.partial(rank.drop, export)
 
+    def export_stored(self, request: Generate, put: Put, done: Done) -> Callable[[], object]:
+        """Give what the cache of a rank has, and behind that what tiers have, when that would be loaded."""
+        names = block_hashes((request.token_ids + request.prior_output)[:-4], self.block_size)
+        here = max(rank.scheduler.pool.cached_prefix(names) for rank in self.ranks)
+        below = self.tiers.found(names[here:]) if self.tiers is not None else 0
+        names, seconds = names[: here + below], self._load_seconds(names[here : here + below])
+        size = self.block_size * self.arguments.kv_bytes_per_token
+        return StoredExport(names, size, here, seconds, put, done).cancel
+
     def hold(self, request: Generate, reply: Reply, limit: int) -> Held:
         """Hold a request until its blocks have come."""
         sequence = self._sequence(request, reply, limit)
@@ -230,9 +247,17 @@ class Mocker(BatchingEngine):
         """By the cache of the rank that would take the request."""
         return self._rank(blocks, length).scheduler.uncached(blocks, length)
 
-    def block_times(self, tiers: Tiers) -> tuple[float, float, float]:
+    def block_times(self) -> tuple[float, float, float]:
         """By the timing and the bandwidths."""
-        return block_times(self.arguments, TIMINGS[self.arguments.timing])
+        ratio = self.arguments.speedup_ratio or 1.0
+        prefill, host, disk = block_times(self.arguments, TIMINGS[self.arguments.timing])
+        return prefill / ratio, *((0.0, 0.0) if self.tiers is None else (host / ratio, disk / ratio))
+
+    def _load_seconds(self, names: Sequence[int]) -> float:
+        """Until these blocks have come from tiers."""
+        levels = [self.tiers.where(name) for name in names] if self.tiers is not None else []
+        _, host, disk = self.block_times()
+        return sum([host if level is not None and level.medium == "CPU_PINNED" else disk for level in levels])
 
     def _rank(self, blocks: Sequence[int], length: int) -> Rank:
         """Where a prompt is computed soonest: by what is not cached there and what waits there; then the most free."""

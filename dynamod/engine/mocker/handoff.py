@@ -46,6 +46,32 @@ class Export:
         return not over
 
 
+class StoredExport:
+    """Blocks, each of `size` bytes, for another worker: `here` are put at once, all behind them after `seconds`."""
+
+    def __init__(self, names: Sequence[int], size: int, here: int, seconds: float, put: Put, done: Done) -> None:
+        self._names, self._size, self._put, self._done = names, size, put, done
+        self._give(0, here)
+        self._timer: asyncio.TimerHandle | None = None
+        if here < len(names):
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._loaded, here)
+        else:
+            done(None)
+
+    def cancel(self) -> None:
+        """Its reader has left."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _loaded(self, first: int) -> None:
+        self._give(first, len(self._names))
+        self._done(None)
+
+    def _give(self, first: int, end: int) -> None:
+        for name in self._names[first:end]:
+            self._put(name, content(name, self._size))
+
+
 class Imports:
     """A request whose blocks come from elsewhere (`batching.handoff.Held`). Until `go` it uses those that are here."""
 

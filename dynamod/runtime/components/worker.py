@@ -38,7 +38,7 @@ class WorkerComponent(Worker):
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
         mode = self._settings.mode(str(self._ctx.service.spec.get("component_type")))
-        host = self._settings.transfer_host or self._ctx.process_context.host() if mode != "aggregated" else ""
+        host = self.transfer_host() if mode != "aggregated" else ""
         if mode == PREFILL:
             self._ctx.pool = PREFILL
             self.session_lease = self._settings.session_lease
@@ -59,6 +59,10 @@ class WorkerComponent(Worker):
         sockets = Path(self._ctx.process_context.plan.server).parent
         options = settings.options(path, config_path)
         self._options = replace(options, sockets=sockets, disaggregation_mode=mode, transfer_host=host)
+
+    def transfer_host(self) -> str:
+        """As the settings say, else where this node is reached."""
+        return self._settings.transfer_host or self._ctx.process_context.host()
 
     def progress(self, text: str) -> None:
         """Logged, and shown by `ps` while the component starts."""
