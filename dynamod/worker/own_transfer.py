@@ -101,6 +101,7 @@ class OwnTransferEndpoint:
             blocks=0,
             bytes=transfer.bytes,
             milliseconds=round(transfer.seconds * 1000),
+            saved_milliseconds=0,
             failed=transfer.failed.total(),
             failures=dict(transfer.failed),
             sessions=sessions if self._computes else None,

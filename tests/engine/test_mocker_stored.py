@@ -169,6 +169,7 @@ async def test_a_source_that_is_slower_than_computing_is_left(words: Any) -> Non
         assert peers is not None
         assert (peers.failures, peers.blocks) == ({"stalled": 1}, int(patience / 0.5))
         assert peers.milliseconds == pytest.approx(1000 * patience, abs=2)
+        assert peers.saved_milliseconds == pytest.approx(1000 * peers.blocks * engine.block_times()[0], abs=1)
         endpoint.close()
 
 
