@@ -122,8 +122,11 @@ class _Foreground:
             had_terminal = _has_terminal()
             on_signals(self._end_by, lambda: self._hung_up(had_terminal))
             try:
-                with contextlib.suppress(asyncio.CancelledError):  # stopped while we waited for the daemon
+                try:
                     await self._begin()
+                except asyncio.CancelledError:  # stopped while we waited for the daemon
+                    if not self._signals:  # or before: asyncio's own handler, until ours is there, cancels this task
+                        self._end_by("SIGINT")
                 link.context.task(reloads(self._hangup, self._reload, log), "reload")
                 link.context.task(self._watch(), "watch")
                 await self._stop.wait()

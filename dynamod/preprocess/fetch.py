@@ -42,9 +42,12 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
         )
     )
     assert process.stdout is not None
+    answered = False
     try:
         async for text in process.stdout:
-            match msgspec.json.decode(text, type=Line):
+            line = msgspec.json.decode(text, type=Line)
+            answered = not isinstance(line, Progress)
+            match line:
                 case Progress() as progress:
                     tell(f"downloading {name}: {_text(progress)}")
                 case Found(found, loaded):
@@ -55,7 +58,7 @@ async def fetch(name: str, tell: Callable[[str], None] = _nobody, *, weights: bo
                     raise UserError(error, hint)
         raise DynamodError(f"the download of {name} ended with code {await process.wait()}")
     finally:
-        await _end(process)
+        await _end(process, answered)
 
 
 def _text(progress: Progress) -> str:
@@ -63,10 +66,14 @@ def _text(progress: Progress) -> str:
     return f"{bytes_text(progress.done)}{of}, {bytes_text(progress.speed)}/s"
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Wait for its end, which comes at once when it is asked."""
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
+async def _end(process: asyncio.subprocess.Process, answered: bool) -> None:
+    """Wait for its end, which comes at once when it is asked, and by itself behind its answer.
+
+    One that ends by itself is not asked: `terminate` would look at it, and asyncio might find its exit code gone.
+    """
+    if not answered:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
     try:
         async with asyncio.timeout(END):
             await process.wait()

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -96,6 +97,32 @@ def test_it_ends_within_the_bound_while_components_start(machine: Any, number: i
     time.sleep(wait)
     result = command.end(number)
     assert "Traceback" not in result.err
+
+
+EARLY = """
+import sys
+
+if "serve" in sys.orig_argv:
+    import os, signal
+    from dynamod.cli import foreground
+
+    def on_signals(*given, ours=foreground.on_signals):
+        os.kill(os.getpid(), signal.SIGINT)
+        ours(*given)
+
+    foreground.on_signals = on_signals
+"""
+"""Ctrl-C when the event loop runs, and its signals are not the command's yet."""
+
+
+def test_it_ends_by_a_signal_that_comes_before_its_handlers(machine: Any) -> None:
+    (machine.folder / "sitecustomize.py").write_text(EARLY)
+    root = Path(__file__).parents[2]
+    command = machine.agg(PYTHONPATH=os.pathsep.join(map(str, [machine.folder, root, root / "dynamod/compat"])))
+    result = command.wait(5)
+    assert result.code in (0, 130)
+    assert "Traceback" not in result.err
+    command.gone(5)
 
 
 def test_a_second_signal_ends_at_once(machine: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,3 +199,23 @@ async def test_a_cache_that_lacks_a_part_is_not_taken(hub: Hub, monkeypatch: pyt
     assert caught.value.hint == "dynamo pull org/toy, or give a local path"
     assert await fetch("org/toy") == path
     assert (path / "model-2.safetensors").read_bytes() == b"2"
+
+
+ANSWERS = """
+import sys, time
+from pathlib import Path
+
+print('{"type": "failed", "error": "there is no such model"}', flush=True)
+time.sleep(0.2)
+Path(__file__).with_name("ended").touch()
+"""
+
+
+async def test_who_has_answered_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal to a process that ends by itself may take its exit code from asyncio, which says so to the user."""
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("dynamod.preprocess.fetch.download", SimpleNamespace(__name__="answers"))
+    with pytest.raises(UserError, match="there is no such model"):
+        await fetch("org/toy")
+    assert (tmp_path / "ended").exists()
