@@ -150,11 +150,16 @@ def test_over_three_nodes(machine: Any, shared_servers: Servers, shape: str) -> 
         words = (f"in=dyn://m.{pool}.generate", "out=mocker", "sample", "--disaggregation-mode", pool, *arguments)
         machine.start("dynamo-run", *words, **on(machine, shared_servers, node)).prints("ready", 30)
     machine.until(lambda: instances(machine, url) == ["three", "two"] and machine.serves(url))
-    long = " ".join([LONG] * 3)
-    answer = machine.chat(url, long, max_tokens=20)
-    details = [
-        one.get("details") for one in machine.raw("GET", "/v1/inspect", socket_path=machine.folder / "two/d.sock")[1]
-    ]
-    [read] = [one["handoff"] for one in details if one and one.get("handoff")]
+    answers: dict[str, str] = {}
+
+    def handoffs_there() -> list[Any]:  # the frontend may hear of the prefill worker a moment later
+        long = " ".join([f"{len(answers)}", *[LONG] * 3])
+        answers[long] = machine.chat(url, long, max_tokens=20)
+        found = machine.raw("GET", "/v1/inspect", socket_path=machine.folder / "two/d.sock")[1]
+        details = [one.get("details") for one in found]
+        return [one["handoff"] for one in details if one and one.get("handoff")]
+
+    [read] = machine.until(handoffs_there)
     assert (read["transfers"] > 0, read["failed"]) == (True, 0)
+    long, answer = answers.popitem()
     assert answer == alone(machine, long, max_tokens=20)[0]
