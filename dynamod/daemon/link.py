@@ -120,6 +120,9 @@ class Connection:
 
     def _greet(self, hello: Hello) -> None:
         server = self._server
+        if server.closing() and hello.kind != "component":
+            self.channel.close()  # it asks the next daemon; here it would be told to stop
+            return
         if hello.version != __version__:
             text = f"the daemon (process {os.getpid()}) is dynamod {__version__}, {hello.process} is {hello.version}"
             self.detail = f"{text}; install {DISTRIBUTION}=={__version__} where its interpreter is"
@@ -174,7 +177,8 @@ class Connection:
 class LinkServer(Actor):
     """Listens at `path`, for processes of the same user. The registry that it serves is the node's; the lease is ours.
 
-    `greeted` is called with every process that comes over the socket; `changed` whenever one has changed.
+    `greeted` is called with every process that comes over the socket; `changed` whenever one has changed. While
+    `closing` no file and no command is taken any more.
     """
 
     def __init__(
@@ -188,8 +192,10 @@ class LinkServer(Actor):
         lease: int = 0,
         changed: Callable[[], None] = lambda: None,
         greeted: Callable[[Connection], None] = lambda _connection: None,
+        closing: Callable[[], bool] = lambda: False,
     ) -> None:
         self.registry, self.node, self.changed, self.cluster = registry, node, changed, cluster or {}
+        self.closing = closing
         self.monitor = HeartbeatMonitor()
         self.connections: set[Connection] = set()
         self._clocks, self._greeted = clocks, greeted

@@ -125,6 +125,7 @@ class Node(Actor):
             lease=self._lease,
             changed=self.changed,
             greeted=self._greeted,
+            closing=self.stopped.is_set,
         )
         await self._serve(Spec("link", lambda: link))
         if self._first is not None:

@@ -193,14 +193,15 @@ class RemotePrefill:
             except RequestError as error:
                 counts.failed += 1
                 tried.add(decided.instance.instance_id)
-                if needed and len(tried) >= TRIES and not getattr(error, "alone", False):
-                    raise EngineFailed(f"no prefill worker could compute the prompt: {error}") from None
+                lost = isinstance(error, PrefillWorkerLost)
                 if not needed:
                     log.warning("request %s: its worker computes the prompt: %s", request.request_id, error)
-                if isinstance(error, PrefillWorkerLost):
-                    raise
-                if not needed:
-                    return None
+                    if not lost:
+                        return None
+                elif len(tried) >= TRIES and not (isinstance(error, PrefillWorkerLost) and error.alone):
+                    raise EngineFailed(f"no prefill worker could compute the prompt: {error}") from None
+                if lost:
+                    raise  # the request finds out whether its prompt has done it
                 continue
             tried.clear()
             counts.remote += 1

@@ -53,8 +53,7 @@ class Controller:
 
     def tick(self, seen: Observation) -> Tick:
         """Decide."""
-        for worker in seen.ready:
-            self._times.learn(worker.steps)
+        self._times.learn([step for worker in seen.ready for step in worker.steps])
         if self.settings.optimization_target == "sla":
             return self._by_sla(seen)
         return self._by_threshold(seen)

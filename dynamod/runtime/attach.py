@@ -57,15 +57,18 @@ def _spawn(path: Path) -> subprocess.Popen[bytes]:
     return popen
 
 
-def _failure(popen: subprocess.Popen[bytes]) -> UserError | None:
-    """Why a daemon has ended, if it did for a reason that another attempt does not mend."""
+def _refused(popen: subprocess.Popen[bytes]) -> bool:
+    """Whether the daemon has ended because another one holds the node. Raises UserError when it ended otherwise."""
     code = popen.poll()
-    if code is None or popen.stderr is None or popen.stderr.closed:
-        return None
+    if code is None:
+        return False
+    assert popen.stderr is not None
     with popen.stderr:
         lines = popen.stderr.read().decode(errors="replace").strip().splitlines()
     said = lines[-1].removeprefix("error: ") if lines else f"exit code {code}"
-    return None if "the node is held by" in said else UserError(f"the daemon did not start: {said}")
+    if "the node is held by" not in said:
+        raise UserError(f"the daemon did not start: {said}")
+    return True
 
 
 async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None:
@@ -76,8 +79,8 @@ async def reach(path: Path, make: Callable[[], Channel], *, start: bool) -> None
             if not start:
                 raise ConnectionRefusedError(errno.ECONNREFUSED, f"no daemon answers at {path}")
             spawned = spawned or _spawn(path)
-            if (failure := _failure(spawned)) is not None:
-                raise failure
+            if _refused(spawned):
+                spawned = None  # that one will answer, or is about to end
             if time.monotonic() > end:
                 raise UserError(f"the daemon at {path} does not answer within {UP:g} s", "see dynamo doctor")
             await asyncio.sleep(LOOK)

@@ -1,22 +1,30 @@
 """A daemon one of whose parts has failed for good ends, so that a service manager starts another one."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dynamod import __version__
 from dynamod.actor import ActorError, System
 from dynamod.control.socket import ControlSocket
+from dynamod.daemon.lock import NodeLock
 from dynamod.daemon.node import Node
 from dynamod.message.control import Ping
+from dynamod.message.node import Hello, Welcome
+from dynamod.runtime.attach import reach
+from dynamod.runtime.paths import link_path
+from dynamod.transport.channel import Channel
 
 
 @asynccontextmanager
-async def daemon(path: Path) -> AsyncIterator[tuple[System, Node]]:
+async def daemon(path: Path, *, ephemeral: bool = False) -> AsyncIterator[tuple[System, Node]]:
     async with System() as system:
-        node = Node(system, path / "d.sock", control=ControlSocket)
+        node = Node(system, path / "d.sock", control=ControlSocket, ephemeral=ephemeral)
         ref = system.start("node", lambda: node, restart="temporary", shutdown=20)
         await system.ready(ref, timeout=30)
         system.watch(ref, node.part_ended)
@@ -66,3 +74,60 @@ async def test_the_watchdog_hears_of_a_part_that_does_not_answer(
         await node._services.stop_child(part)
         with pytest.raises(ActorError):
             await node.context.ref.ask(Ping(), timeout=15)
+
+
+class File:
+    """A Python process that connects to a node."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.closed = asyncio.Event()
+        self.channel = Channel(self.heard.append, closed=self.closed.set)
+
+    def greet(self) -> None:
+        self.channel.send(Hello("file", os.getpid(), version=__version__, kind="file"))
+
+
+async def test_a_daemon_that_ends_with_its_last_client_takes_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was taken would be told to stop, as if somebody had said so; who is not asks the next daemon."""
+    monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
+    async with asyncio.timeout(20), daemon(tmp_path, ephemeral=True) as (_, node):
+        last, late = File(), File()
+        for file in (last, late):
+            await asyncio.get_running_loop().create_unix_connection(
+                lambda file=file: file.channel, str(link_path(node.socket))
+            )
+        last.greet()
+        while not last.heard:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        last.channel.close()
+        await node.stopped.wait()
+        late.greet()
+        await late.closed.wait()
+        assert late.heard == []
+
+
+async def test_a_node_whose_daemon_is_about_to_end_gets_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first daemon that is started meanwhile finds the node held and ends."""
+    monkeypatch.setenv("DYNAMOD_CLUSTER", "off")
+    socket = tmp_path / "d.sock"
+    lock = NodeLock(socket)
+    assert lock.take()
+    file = File()
+    async with asyncio.timeout(20):
+        coming = asyncio.create_task(reach(socket, lambda: file.channel, start=True))
+        await asyncio.sleep(3)
+        assert not coming.done()
+        lock.leave()
+        await coming
+        file.greet()
+        while not file.heard:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert isinstance(file.heard[0], Welcome)
+        file.channel.close()
+        while lock.holder():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -96,3 +96,11 @@ class Streaming:
         """Leave, as a client whose window is closed."""
         self._response.close()
         self._connection.close()
+
+
+def serving(machine: Any, request: str) -> tuple[int, str]:
+    """Instance and process that a request has been sent to last."""
+    status, records = machine.raw("GET", f"/v1/requests/{request}/decision")
+    assert status == 200, records
+    last = records[-1]
+    return last["chosen"], next(one["process"] for one in last["candidates"] if one["instance"] == last["chosen"])

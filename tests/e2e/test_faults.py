@@ -6,6 +6,7 @@ import signal
 import time
 from typing import Any
 
+from .asking import serving
 from .together import together
 
 MOCKERS = (
@@ -13,14 +14,6 @@ MOCKERS = (
     *("--Worker.model=sample", "--Worker.ServiceArgs.workers=4", "--Worker.engine_args.speedup_ratio=1"),
 )
 BOTH_AGAIN = [("Ready", 0), ("Ready", 1)]
-
-
-def serving(machine: Any, request: str) -> tuple[int, str]:
-    """Instance and process that a request has been sent to last."""
-    status, records = machine.raw("GET", f"/v1/requests/{request}/decision")
-    assert status == 200, records
-    last = records[-1]
-    return last["chosen"], next(one["process"] for one in last["candidates"] if one["instance"] == last["chosen"])
 
 
 def kill(machine: Any, process: str) -> None:

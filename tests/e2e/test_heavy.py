@@ -16,7 +16,7 @@ import pytest
 
 from dynamod.preprocess.locate import locate
 
-from .asking import chat_body
+from .asking import chat_body, serving
 
 pytestmark = pytest.mark.heavy
 
@@ -199,11 +199,13 @@ def test_two_workers_behind_the_router_and_one_that_is_killed(machine: Any, engi
     found = ask("last")
     assert found["overlap"] >= 4
 
-    asked, long = [*TAUGHT[-2:], "Tell me a story."] * 2, {"temperature": 0, "max_tokens": 900, "ignore_eos": True}
+    pids = {row["process"]: row["pid"] for row in machine.ps("Worker")}
+    segment = {pid: segments(machine, pid) for pid in pids.values()}
+    asked, long = [*TAUGHT[-2:], "Tell me a story."] * 2, {"temperature": 0, "max_tokens": 1500, "ignore_eos": True}
     with ThreadPoolExecutor(len(asked)) as pool:  # none is over when the last has begun
         streams = list(pool.map(lambda text: machine.stream(url, text, **long), asked))
-    killed = machine.ps("Worker")[0]["pid"]
-    shared = segments(machine, killed)
+    killed = pids[serving(machine, streams[-1].id)[1]]
+    shared = segment[killed]
     os.kill(killed, signal.SIGKILL)
     for stream in streams:
         stream.read()
