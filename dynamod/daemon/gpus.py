@@ -39,8 +39,7 @@ class Gpus:
         if held is not None and len(held) == count:
             return held
         self.give_back(owner)
-        taken = {device for devices in self._owners.values() for device in devices}
-        free = [device for device in self._all if device not in taken]
+        free = self._free()
         if len(free) < count:
             raise UserError(
                 f"{owner} asks for {count} GPU{'s' if count != 1 else ''}, {len(free)} of {len(self._all)} are free",
@@ -48,6 +47,14 @@ class Gpus:
             )
         self._owners[owner] = free[:count]
         return self._owners[owner]
+
+    def free(self) -> int:
+        """How many nobody has."""
+        return len(self._free())
+
+    def _free(self) -> list[str]:
+        taken = {device for devices in self._owners.values() for device in devices}
+        return [device for device in self._all if device not in taken]
 
     def give_back(self, owner: str) -> None:
         """The replica is gone for good."""

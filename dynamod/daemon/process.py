@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +20,7 @@ from dynamod.transport.waiting import comes
 
 from .exits import EXIT, crash, described, memory_kills
 from .link import Connection
+from .scaling import answer
 from .spawn import Child, Origin, take_spare
 
 if TYPE_CHECKING:
@@ -160,6 +162,7 @@ class Process(Actor):
         ]
         record.connection = connection = await self._node.link.adopt(child.sock, self._plan.name, self._clocks)
         connection.on_state, connection.cause, connection.kill = self._stated, self._cause, self._kill
+        connection.handler = partial(answer, self._node, self._plan.graph)
         connection.on_close(self._disconnected)
         self.context.task(self._wait(readers), "wait")
         await self._ready.wait()

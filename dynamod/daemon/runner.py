@@ -298,8 +298,10 @@ class GraphRunner:
         for index in indexes:
             running.give_back(index)
 
-    async def scale(self, component: str, replicas: int, timeout: float = FINISH) -> None:
-        """Run `replicas` processes of a component. More start at once; the highest numbers drain and go."""
+    async def scale(
+        self, component: str, replicas: int, timeout: float = FINISH, *, leave: Collection[int] = ()
+    ) -> None:
+        """Run `replicas` processes of a component. More start at once. `leave` go first, then the highest numbers."""
         if not 0 <= replicas <= 256:
             raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
         for running in self._of(component):
@@ -310,7 +312,8 @@ class GraphRunner:
                     index = next(i for i in range(257) if i not in running.replicas)
                     running.take(index)
                     self._spawn(running, index)
-                await self._drain(running, sorted(running.replicas)[replicas:], timeout)
+                order = sorted(running.replicas, key=lambda index: (index in leave, index))
+                await self._drain(running, order[replicas:], timeout)
         self.node.changed()
 
     async def change(self, graph: Graph, timeout: float = FINISH) -> None:

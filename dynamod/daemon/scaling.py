@@ -1,0 +1,56 @@
+"""What processes of a graph may ask of the daemon: how many replicas a component has, and to have more or fewer."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dynamod.message.control import FINISH
+from dynamod.message.errors import UserError
+from dynamod.message.pools import Pool, Replica
+
+if TYPE_CHECKING:
+    from .node import Node
+    from .runner import GraphRunner
+
+
+async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str, Any]) -> Any:
+    """`pool` {component}: a `Pool`. `scale` {component, replicas, leave, timeout}: the same when it is done.
+
+    `leave`: replicas that go first. `timeout`: seconds that open streams get to finish. Raises UserError.
+    """
+    runner = node.graphs.get(graph)
+    component = str(arguments.get("component") or "")
+    if command not in ("pool", "scale"):
+        raise UserError(f"a process has no command {command}", "pool, scale")
+    if runner is None or component not in runner.components():
+        raise UserError(f"graph {graph} has no component '{component}'", f"it has {', '.join(_names(runner))}")
+    if command == "scale":
+        wanted, leave = arguments.get("replicas"), arguments.get("leave", ())
+        if not isinstance(wanted, int):
+            raise UserError(f"replicas is {wanted!r}", "give a whole number")
+        await runner.scale(component, wanted, float(arguments.get("timeout", FINISH)), leave=leave)
+    return msgspec.to_builtins(pool_of(runner, component))
+
+
+def _names(runner: "GraphRunner | None") -> list[str]:
+    return runner.components() if runner is not None else []
+
+
+def pool_of(runner: "GraphRunner", component: str) -> Pool:
+    """The component's processes on this node."""
+    leases, gpus = runner.node.link.leases(), runner.node.gpus
+    found = [
+        Replica(
+            replica=row.replica,
+            state=row.state,
+            uptime=row.uptime or 0.0,
+            restarts=row.restarts,
+            last_error=row.last_error,
+            lease=leases.get(row.pid, 0),
+        )
+        for row in runner.rows(leaving=False)
+        if row.component == component
+    ]
+    each = runner.graph.services[component].gpus
+    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None)
