@@ -44,6 +44,9 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
+STEP_LOOKS = 4
+"""Looks behind which steps and load are sent to those who subscribe to steps."""
+
 OTHERS = 5.0
 """Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
 
@@ -312,19 +315,17 @@ class Worker(Actor):
 
     async def _watch(self, engine: Engine[Any]) -> None:
         """Publish the load when it has changed, and now and then to keep subscriptions alive, while there are any."""
-        looks = 0  # since it was published
+        looks = 0
+        since = 0  # looks since it was published
         while self._events or self._steps:
             await asyncio.sleep(LOAD_INTERVAL)
-            looks += 1
-            load = engine.load()
-            if load != self._last_load or looks * LOAD_INTERVAL >= KEEP_ALIVE:
-                self._last_load, looks = load, 0
+            looks, since, load = looks + 1, since + 1, engine.load()
+            if load != self._last_load or since * LOAD_INTERVAL >= KEEP_ALIVE:
+                self._last_load, since = load, 0
                 self._events.publish(load)
-                idle = [step for step in self._forward_passes() if not step.wall_time] if self._steps else ()
-                self._steps.flush(*idle, load)
-            elif self._steps:
-                self._steps.flush()
-            if not self._steps:
+            if self._steps and looks % STEP_LOOKS == 0:
+                self._steps.flush(*[step for step in self._forward_passes() if not step.wall_time], load)
+            elif not self._steps:
                 engine.stepped = None
         self._watching = False
 
