@@ -286,7 +286,7 @@ class Worker(Actor):
     def _subscribe(self, engine: Engine[Any], request: Subscribe, reply: Reply) -> None:
         """First the state now. It is no open request: a drain ends it."""
         if request.steps:
-            self._steps.subscribe(reply, (*self._forward_passes(), engine.load()))
+            self._steps.subscribe(reply, (*self.forward_passes(), engine.load()))
             engine.stepped = self._steps.stepped
         else:
             self._events.subscribe(reply, self._snapshot(engine, reply))
@@ -308,7 +308,7 @@ class Worker(Actor):
     def _forward_pass(self, rank: int) -> ForwardPass | None:
         return None if self._engine is None else self._engine.forward_pass(rank)
 
-    def _forward_passes(self) -> tuple[ForwardPass, ...]:
+    def forward_passes(self) -> tuple[ForwardPass, ...]:
         """Of all ranks, now."""
         found = itertools.takewhile(lambda one: one is not None, map(self._forward_pass, itertools.count()))
         return tuple([one for one in found if one is not None])
@@ -324,7 +324,7 @@ class Worker(Actor):
                 self._last_load, since = load, 0
                 self._events.publish(load)
             if self._steps and looks % STEP_LOOKS == 0:
-                self._steps.flush(*[step for step in self._forward_passes() if not step.wall_time], load)
+                self._steps.flush(*[step for step in self.forward_passes() if not step.wall_time], load)
             elif not self._steps:
                 engine.stepped = None
         self._watching = False
@@ -344,7 +344,7 @@ class Worker(Actor):
         handoff = self.handoff.statistics() if self.handoff is not None else None
         mode = self._options.disaggregation_mode
         pool = "" if mode == "aggregated" else mode
-        return WorkerStatistics(*counts, engine, handoff, pool, self._forward_passes())
+        return WorkerStatistics(*counts, engine, handoff, pool, self.forward_passes())
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""
