@@ -180,8 +180,8 @@ class FpmDirectPublisher:
     def publish(self, *, dp_rank: int, wall_time_secs: float, **counts: int) -> None:
         """A rank has computed a step, which took `wall_time_secs`. One that says nothing for 1 s is idle.
 
-        `counts`: fields of `ScheduledRequests` behind `scheduled_`, of `QueuedRequests` behind `queued_`. Those that are
-        left out are not known. Raises UserError.
+        `counts`: fields of `ScheduledRequests` behind `scheduled_`, of `QueuedRequests` behind `queued_`. What is
+        left out is not known. Raises UserError.
         """
         if whole_number("dp_rank", dp_rank, 0) >= len(self._steps):
             raise UserError(f"dp_rank is {dp_rank}, dp_size {len(self._steps)}", "give dp_size=... to the publisher")
