@@ -44,6 +44,7 @@ def context(system: System, *servers: Metrics) -> Any:
     """A process with one connection to another, a router, and these HTTP servers."""
     return SimpleNamespace(
         plan=SimpleNamespace(name="agg/x.0"),
+        rows=[lambda: [("dynamo_planner", {}, ForwardPass(8, 0.5))]],
         system=system,
         http=list(servers),
         processor=system.ref("/Worker") if isinstance(system, System) else None,
@@ -112,6 +113,7 @@ async def test_families_of_a_process() -> None:
         }  # what is not known is absent
         assert {sample.labels["actor"] for sample in found["dynamod_actor_mailbox_depth"].samples} == {"/", "/Worker"}
         assert found["dynamod_child_restarts"].samples[0].labels["child"] == "Worker"
+        assert found["dynamo_planner_wall_time"].samples[0].value == 0.5
         assert found["dynamod_router_decisions"].samples[0].value == 3
         assert found["dynamod_inbox_frames"].samples[0].labels["peer"] == "agg.Worker.0"
         counters = {name for name, family in found.items() if family.type == "counter"}
