@@ -1,7 +1,6 @@
 """The planner component: it decides how many workers each pool of its graph has, and has the daemon do it."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -25,13 +24,11 @@ from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 from dynamod.runtime.context import ComponentContext
 
+from .connectors import Connector, connector
 from .planner_nodes import PlannerNodes
 from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
-
-ASK = 5.0
-"""Seconds that the daemon has to tell of a pool's processes."""
 
 LIMITS = {"min": "min_endpoint", "max": "max_gpu_budget"}
 """What `dynamo planner set` takes, and the settings that it changes."""
@@ -58,6 +55,7 @@ class PlannerComponent(Actor):
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
+        self._connector: Connector
 
     async def started(self) -> None:
         """Follow the workers that are there, and begin to tick. Raises UserError without a pool."""
@@ -72,6 +70,8 @@ class PlannerComponent(Actor):
         context.view.on_change(self._follow)
         context.questions["planner"] = self._answer
         context.rows.append(self._rows)
+        prefill = [name for name, pool in self._pools.items() if pool.kind == PREFILL]
+        self._connector = connector(self._settings, context.registry, self._ctx.namespace, prefill)
         place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
         longest = patience(self._settings.drain_timeout)
         self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
@@ -117,7 +117,8 @@ class PlannerComponent(Actor):
             await asyncio.sleep(min(self._settings.metric_pulling_interval, self._settings.adjustment_interval))
             self._follow()  # a card may have come behind its instance
             self._subscriptions.look()
-            states = await self._look()
+            standby = self._connector.everywhere and not self._nodes.active
+            states = {} if standby else await self._look()
             if states is None:
                 continue
             self._nodes.tell(states)
@@ -135,15 +136,14 @@ class PlannerComponent(Actor):
                 self._tick(pool, now)
 
     async def _look(self) -> dict[str, Pool] | None:
-        """The processes of the pools on our node, where it has them; None when the daemon does not tell."""
+        """The processes of the pools on our node, where it has them; None when nobody tells."""
         found: dict[str, Pool] = {}
         try:
-            for name in self._pools:
-                with contextlib.suppress(UserError):  # not here
-                    state = await self._ctx.process_context.registry.ask("pool", {"component": name}, timeout=ASK)
-                    found[name] = msgspec.convert(state, Pool)
+            for name, pool in self._pools.items():
+                if (state := await self._connector.pool(name, pool.workers)) is not None:
+                    found[name] = state
         except (DynamodError, TimeoutError) as error:
-            wrong = f"nothing is planned: {error or 'the daemon does not answer'}"
+            wrong = f"nothing is planned: {error or 'no answer'}"
             if wrong != self._wrong:
                 log.warning("%s", wrong)
             self._wrong = wrong
@@ -175,13 +175,11 @@ class PlannerComponent(Actor):
             self._nodes.order(pool.component, action.changes)
 
     async def _apply(self, component: str, order: Order) -> None:
-        """Have our daemon do it, and tell that it is done."""
-        finish = self._settings.drain_timeout
-        arguments = {"component": component, "replicas": order.replicas, "leave": order.leave, "timeout": finish}
+        """Have it done, and tell that it is."""
         try:
-            await self._ctx.process_context.registry.ask("scale", arguments, timeout=patience(finish))
+            await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
-            log.error("%s could not be scaled: %s", component, error or "the daemon does not answer")
+            log.error("%s could not be scaled: %s", component, error or "no answer")
         self._nodes.tell(await self._look() or {}, {component: order.number})
 
     # What is asked.
