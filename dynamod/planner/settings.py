@@ -11,7 +11,7 @@ from dynamod.message.errors import UserError
 
 Target = Literal["sla", "throughput", "latency", "load"]
 TARGETS: tuple[str, ...] = get_args(Target)
-Predictor = Literal["constant", "trend"]
+Predictor = Literal["constant", "trend", "kalman"]
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
