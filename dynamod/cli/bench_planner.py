@@ -9,6 +9,7 @@ from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import Timing
 from dynamod.planner.settings import settings_of
 from dynamod.replay import planned
+from dynamod.replay.picture import draw
 from dynamod.replay.trace import Arrival
 from dynamod.router.settings import RouterSettings
 
@@ -36,7 +37,7 @@ def play(
     names = [*planners, *(planned.sweep(settings) if sweep else ())]
     results = [game.play(name, startup) for startup in startups for name in names]
     if plot is not None:
-        Path(plot).write_text(planned.draw(results, f"{len(arrivals)} requests"), encoding="utf-8")
+        Path(plot).write_text(draw(results, f"{len(arrivals)} requests"), encoding="utf-8")
     if output is Form.JSON:
         print(json.dumps([one.numbers() for one in results], indent=2))
     else:

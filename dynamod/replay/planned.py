@@ -1,9 +1,8 @@
-"""Goodput of planners in a replay, as numbers, as a table and as a picture."""
+"""Goodput of planners in a replay, as numbers and as a table; `picture` draws them."""
 
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any, NamedTuple
 
 from dynamod.engine.mocker.arguments import SchedulerSettings
@@ -15,6 +14,7 @@ from dynamod.router.settings import RouterSettings
 
 from .peer import PeerPlanner
 from .scaling import Moment, Plan, Scaling, ScalingReplay
+from .simulate import Served
 from .trace import Arrival
 
 CONTEXT = 131_072
@@ -27,7 +27,10 @@ PEER_TARGETS = ("throughput", "latency", "load")
 
 
 class Planned(NamedTuple):
-    """A planner's result. `good`: requests with first token and gaps in time; `hours`: of workers."""
+    """A planner's result. `good`: requests with first token and gaps in time; `hours`: of workers.
+
+    `served`: requests as they end.
+    """
 
     planner: str
     startup: float
@@ -35,6 +38,7 @@ class Planned(NamedTuple):
     missed: int
     hours: float
     curve: list[Moment]
+    served: list[Served]
 
     @property
     def goodput(self) -> float:
@@ -42,9 +46,9 @@ class Planned(NamedTuple):
         return self.good / self.hours if self.hours else 0.0
 
     def numbers(self) -> dict[str, Any]:
-        """All of it, JSON-like, without the curve."""
+        """All of it, JSON-like, without the curves."""
         found = {**self._asdict(), "goodput_per_worker_hour": round(self.goodput, 1), "hours": round(self.hours, 4)}
-        del found["curve"]
+        del found["curve"], found["served"]
         return found
 
 
@@ -77,7 +81,7 @@ class Game(NamedTuple):
             replay = ScalingReplay(self.machine, self.timing, self.router, scaling, plan, self.seed)
             outcome = replay.run(self.arrivals)
         good = sum(one.ttft <= settings.ttft and one.gap <= settings.itl for one in outcome.served)
-        return Planned(planner, startup, good, len(self.arrivals) - good, replay.hours, replay.curve)
+        return Planned(planner, startup, good, len(self.arrivals) - good, replay.hours, replay.curve, outcome.served)
 
     @contextmanager
     def _plan(self, planner: str, startup: float) -> Iterator[Plan]:
@@ -132,57 +136,3 @@ def sweep(settings: PlannerSettings) -> list[str]:
     """Planners whose results draw the front: all static ones, and ours for several shares of late first tokens."""
     static = [f"static:{count}" for count in range(max(1, settings.min_endpoint), settings.max_gpu_budget + 1)]
     return static + [f"sla:{late:g}" for late in LATE]
-
-
-WIDTH, HEIGHT, LEFT, TOP, SPACE = 640, 150, 90, 60, 50
-"""Of a panel, in pixels."""
-
-STYLE = (
-    "text{font:13px sans-serif;fill:#222}.name{font-weight:bold}.title{font-size:16px}"
-    "path{fill:none;stroke:#888}polyline{fill:none;stroke:#4a7ebb;stroke-width:2}circle{fill:#4a7ebb}"
-)
-
-
-def draw(results: Sequence[Planned], title: str) -> str:
-    """A picture (SVG): goodput over missed targets, and the workers over time of each planner."""
-    total = TOP + (len(results) + 1) * (HEIGHT + SPACE)
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 60}" height="{total}">'
-    panels = [_front(results, TOP)]
-    panels += [_workers(results, one, TOP + place * (HEIGHT + SPACE)) for place, one in enumerate(results, 1)]
-    return (
-        f'{head}<style>{STYLE}</style><rect width="100%" height="100%" fill="#fff"/>'
-        f'<text x="12" y="26" class="title">{escape(title)}</text>{"".join(panels)}</svg>\n'
-    )
-
-
-def _panel(y: float, name: str, up: str, right: str) -> str:
-    """Axes with what their ends are."""
-    return (
-        f'<text x="{LEFT}" y="{y - 8}" class="name">{escape(name)}</text><path d="M{LEFT} {y}v{HEIGHT}h{WIDTH}"/>'
-        f'<text x="{LEFT - 8}" y="{y + 12}" text-anchor="end">{escape(up)}</text>'
-        f'<text x="{LEFT + WIDTH}" y="{y + HEIGHT + 16}" text-anchor="end">{escape(right)}</text>'
-    )
-
-
-def _front(results: Sequence[Planned], y: float) -> str:
-    best, worst = max(one.goodput for one in results) or 1.0, max(one.missed for one in results) or 1
-    parts = [_panel(y, "good requests per worker hour over missed targets", f"{best:.0f}", f"{worst} missed")]
-    for one in results:
-        x, up = LEFT + one.missed / worst * WIDTH, y + HEIGHT - one.goodput / best * HEIGHT
-        label = f"{one.planner}, {one.startup:g} s"
-        parts.append(f'<circle cx="{x:.1f}" cy="{up:.1f}" r="4"/>')
-        parts.append(f'<text x="{x + 7:.1f}" y="{up + 4:.1f}">{escape(label)}</text>')
-    return "".join(parts)
-
-
-def _workers(results: Sequence[Planned], one: Planned, y: float) -> str:
-    end = max((other.curve[-1].at for other in results if other.curve), default=1.0)
-    most = max((moment.expected for other in results for moment in other.curve), default=1)
-    points: list[str] = []
-    before = one.curve[0].ready if one.curve else 0
-    for moment in one.curve:
-        x = LEFT + moment.at / end * WIDTH
-        points += [f"{x:.1f},{y + HEIGHT - count / most * HEIGHT:.1f}" for count in (before, moment.ready)]
-        before = moment.ready
-    name = f"{one.planner}, start-up {one.startup:g} s: {one.goodput:.0f} per worker hour, {one.missed} missed"
-    return _panel(y, name, f"{most} workers", f"{end:.0f} s") + f'<polyline points="{" ".join(points)}"/>'

@@ -30,10 +30,13 @@ _OUTPUT_NAMES = 1 << 63
 
 
 class Served(NamedTuple):
-    """A request that has been answered: milliseconds to its first token, and between two tokens on average."""
+    """A request that has been answered: milliseconds to its first token, between two tokens on average, and when it
+    came.
+    """
 
     ttft: float
     gap: float
+    at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -197,7 +200,7 @@ class Replay:
             request = job.owner
             outcome.e2e.append(now - request.arrival.at)
             gap = (now - request.first) / max(1, job.generated - 1)
-            outcome.served.append(Served(request.first - request.arrival.at, gap))
+            outcome.served.append(Served(request.first - request.arrival.at, gap, request.arrival.at))
             self.router.finished(request.number)
         self._kick(worker)
 

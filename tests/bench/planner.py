@@ -2,6 +2,7 @@
 """Goodput per worker hour of planners in one replay: ours, fixed numbers of workers, and another system's controller.
 
 planner.py [TRACE.jsonl] [--peer "PYTHON planner_peer.py"] [--startups 0 30 120 300] [--workers 2] [--most 8]
+           [--plot FILE]
 
 The trace is Mooncake's at speeds 1, 2 and 4, and two made days follow. A request is good when its first token comes
 within 2 s and the others within 50 ms on average. The peer, a program that speaks the lines of `dynamod.replay.peer`,
@@ -16,6 +17,7 @@ from disagg_replay import BLOCK, KV, day
 from dynamod.engine.mocker.arguments import SchedulerSettings
 from dynamod.engine.mocker.timing import TIMINGS
 from dynamod.planner.settings import PlannerSettings
+from dynamod.replay.picture import draw
 from dynamod.replay.planned import PEER_TARGETS, Game, Planned
 from dynamod.replay.trace import Arrival, faster, read_trace
 
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("--startups", type=float, nargs="*", default=[0, 30, 120, 300])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--most", type=int, default=8)
+    parser.add_argument("--plot", metavar="FILE", help="draw the day of chats with workers that take 30 s to start")
     a = parser.parse_args()
     machine = SchedulerSettings(block_size=BLOCK, num_gpu_blocks=2000, max_num_seqs=256, max_num_batched_tokens=8192)
     print("| " + " | ".join(COLUMNS) + " |\n" + "|---" * len(COLUMNS) + "|")
@@ -50,6 +53,10 @@ def main() -> None:
         fixed = [game.play(f"static:{count}", 0.0) for count in range(1, a.most + 1)]
         for startup in a.startups:
             ours = game.play("sla", startup)
+            if a.plot and (name, startup) == ("day of chats", 30.0):
+                Path(a.plot).write_text(
+                    draw([ours], f"{name}: {len(arrivals)} requests in 20 minutes"), encoding="utf-8"
+                )
             peers = [game.play(f"command:{target}:{a.peer}", startup) for target in PEER_TARGETS] if a.peer else []
             peers = [one._replace(planner=one.planner.split(":")[1]) for one in peers]
             best = max(peers, key=lambda one: one.goodput, default=None)
