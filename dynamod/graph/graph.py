@@ -12,7 +12,7 @@ import msgspec
 
 T = TypeVar("T")
 
-FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
+FRONTEND, PROCESSOR, WORKER, ON_DEMAND = "frontend", "processor", "worker", "ondemand"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, Backoff, Ref, Total, handle
-from dynamod.discovery.view import View
+from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, UserError
 from dynamod.migration.base import Limits
@@ -35,6 +35,7 @@ from .lowering import Lowered, Served
 from .memory import trim_memory
 
 if TYPE_CHECKING:
+    from .api.endpoint import Endpoint
     from .model_files import ModelFiles
 
 log = logging.getLogger("dynamod.frontend")
@@ -77,6 +78,9 @@ class ProcessorBackend:
     A call per request, and not a message, because the request's own task waits for its place in the dispatcher's
     mailbox.
     """
+
+    endpoints: "Sequence[Endpoint]" = ()
+    """Those that only this backend has."""
 
     def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
         self._processor, self._view = processor, view
@@ -136,6 +140,7 @@ class Processor(Actor):
         self._loading: dict[str, ModelCard] = {}
         self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
+        self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
@@ -209,9 +214,23 @@ class Processor(Actor):
 
     # Models.
 
+    def keep(self, card: ModelCard) -> None:
+        """Let the model be asked for although nobody serves it; who serves it later may say more of it."""
+        self._kept[card.name] = card
+        if card.name not in self.cards and card.name not in self._loading:
+            self._model_changed(card.name, card)
+
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
         self._loads(name)
+        if name in self._kept:
+            here = self.cards.get(name)
+            if card is None and here is not None:
+                return
+            card = card or self._kept[name]
+            if here is not None and not disagree(card, here):
+                self._ready(name, self._models[name], card)  # the same tokenizer: a worker has come back
+                return
         if card is None:
             self._models.pop(name, None)
             self._counts.pop(name, None)

@@ -155,6 +155,9 @@ class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_field
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
+    keep_alive: Annotated[
+        float | str | None, Meta(description="how long a model on demand stays loaded after this, as Ollama has it")
+    ] = None
 
     def wants(self, annotation: str) -> bool:
         """Whether `nvext.annotations` asks for it."""

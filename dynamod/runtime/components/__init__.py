@@ -5,12 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from dynamod.actor import Actor
-from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER
 from dynamod.message.errors import UserError
 
 COMPONENTS = {
     FRONTEND: f"{__name__}.frontend:FrontendComponent",
     PROCESSOR: f"{__name__}.processor:ProcessorComponent",
+    ON_DEMAND: f"{__name__}.ondemand:OnDemandComponent",
     WORKER: f"{__name__}.worker:WorkerComponent",
 }
 """`module:Class` of an actor that takes a ComponentContext, by kind. Imported when it is started."""

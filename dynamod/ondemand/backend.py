@@ -1,0 +1,122 @@
+"""The backend of models on demand: a processor's, whose requests wait until their model is loaded."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
+from dynamod.ingress.base import Job, ResponseSink, Run
+from dynamod.ingress.processor import ProcessorBackend
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, Overloaded, RequestError
+
+from .keeper import Claim, ModelKeeper, Release
+from .settings import duration
+
+if TYPE_CHECKING:
+    from dynamod.ingress.api.endpoint import Endpoint
+
+NO_LIMIT = 1e9
+"""Seconds to wait for a model where no limit is set."""
+
+
+class ClaimedSink:
+    """Passes an answer on and calls `over` when its last choice is complete, or it fails."""
+
+    def __init__(self, sink: ResponseSink, over: Callable[[], None]) -> None:
+        self._sink, self._over, self._left = sink, over, 0
+        self.text, self.logprobs, self.chunk = sink.text, sink.logprobs, sink.chunk  # the hot path is as it was
+
+    def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
+        """So many choices will finish."""
+        self._left = choices
+        self._sink.started(choices, prompt_tokens, annotations)
+
+    def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
+        """One choice is complete."""
+        self._left -= 1
+        self._sink.finish(index, reason, completion_tokens, prompt_tokens)
+        if self._left <= 0:
+            self._over()
+
+    def fail(self, error: RequestError) -> None:
+        """The request ends here."""
+        self._sink.fail(error)
+        self._over()
+
+
+class ClaimedRun:
+    """A request that is being worked on, under a claim."""
+
+    def __init__(self, run: Run, over: Callable[[], None]) -> None:
+        self._run, self._over = run, over
+
+    def cancel(self) -> None:
+        """The client disconnected."""
+        self._run.cancel()
+        self._over()
+
+
+class OnDemandBackend:
+    """`names`: each name for clients, aliases too, with that of its model. `timeout`: seconds to wait for a model."""
+
+    def __init__(
+        self, inner: ProcessorBackend, keeper: ModelKeeper, ref: Ref, names: Mapping[str, str], timeout: float | None
+    ) -> None:
+        self._inner, self.keeper, self._ref, self._names, self._timeout = inner, keeper, ref, names, timeout
+        self._numbers = count(1)
+        self.model, self.health = inner.model, inner.health
+
+    @property
+    def endpoints(self) -> "tuple[Endpoint, ...]":
+        """Those of models on demand."""
+        from .api import endpoints
+
+        return endpoints(self)
+
+    def models(self) -> Mapping[str, ModelCard]:
+        """Models that can be asked for, loaded or not; an alias has its model's card."""
+        cards = self._inner.models()
+        aliases = {alias: cards[name] for alias, name in self._names.items() if alias != name and name in cards}
+        return {**cards, **aliases} if aliases else cards
+
+    async def ask(self, message: Any, model: str) -> Any:
+        """The keeper's reply about a model. Raises Overloaded, also when it does not come in time."""
+        timeout = NO_LIMIT if self._timeout is None else self._timeout
+        try:
+            return await self._ref.ask(message, timeout=timeout)
+        except DeadlineExceeded:
+            after = self.keeper.estimate(model)
+            raise Overloaded(f"the model {model!r} was not ready within {timeout:g} s", retry_after=after) from None
+        except ActorUnreachable as error:
+            raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
+
+    async def start(self, job: Job, sink: ResponseSink) -> Run:
+        """Wait for the model, then begin to serve. Raises RequestError."""
+        model = job.request.model
+        if model not in self._names:
+            return await self._inner.start(job, sink)  # of another graph
+        claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job))
+        over = self._releaser(claim)
+        try:
+            await self.ask(claim, model)
+            return ClaimedRun(await self._inner.start(job, ClaimedSink(sink, over)), over)
+        except BaseException:
+            over()
+            raise
+
+    def _releaser(self, claim: Claim) -> Callable[[], None]:
+        def over() -> None:
+            if not claim.left:
+                claim.left = True
+                self._ref.send_nowait(Release(claim))
+
+        return over
+
+
+def _keep_alive(job: Job) -> float | None:
+    value = job.request.keep_alive
+    try:
+        return None if value is None else duration(value)
+    except ValueError as error:
+        raise BadRequest(f"`keep_alive`: {error}", param="keep_alive") from None

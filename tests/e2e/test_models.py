@@ -1,0 +1,193 @@
+"""Models on demand with real processes: one is started when it is asked for, and ends when it is not."""
+
+import importlib.util
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .asking import Streaming, chat_body
+from .together import together
+
+SLOW_ENGINE = """
+import time
+from pathlib import Path
+
+time.sleep({seconds})
+
+
+async def generate(request):
+    yield {{"choices": [{{"index": 0, "delta": {{"content": "slow"}}, "finish_reason": "stop"}}]}}
+"""
+
+FIVE = """
+models:
+  a: {{engine: mocker, model: sample, aliases: [first, default]}}
+  b: {{engine: mocker, model: sample, concurrency: 4}}
+  c: {{engine: echo_core, model: sample}}
+  d: {{engine: echo_full}}
+  e: {{engine: {engine}, model: sample}}
+budget: {{models: 2, patience: 1}}
+Processor: {{queue_timeout: 60}}
+"""
+
+
+def serve(machine: Any, text: str, **env: str) -> tuple[Any, str]:
+    file: Path = machine.folder / "models.yaml"
+    file.write_text(text)
+    command = machine.start("dynamo", "serve", "-f", file, "--Frontend.port=0", **env)
+    return command, command.ready()
+
+
+def ask(machine: Any, url: str, model: str, text: str = "hello", **more: Any) -> tuple[int, str]:
+    body = {"max_tokens": 8, **chat_body(text, **more), "model": model}
+    found: tuple[int, str] = machine.ask(url, "/v1/chat/completions", body, 60.0)
+    return found
+
+
+def states(machine: Any, url: str) -> dict[str, str]:
+    rows = json.loads(machine.ask(url, "/v1/models")[1])["data"]
+    return {row["id"]: row["state"] for row in rows}
+
+
+def running(machine: Any, url: str) -> list[str]:
+    return [row["model"] for row in json.loads(machine.ask(url, "/running")[1])["running"]]
+
+
+def five(machine: Any) -> str:
+    here = importlib.util.find_spec("mistralrs") is not None
+    url: str = serve(machine, FIVE.format(engine="mistralrs" if here else "echo_core"))[1]
+    return url
+
+
+@together
+def test_five_models_in_two_places(machine: Any) -> None:
+    url = five(machine)
+    assert states(machine, url) == dict.fromkeys("abcde", "unloaded")
+    assert machine.answers(url, "/health") in (200, 503)
+    for model in ("a", "b", "c", "d", "e", "a"):
+        status, text = ask(machine, url, model)
+        assert status == 200, text
+        assert json.loads(text)["model"] == model
+        assert len(running(machine, url)) <= 2
+        assert sorted(states(machine, url)) == ["a", "b", "c", "d", "e"], "it is listed whatever is loaded"
+    status, text = ask(machine, url, "default")
+    assert (status, json.loads(text)["model"]) == (200, "a"), "an alias answers as its model"
+    assert ask(machine, url, "nobody")[0] == 404
+    assert machine.ask(url, "/models/unload", {"model": "first"})[0] == 200
+    machine.until(lambda: states(machine, url)["a"] == "unloaded")
+    assert machine.ask(url, "/models/load", {"model": "c"})[0] == 200
+    assert states(machine, url)["c"] == "ready"
+    assert machine.row("c")["state"] == "Ready"
+    assert machine.ask(url, "/models/load", {"model": "nobody"})[0] == 404
+
+
+@together
+def test_two_hundred_requests_over_five_models_all_end(machine: Any) -> None:
+    url = five(machine)
+    most = 0
+    with ThreadPoolExecutor(200) as pool:
+        asked = [pool.submit(ask, machine, url, "abcde"[number % 5], f"number {number}") for number in range(200)]
+        while not all(one.done() for one in asked):
+            rows = [row for row in machine.ps() if row["process"].rpartition("/")[2].partition(".")[0] in "abcde"]
+            most = max(most, len(rows))
+            time.sleep(0.02)
+    assert [one.result()[0] for one in asked] == [200] * 200
+    assert most <= 2
+    reports = json.loads(machine.ask(url, "/running")[1])["running"]
+    assert {(row["running"], row["waiting"]) for row in reports} == {(0, 0)}
+
+
+@together
+def test_an_idle_model_goes_after_its_ttl_and_comes_back(machine: Any) -> None:
+    _, url = serve(machine, "models: {a: {engine: echo_core, model: sample, ttl: 1}}\n", DYN_TOKEN_ECHO_DELAY_MS="100")
+    words = " ".join(f"word{number}" for number in range(25))
+    stream = Streaming(machine._connect(url, 30.0), {**chat_body(words, stream=True), "model": "a"})
+    pid = machine.row("a")["pid"]
+    assert stream.read().finish == "stop", "longer than the ttl"
+    machine.until(lambda: states(machine, url) == {"a": "unloaded"})
+    machine.until(lambda: not machine.ps("a"))
+    assert ask(machine, url, "a")[0] == 200
+    assert machine.row("a")["pid"] != pid
+    status, _ = ask(machine, url, "a", keep_alive=-1)
+    assert status == 200
+    time.sleep(2.0)
+    assert states(machine, url) == {"a": "ready"}
+    assert ask(machine, url, "a", keep_alive=0)[0] == 200
+    machine.until(lambda: states(machine, url) == {"a": "unloaded"})
+    status, text = ask(machine, url, "a", keep_alive="soon")
+    assert (status, json.loads(text)["error"]["param"]) == (400, "keep_alive")
+
+
+@together
+def test_beyond_the_queue_timeout_there_is_an_honest_answer(machine: Any) -> None:
+    (machine.folder / "slow.py").write_text(SLOW_ENGINE.format(seconds=4))
+    text = f"models: {{slow: {{engine: 'pystr:{machine.folder}/slow.py'}}}}\nProcessor: {{queue_timeout: 1}}\n"
+    _, url = serve(machine, text)
+    body = {**chat_body("hello"), "model": "slow"}
+    status, text = machine.ask(url, "/v1/chat/completions", body)
+    assert status == 503
+    assert "was not ready within 1 s" in json.loads(text)["error"]["message"]
+    machine.until(lambda: states(machine, url) == {"slow": "ready"})
+    assert ask(machine, url, "slow")[0] == 200
+    assert machine.ask(url, "/models/unload", {"model": "slow"})[0] == 200
+    machine.until(lambda: states(machine, url) == {"slow": "unloaded"})
+    connection = machine._connect(url, 10.0)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    response.read()
+    connection.close()
+    assert response.status == 503
+    assert 2 <= int(response.headers["Retry-After"]) <= 20, "what is left of a load as long as the last one"
+
+
+@together
+def test_a_worker_that_is_killed_while_it_loads_is_started_again(machine: Any) -> None:
+    (machine.folder / "slow.py").write_text(SLOW_ENGINE.format(seconds=2))
+    _, url = serve(machine, f"models: {{slow: {{engine: 'pystr:{machine.folder}/slow.py'}}}}\n")
+    with ThreadPoolExecutor(2) as pool:
+        asked = pool.submit(ask, machine, url, "slow")
+        machine.until(lambda: machine.ps("slow") and machine.row("slow")["pid"])
+        time.sleep(0.5)
+        assert states(machine, url) == {"slow": "loading"}
+        os.kill(machine.row("slow")["pid"], signal.SIGKILL)
+        status, text = asked.result()
+    assert status == 200, text
+    assert machine.row("slow")["restarts"] == 1
+
+
+@together
+def test_a_model_that_cannot_be_loaded_says_why(machine: Any) -> None:
+    (machine.folder / "bad.py").write_text(f"{SLOW_ENGINE.format(seconds=0)}\nraise RuntimeError('no such device')\n")
+    text = f"models: {{bad: {{engine: 'pystr:{machine.folder}/bad.py'}}, good: {{engine: echo_full}}}}\n"
+    _, url = serve(machine, text + "budget: {models: 1}\n")
+    status, text = ask(machine, url, "bad")
+    assert status == 503
+    assert "no such device" in json.loads(text)["error"]["message"]
+    machine.until(lambda: states(machine, url)["bad"] == "unloaded")
+    assert ask(machine, url, "good")[0] == 200
+    assert ask(machine, url, "bad")[0] == 503
+
+
+@pytest.mark.engine
+@together
+def test_llamacpp_and_mistralrs_take_turns(machine: Any) -> None:
+    if importlib.util.find_spec("llama_cpp") is None or importlib.util.find_spec("mistralrs") is None:
+        pytest.skip("needs the extras llama_cpp and mistralrs")
+    text = """
+models:
+  one: {engine: llamacpp, model: sample.gguf, args: {n_threads: 1, n_ctx: 2048}}
+  two: {engine: mistralrs, model: sample}
+budget: {models: 1}
+"""
+    _, url = serve(machine, text, OMP_NUM_THREADS="1", RAYON_NUM_THREADS="1")
+    for model in ("one", "two", "one", "two"):
+        status, answer = ask(machine, url, model, temperature=0)
+        assert status == 200, answer
+        assert json.loads(answer)["choices"][0]["message"]["content"]
+        assert running(machine, url) == [model]
