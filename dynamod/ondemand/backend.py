@@ -1,14 +1,18 @@
 """The backend of models on demand: a processor's, whose requests wait until their model is loaded."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dynamod.actor import ActorUnreachable, DeadlineExceeded, Ref
+from dynamod.ingress.api.stream import StreamWriter
 from dynamod.ingress.base import Job, ResponseSink, Run
 from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, Overloaded, RequestError
+from dynamod.message.errors import BadRequest, Internal, Overloaded, RequestError
 
 from .keeper import Claim, ModelKeeper, Release
 from .settings import duration
@@ -16,8 +20,12 @@ from .settings import duration
 if TYPE_CHECKING:
     from dynamod.ingress.api.endpoint import Endpoint
 
+log = logging.getLogger("dynamod.frontend")
+
 NO_LIMIT = 1e9
 """Seconds to wait for a model where no limit is set."""
+TELL = 1.0
+"""Seconds between comments about a model that loads."""
 
 
 class ClaimedSink:
@@ -55,6 +63,46 @@ class ClaimedRun:
         """The client disconnected."""
         self._run.cancel()
         self._over()
+
+
+class LoadingRun:
+    """A stream whose model is not ready. `say()`: what its client may know now. `begin()`: wait, then start."""
+
+    def __init__(self, sink: StreamWriter, say: Callable[[], str], begin: Callable[[], Awaitable[Run]]) -> None:
+        self._sink, self._say, self._begin = sink, say, begin
+        self._run: Run | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    async def wait(self) -> None:
+        """Send comments until the model is ready, or the request fails."""
+        loop, timer = asyncio.get_running_loop(), None
+
+        def tell() -> None:
+            nonlocal timer
+            self._sink.comment(self._say())
+            timer = loop.call_later(TELL, tell)
+
+        tell()
+        try:
+            self._run = await self._begin()
+        except RequestError as error:
+            self._sink.fail(error)
+        except asyncio.CancelledError:
+            self._sink.fail(Overloaded("the processor is ending", retry_after=1.0))
+            raise
+        except Exception:
+            log.exception("a request failed behind the load of its model")
+            self._sink.fail(Internal("internal error; the log has it"))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def cancel(self) -> None:
+        """The client disconnected."""
+        if self._run is not None:
+            self._run.cancel()
+        elif self.task is not None:
+            self.task.cancel()
 
 
 class OnDemandBackend:
@@ -97,9 +145,20 @@ class OnDemandBackend:
         if model not in self._names:
             return await self._inner.start(job, sink)  # of another graph
         claim = Claim(model, f"{next(self._numbers)}", _keep_alive(job))
+        begin = partial(self._begin, job, sink, claim)
+        if not (job.request.send_loading_state and isinstance(sink, StreamWriter)) or self._state(model)[0] == "ready":
+            return await begin()
+        loading = LoadingRun(sink, lambda: "{} is {} for {:.0f} s".format(model, *self._state(model)), begin)
+        loading.task = self.keeper.context.task(loading.wait(), f"wait for {model}")
+        return loading
+
+    def _state(self, model: str) -> tuple[str, float]:
+        return next((one.state, one.seconds) for one in self.keeper.reports() if one.model == model)
+
+    async def _begin(self, job: Job, sink: ResponseSink, claim: Claim) -> Run:
         over = self._releaser(claim)
         try:
-            await self.ask(claim, model)
+            await self.ask(claim, claim.model)
             return ClaimedRun(await self._inner.start(job, ClaimedSink(sink, over)), over)
         except BaseException:
             over()

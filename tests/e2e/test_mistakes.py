@@ -240,7 +240,7 @@ def test_completion(shared: Any) -> None:
         "dynamo s": {"serve", "status", "scale", "stop", "sim"},
         "dynamo serve graphs.a": {"graphs.agg:Frontend", "graphs.agg_router:Frontend"},
         "dynamo serve -f conf": {
-            f"configs/{name}.yaml" for name in ("agg", "agg_router", "disagg", "disagg_router", "two_models")
+            f"configs/{name}.yaml" for name in ("agg", "agg_router", "disagg", "disagg_router", "models", "two_models")
         },
         "dynamo pull sam": {"sample", "sample.gguf"},
         "dynamo restart W": set(),  # no daemon runs

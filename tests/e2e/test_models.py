@@ -71,7 +71,7 @@ def test_five_models_in_two_places(machine: Any) -> None:
     assert states(machine, url) == dict.fromkeys("abcde", "unloaded")
     assert machine.answers(url, "/health") in (200, 503)
     for model in ("a", "b", "c", "d", "e", "a"):
-        status, text = ask(machine, url, model)
+        status, text = ask(machine, url, model, keep_alive="5m", send_loading_state=True)
         assert status == 200, text
         assert json.loads(text)["model"] == model
         assert len(running(machine, url)) <= 2
@@ -144,6 +144,30 @@ def test_beyond_the_queue_timeout_there_is_an_honest_answer(machine: Any) -> Non
     connection.close()
     assert response.status == 503
     assert 2 <= int(response.headers["Retry-After"]) <= 20, "what is left of a load as long as the last one"
+
+
+@together
+def test_a_stream_is_told_that_its_model_loads(machine: Any) -> None:
+    (machine.folder / "slow.py").write_text(SLOW_ENGINE.format(seconds=2))
+    _, url = serve(machine, f"models: {{slow: {{engine: 'pystr:{machine.folder}/slow.py'}}}}\n")
+    body = {**chat_body("hello", stream=True, send_loading_state=True), "model": "slow"}
+    status, text = machine.ask(url, "/v1/chat/completions", body)
+    assert status == 200
+    comments = [line for line in text.splitlines() if line.startswith(":")]
+    assert comments[0].startswith(": slow is unloaded for ")
+    assert ": slow is loading for 1 s" in comments
+    assert '"slow"' in text
+    assert text.rstrip().endswith("data: [DONE]")
+    status, text = machine.ask(url, "/v1/chat/completions", body)
+    assert (status, [line for line in text.splitlines() if line.startswith(":")]) == (200, [])
+    assert machine.ask(url, "/models/unload", {"model": "slow"})[0] == 200
+    machine.until(lambda: states(machine, url) == {"slow": "unloaded"})
+    connection = machine._connect(url, 10.0)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    assert connection.getresponse().readline().startswith(b": slow is ")
+    connection.close()
+    machine.until(lambda: states(machine, url) == {"slow": "ready"})
+    machine.until(lambda: json.loads(machine.ask(url, "/running")[1])["running"][0]["running"] == 0)
 
 
 @together
