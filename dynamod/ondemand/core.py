@@ -26,7 +26,9 @@ class OnDemand:
     """
 
     def __init__(self, models: Mapping[str, ModelSettings], budget: Budget, random: Random, now: float = 0.0) -> None:
-        self.models = {name: Model(name, one, since=now, keep=one.seconds) for name, one in models.items()}
+        self.models = {
+            name: Model(name, one, since=now, keep=one.seconds, memory=one.bytes) for name, one in models.items()
+        }
         self.budget = budget
         self._random = random
         self._of: dict[str, Model] = {}  # by request
@@ -78,6 +80,15 @@ class OnDemand:
         if model.state == "unloaded":
             model.enter("loading", now)
         return self.tick(now)
+
+    def measured(self, name: str, memory: int) -> None:
+        """Bytes that it takes, or probably will; no event. What is configured stays.
+
+        Never above the budget: what is alone may be loaded, whatever it takes.
+        """
+        model, limit = self.models[name], self.budget.bytes
+        if not model.settings.bytes:
+            model.memory = memory if limit is None else min(memory, limit)
 
     def lost(self, now: float, name: str) -> list[Action]:
         """Its worker serves no more, and starts again."""
@@ -214,7 +225,7 @@ class OnDemand:
         most, memory = self.budget.models, self.budget.bytes
         return (
             (most is None or len(models) <= most)
-            and (memory is None or sum(model.settings.bytes for model in models) <= memory)
+            and (memory is None or sum(model.memory for model in models) <= memory)
             and together([model.settings for model in models])
         )
 

@@ -74,7 +74,7 @@ class Unload:
 
 
 class ModelReport(msgspec.Struct, frozen=True):
-    """One model as `/running` shows it. `seconds`: in this state. `load_seconds`: of the last load."""
+    """One model as `/running` shows it. `seconds`: in this state. `load_seconds`: of the last load. `memory`: bytes."""
 
     model: str
     state: str
@@ -82,11 +82,14 @@ class ModelReport(msgspec.Struct, frozen=True):
     running: int
     waiting: int
     load_seconds: float | None = None
+    memory: int = 0
     error: str = ""
 
 
 class ModelKeeper(Actor):
-    """`serving(model)`: whether requests for it can be placed now. `models`: by name."""
+    """`serving(model)`: whether requests for it can be placed now. `memory(model)`: bytes that it takes, as far as is
+    known. `models`: by name.
+    """
 
     mailbox_capacity = 4096
 
@@ -96,8 +99,10 @@ class ModelKeeper(Actor):
         budget: Budget,
         workers: Workers,
         serving: Callable[[str], bool],
+        memory: Callable[[str], int] = lambda _model: 0,
     ) -> None:
         self._settings, self._budget, self._workers, self._serving = models, budget, workers, serving
+        self._memory = memory
         self._claims: dict[str, asyncio.Future[None]] = {}
         self._loads: dict[str, list[asyncio.Future[None]]] = {}
         self._look_due = False
@@ -171,6 +176,7 @@ class ModelKeeper(Actor):
                 len(one.running),
                 len(one.waiting),
                 one.took and round(one.took, 3),
+                one.memory,
                 one.last_error,
             )
             for one in self.core.models.values()
@@ -218,6 +224,8 @@ class ModelKeeper(Actor):
                 self._loaded(name, None)
             elif not serves and model.state == "ready":
                 self._do(self.core.lost(self._now(), name))
+            if (memory := self._memory(name)) and (serves or not model.memory):
+                self.core.measured(name, memory)
 
     def _loaded(self, name: str, error: Exception | None) -> None:
         for future in self._loads.pop(name, ()):

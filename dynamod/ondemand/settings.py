@@ -28,7 +28,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[int, Meta(ge=1)] | None,
         Meta(description="requests at once; others wait. null: as its worker takes them"),
     ] = None
-    memory: Annotated[int | str, Meta(description="bytes that it takes when it is loaded, or like 4.5GiB")] = 0
+    memory: Annotated[
+        int | str,
+        Meta(description="bytes that it takes when it is loaded, or like 4.5GiB; 0: its files, then what is measured"),
+    ] = 0
     groups: Annotated[
         tuple[str, ...], Meta(description="models that share no group are never loaded together; none: with all")
     ] = ()
@@ -136,8 +139,6 @@ def budget_of(data: Mapping[str, Any], models: Mapping[str, ModelSettings]) -> B
     _check("budget.memory", lambda: budget.bytes, "bytes, or like 16GiB")
     if (limit := budget.bytes) is not None:
         for name, model in models.items():
-            if not model.bytes:
-                raise UserError(f"models.{name}.memory is needed, because budget.memory is set", "like 4.5GiB")
             if model.bytes > limit:
                 problem = f"budget.memory is {limit} bytes, below the {model.bytes} of models.{name}.memory"
                 raise UserError(problem, "raise it, or take the model out")

@@ -48,7 +48,8 @@ class Model:
     `since`: when it came into its state. `waiting`: requests by arrival. `asked`: when somebody wanted it loaded
     without a request. `idle_since`: end of its last request. `keep`: seconds that it stays after that; None: for ever.
     `yields_to`: the model for which it takes no new requests. `leaving`: it is unloaded after its running requests.
-    `failures`: failed loads in a row; none is tried before `retry_at`. `took`: seconds of the last load.
+    `failures`: failed loads in a row; none is tried before `retry_at`. `took`: seconds of the last load. `memory`:
+    bytes that it takes for the budget.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Model:
     retry_at: float = 0.0
     last_error: str = ""
     took: float | None = None
+    memory: int = 0
 
     @property
     def wanted_since(self) -> float | None:

@@ -85,6 +85,7 @@ def test_five_models_in_two_places(machine: Any) -> None:
     assert states(machine, url)["c"] == "ready"
     assert machine.row("c")["state"] == "Ready"
     assert machine.ask(url, "/models/load", {"model": "nobody"})[0] == 404
+    assert all(row["memory"] > 1e6 for row in json.loads(machine.ask(url, "/running")[1])["running"])
 
 
 @together

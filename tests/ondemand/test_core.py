@@ -354,6 +354,23 @@ def test_groups_that_may_not_run_together() -> None:
     assert world.loaded == {"c"}
 
 
+def test_memory_is_measured_where_it_is_not_configured() -> None:
+    budget = Budget(memory=10)
+    world = World({"a": model(), "b": model(memory=4), "c": model()}, budget)
+    for name, memory in (("a", 7), ("b", 9), ("c", 99)):
+        world.core.measured(name, memory)
+    assert [one.memory for one in world.core.models.values()] == [7, 4, 10]
+    world.end(world.come("a"))
+    world.ready("a")
+    world.come("b")
+    assert world.draining == {"a"}
+    world.gone("a")
+    world.core.measured("a", 6)
+    world.ready("b")
+    world.come("a")
+    assert world.loading == {"a"}, "it takes less than was thought"
+
+
 def test_estimates_come_from_the_last_load() -> None:
     world = World({"a": model(), "b": model()}, Budget(models=1, patience=5.0))
     assert world.core.estimate(0.0, "a") == 1.0

@@ -25,7 +25,6 @@ ENTRY = {"component": "Worker"}
         ({"a": {}}, {"models": 0}, "budget.models is 0"),
         ({"a": {}}, {"modles": 1}, "budget.modles: unknown key"),
         ({"a": {}}, {"patience": -1}, "budget.patience"),
-        ({"a": {}}, {"memory": "1GiB"}, "models.a.memory is needed"),
         ({"a": {}}, {"memory": "many"}, "budget.memory: 'many' is no size"),
         ({"a": {"memory": "2GiB"}}, {"memory": "1GiB"}, "budget.memory is 1073741824 bytes, below the 2147483648"),
         ({"a": {"preload": True}, "b": {"preload": True}}, {"models": 1}, "budget.models is 1, below the models with"),

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -56,7 +58,8 @@ class OnDemandComponent(ProcessorComponent):
         super().__init__(ctx)
         assert isinstance(self._settings, OnDemandSettings)
         self._on_demand, budget = self._settings.read()
-        self._keeper = ModelKeeper(self._on_demand, budget, Daemon(ctx), self._serves)
+        self._sizes: dict[str, int] = {}  # bytes, by model
+        self._keeper = ModelKeeper(self._on_demand, budget, Daemon(ctx), self._serves, self._memory)
 
     async def started(self) -> None:
         """Read the cards of all models, then look after their workers."""
@@ -93,6 +96,7 @@ class OnDemandComponent(ProcessorComponent):
             return ModelCard(name, kind="text", engine=worker.name, context_length=worker.context_length or 0)
         path = await fetch(worker.model_config or worker.model, weights=False)
         length = worker.context_length
+        self._sizes[name] = await asyncio.to_thread(_bytes, path)
         return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name)
 
     @handle
@@ -106,7 +110,27 @@ class OnDemandComponent(ProcessorComponent):
         super()._announced(name, card)
         self._keeper.look_soon()
 
+    def _memory(self, model: str) -> int:
+        """Resident bytes of its worker; while none is there those of its files."""
+        card = self.cards.get(model)
+        instances = self._view.served(model, card, "").instances if card is not None else ()
+        here = self._ctx.process_context.registry.node
+        resident = sum(_resident(one.pid) for one in instances if one.node == here)
+        return resident or self._sizes.get(model, 0)
+
     def _serves(self, model: str) -> bool:
         """Whether a worker of the model is ready, and its card is the one by which requests are prepared."""
         card = self.cards.get(model)
         return card is not None and bool(self._view.served(model, card, "").instances)
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0  # it has ended
+
+
+def _bytes(path: Path) -> int:
+    """Of a model's file, or of the files in its folder."""
+    return sum(one.stat().st_size for one in ([path] if path.is_file() else path.iterdir()) if one.is_file())
