@@ -37,7 +37,7 @@ def expanded(document: Document, target: object) -> Document:
     if not isinstance(target, str) or ":" not in target:
         raise document.error(("graph",), "a config with models needs no graph", "leave `graph:` out")
     module, _, frontend = target.rpartition(":")
-    names = _components(models, taken={frontend, PROCESSOR, "Common", "graph", MODELS, BUDGET, *data})
+    names = components(models, taken={frontend, PROCESSOR, "Common", "graph", MODELS, BUDGET, *data})
     services: dict[str, Any] = {name: f"{module}:{name}" for name in (frontend, PROCESSOR)}
     sections, origins, entries = dict[str, Any](), dict(document.origins), dict[str, Any]()
     for name, entry in cast("dict[str, Any]", models).items():
@@ -80,7 +80,7 @@ def _split(
     return section, {**rest, "component": component}
 
 
-def _components(models: Iterable[str], taken: set[str]) -> dict[str, str]:
+def components(models: Iterable[str], taken: set[str]) -> dict[str, str]:
     """A component for each model: its name with what cannot stand in an address replaced."""
     found: dict[str, str] = {}
     for name in models:

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+import dynamod.sample
+
 from .asking import Streaming, chat_body
 from .together import together
+
+SAMPLE = Path(dynamod.sample.__file__).parent / "hf"
 
 SLOW_ENGINE = """
 import time
@@ -197,6 +201,28 @@ def test_a_model_that_cannot_be_loaded_says_why(machine: Any) -> None:
     machine.until(lambda: states(machine, url)["bad"] == "unloaded")
     assert ask(machine, url, "good")[0] == 200
     assert ask(machine, url, "bad")[0] == 503
+
+
+@together
+def test_dynamo_run_with_several_models(machine: Any) -> None:
+    (machine.folder / "other").symlink_to(SAMPLE, target_is_directory=True)
+    words = ("in=http", "out=mocker", "sample", machine.folder / "other", "--max-models", 1, "--http-port", 0)
+    url = machine.start("dynamo-run", *words).ready()
+    assert states(machine, url) == {"sample": "unloaded", "other": "unloaded"}
+    for model in ("sample", "other"):
+        assert ask(machine, url, model)[0] == 200
+        assert running(machine, url) == [model]
+    refused = {
+        ("in=http", "sample", "sample.gguf"): "sample and sample.gguf are both called sample",
+        ("in=http", "--max-models", "0", "sample"): "budget.models is 0",
+        ("in=http", "--max-models", "1"): "--max-models: which models?",
+        ("in=text", "sample", "sample.gguf"): "one model at a time, not sample and sample.gguf with in=text",
+        ("in=http", "out=auto", "sample", "sample.gguf"): "out=auto takes no models",
+        ("in=http", "sample", "other", "--model-name", "x"): "--model-name belongs to one model",
+    }
+    results = machine.batch([("dynamo-run", words) for words in refused])
+    for result, said in zip(results, refused.values(), strict=True):
+        assert said in result.mistake()
 
 
 @pytest.mark.engine
