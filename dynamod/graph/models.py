@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, cast
 
+from dynamod.graph.config import service_args
 from dynamod.graph.document import Document, Path
 from dynamod.graph.service_config import SERVICE_ARGS
 from dynamod.message.hints import kind
@@ -49,6 +50,9 @@ def expanded(document: Document, target: object) -> Document:
     processor = {**cast("dict[str, Any]", data.get(PROCESSOR) or {}), MODELS: entries, BUDGET: data.get(BUDGET) or {}}
     origins.setdefault((PROCESSOR,), origins.get((MODELS,), document.source))
     links = [f"{frontend} -> {PROCESSOR}", *(f"{PROCESSOR} -> {component}" for component in names.values())]
+    for section in (frontend, PROCESSOR):
+        if service_args(document, section).get("workers", 1) != 1:
+            raise document.error((section, SERVICE_ARGS, "workers"), "one process decides which models are loaded", "1")
     rest = {key: value for key, value in data.items() if key not in (MODELS, BUDGET)}
     graph = {"services": services, "links": links}
     return replace(document, data={**rest, "graph": graph, PROCESSOR: processor, **sections}, origins=origins)

@@ -8,7 +8,7 @@ from aiohttp import web
 from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, Frontend
-from dynamod.ingress.api.models import Model, Models
+from dynamod.ingress.api.models import Model, Models, OneModel
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, RequestError
 from dynamod.message.openai import ModelRequest
@@ -67,15 +67,38 @@ class ListOnDemand(Models):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list, without aliases."""
-        states = {one.model: one for one in self._backend.keeper.reports()}
-        rows = list[ModelOnDemand]()
-        for name, card in frontend.backend.models().items():
-            if name == card.name:
-                row, report = ModelOnDemand.of(name, card), states.get(name)
-                if report is not None:
-                    row.state, row.seconds, row.error = report.state, report.seconds, report.error
-                rows.append(row)
+        states = _states(self._backend)
+        models = frontend.backend.models().items()
+        rows = [_row(name, card, states.get(name)) for name, card in models if name == card.name]
         return json_response(ModelsOnDemand("list", rows))
+
+
+class OneOnDemand(OneModel):
+    """GET /v1/models/{id}."""
+
+    response = ModelOnDemand
+
+    def __init__(self, backend: "OnDemandBackend") -> None:
+        self._backend = backend
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """One entry, also by an alias; without an id the list. Raises NotFound."""
+        card = frontend.backend.models().get(context.request.rel_url.path.removeprefix(self.prefix))
+        report = _states(self._backend).get(card.name) if card is not None else None
+        if card is None or report is None:
+            return await super().serve(frontend, context)
+        return json_response(_row(card.name, card, report))
+
+
+def _states(backend: "OnDemandBackend") -> dict[str, ModelReport]:
+    return {one.model: one for one in backend.keeper.reports()}
+
+
+def _row(name: str, card: ModelCard, report: ModelReport | None) -> ModelOnDemand:
+    row = ModelOnDemand.of(name, card)
+    if report is not None:
+        row.state, row.seconds, row.error = report.state, report.seconds, report.error
+    return row
 
 
 class Running(Endpoint):
@@ -111,12 +134,10 @@ class LoadModel(BodyEndpoint[ModelRequest]):
         self, frontend: Frontend, context: RequestContext, asked: ModelRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Have it done. Raises NotFound for a model that another graph serves, Overloaded or Conflict."""
-        states = {one.model for one in self._backend.keeper.reports()}
-        if asked.model not in states:
+        if asked.model not in _states(self._backend):
             raise NotFound(f"the model `{asked.model}` is not loaded on demand here", param="model")
         await self.act(asked.model)
-        state = next(one.state for one in self._backend.keeper.reports() if one.model == asked.model)
-        return json_response(Done(True, asked.model, state))
+        return json_response(Done(True, asked.model, _states(self._backend)[asked.model].state))
 
     async def act(self, model: str) -> None:
         """Load it."""
@@ -137,4 +158,4 @@ class UnloadModel(LoadModel):
 
 def endpoints(backend: "OnDemandBackend") -> tuple[Endpoint, ...]:
     """One of each."""
-    return (ListOnDemand(backend), Running(backend), LoadModel(backend), UnloadModel(backend))
+    return (ListOnDemand(backend), OneOnDemand(backend), Running(backend), LoadModel(backend), UnloadModel(backend))

@@ -106,14 +106,29 @@ class LoadingRun:
 
 
 class OnDemandBackend:
-    """`names`: each name for clients, aliases too, with that of its model. `timeout`: seconds to wait for a model."""
+    """`names`: each name for clients, aliases too, with that of its model. `places`: where models are served when they
+    are loaded, dyn://... `timeout`: seconds to wait for a model.
+    """
 
     def __init__(
-        self, inner: ProcessorBackend, keeper: ModelKeeper, ref: Ref, names: Mapping[str, str], timeout: float | None
+        self,
+        inner: ProcessorBackend,
+        keeper: ModelKeeper,
+        ref: Ref,
+        names: Mapping[str, str],
+        places: Mapping[str, str],
+        timeout: float | None,
     ) -> None:
-        self._inner, self.keeper, self._ref, self._names, self._timeout = inner, keeper, ref, names, timeout
+        self._inner, self.keeper, self._ref, self._timeout = inner, keeper, ref, timeout
+        self._names, self._places = names, places
         self._numbers = count(1)
-        self.model, self.health = inner.model, inner.health
+        self.model = inner.model
+
+    def health(self) -> Mapping[str, Any]:
+        """As the processor's; models that can be loaded have endpoints too."""
+        found, cards = self._inner.health(), self._inner.models()
+        places = {place for name, place in self._places.items() if name in cards}
+        return {**found, "endpoints": sorted(places.union(found["endpoints"]))}
 
     @property
     def endpoints(self) -> "tuple[Endpoint, ...]":

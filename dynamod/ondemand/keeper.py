@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dynamod.actor import Actor, Reason, control, handle
+from dynamod.actor import Actor, Reason, Total, control, handle
 from dynamod.message.errors import DynamodError, Overloaded, UserError
 from dynamod.message.pools import Pool
 
@@ -86,6 +86,18 @@ class ModelReport(msgspec.Struct, frozen=True):
     error: str = ""
 
 
+class OnDemandStatistics(msgspec.Struct, frozen=True):
+    """Models that are ready and that load; requests that wait for one and that run; what was begun, and what failed."""
+
+    ready: int
+    loading: int
+    waiting: int
+    running: int
+    loads: Total
+    unloads: Total
+    failed_loads: Total
+
+
 class ModelKeeper(Actor):
     """`serving(model)`: whether requests for it can be placed now. `memory(model)`: bytes that it takes, as far as is
     known. `models`: by name.
@@ -106,6 +118,7 @@ class ModelKeeper(Actor):
         self._claims: dict[str, asyncio.Future[None]] = {}
         self._loads: dict[str, list[asyncio.Future[None]]] = {}
         self._look_due = False
+        self._begun = self._ended = self._failed = 0
 
     async def started(self) -> None:
         """Find what runs already, load what is configured so, and begin to look at time."""
@@ -182,6 +195,19 @@ class ModelKeeper(Actor):
             for one in self.core.models.values()
         ]
 
+    def statistics(self) -> OnDemandStatistics:
+        """A snapshot."""
+        rows = self.reports()
+        return OnDemandStatistics(
+            sum(one.state == "ready" for one in rows),
+            sum(one.state == "loading" for one in rows),
+            sum(one.waiting for one in rows),
+            sum(one.running for one in rows),
+            self._begun,
+            self._ended,
+            self._failed,
+        )
+
     def estimate(self, model: str) -> float:
         """Seconds until the model may be ready."""
         return self.core.estimate(self._now(), model)
@@ -206,9 +232,11 @@ class ModelKeeper(Actor):
                     _settle(self._claims.pop(request, None), _failed(why, retry_after))
                 case Start(name):
                     log.info("loading model %s", name)
+                    self._begun += 1
                     self.context.task(self._start(name), f"load {name}")
                 case Drain(name):
                     log.info("unloading model %s", name)
+                    self._ended += 1
                     self._loaded(name, _failed("it was unloaded", 1.0))
                     self.context.task(self._drain(name), f"unload {name}")
 
@@ -217,7 +245,7 @@ class ModelKeeper(Actor):
         self._look_due = False
         for name, model in self.core.models.items():
             serves = self._serving(name)
-            if serves and model.state in ("unloaded", "loading"):
+            if serves and model.state == "loading":
                 self._do(self.core.ready(self._now(), name))
                 took = f" in {model.took:.1f} s" if model.took is not None else ""
                 log.info("model %s is ready%s", name, took)
@@ -235,25 +263,38 @@ class ModelKeeper(Actor):
         while True:
             await asyncio.sleep(LOOK)
             self._look()
-            loading = [name for name, model in self.core.models.items() if model.state == "loading"]
-            await asyncio.gather(*(self._check(name) for name in loading))
+            states = [(name, model.state) for name, model in self.core.models.items()]
+            unsure = [
+                name for name, state in states if state == "loading" or (state == "unloaded" and self._serving(name))
+            ]
+            await asyncio.gather(*(self._check(name) for name in unsure))
             self._do(self.core.tick(self._now()))
 
+    def _unsure(self, name: str) -> bool:
+        state = self.core.models[name].state
+        return state == "loading" or (state == "unloaded" and self._serving(name))
+
     async def _check(self, name: str) -> None:
-        """Whether the worker of a model that loads is given up, or has been ended by somebody else."""
+        """Whether the worker of a model that loads is given up, or has been started or ended by somebody else."""
         model, begun = self.core.models[name], self.core.models[name].since
         if self._locks[name].locked():
             return
         pool = await self._asking(self._workers.pool(self._settings[name].component))
-        if not isinstance(pool, Pool) or model.state != "loading" or model.since != begun:
+        if not isinstance(pool, Pool) or model.since != begun:
             return
-        if not pool.replicas:
+        if model.state == "unloaded":
+            if pool.wanted:
+                self._do(self.core.found(self._now(), name))
+        elif model.state != "loading":
+            return
+        elif not pool.replicas:
             self._do(self.core.unloaded(self._now(), name))
         elif all(one.state == "Fatal" for one in pool.replicas):
             self._give_up(name, pool.replicas[0].last_error)
 
     def _give_up(self, name: str, why: str) -> None:
         log.error("model %s could not be loaded: %s", name, why)
+        self._failed += 1
         actions = self.core.failed(self._now(), name, why)
         self._loaded(name, _failed(why, self.core.models[name].retry_at - self._now()))
         self._do(actions)

@@ -73,7 +73,9 @@ def five(machine: Any) -> str:
 def test_five_models_in_two_places(machine: Any) -> None:
     url = five(machine)
     assert states(machine, url) == dict.fromkeys("abcde", "unloaded")
-    assert machine.answers(url, "/health") in (200, 503)
+    assert machine.answers(url, "/health") == 200, "it can do work, though nothing is loaded"
+    assert json.loads(machine.ask(url, "/v1/models/default")[1])["state"] == "unloaded"
+    assert machine.ask(url, "/v1/models/nobody")[0] == 404
     for model in ("a", "b", "c", "d", "e", "a"):
         status, text = ask(machine, url, model, keep_alive="5m", send_loading_state=True)
         assert status == 200, text
@@ -106,6 +108,9 @@ def test_two_hundred_requests_over_five_models_all_end(machine: Any) -> None:
     assert most <= 2
     reports = json.loads(machine.ask(url, "/running")[1])["running"]
     assert {(row["running"], row["waiting"]) for row in reports} == {(0, 0)}
+    metrics = machine.ask(url, "/metrics")[1]
+    (loads,) = [line for line in metrics.splitlines() if line.startswith("dynamod_on_demand_loads_total{")]
+    assert 5 <= float(loads.split()[-1]) <= 40, "requests for a model are served together"
 
 
 @together
@@ -188,6 +193,20 @@ def test_a_worker_that_is_killed_while_it_loads_is_started_again(machine: Any) -
         status, text = asked.result()
     assert status == 200, text
     assert machine.row("slow")["restarts"] == 1
+
+
+@together
+def test_an_ingress_that_is_killed_finds_what_is_loaded(machine: Any) -> None:
+    _, url = serve(machine, "models: {a: {engine: echo_full}, b: {engine: echo_full}}\nbudget: {models: 1}\n")
+    assert ask(machine, url, "a")[0] == 200
+    worker, ingress = machine.row("a")["pid"], machine.row("Processor")["pid"]
+    os.kill(ingress, signal.SIGKILL)
+    machine.until(lambda: machine.row("Processor")["pid"] not in (0, ingress))
+    machine.until(lambda: machine.answers(url, "/v1/models") and states(machine, url)["a"] == "ready")
+    assert ask(machine, url, "a")[0] == 200
+    assert machine.row("a")["pid"] == worker
+    assert ask(machine, url, "b")[0] == 200
+    assert not machine.ps("a"), "the budget holds what was there before"
 
 
 @together

@@ -59,6 +59,10 @@ def test_with_a_target_and_other_sections(tmp_path: Path) -> None:
             "models: {a: {engine: echo_full, worker: {ServiceArgs: {workers: 2}}}}",
             "models.a.worker.ServiceArgs.workers: a model on demand has one process",
         ),
+        (
+            "models: {a: {engine: echo_full}}\nFrontend: {ServiceArgs: {workers: 2}}",
+            "m.yaml:2: Frontend.ServiceArgs.workers: one process decides",
+        ),
         ("models: {a: {engine: echo_full, worker: {modle: 1}}}", "a.modle: unknown key"),
         ("models: {a: {engine: echo_full}}\nbudget: {models: 0}", "budget.models is 0"),
         ("models: {a: {engine: echo_full}}\nbudget: {gpus: 1}", "budget.gpus: unknown key"),

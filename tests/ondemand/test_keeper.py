@@ -24,6 +24,7 @@ class Workers:
     broken: str = ""
     away: bool = False
     refused: str = ""
+    ghosts: set[str] = field(default_factory=set[str])
     begun: dict[str, float] = field(default_factory=dict[str, float])
     scaled: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
 
@@ -53,6 +54,8 @@ class Workers:
 
     def serves(self, component: str) -> bool:
         begun = self.begun.get(component)
+        if component in self.ghosts:
+            return True
         return begun is not None and not self.broken and asyncio.get_running_loop().time() - begun >= self.start
 
 
@@ -171,6 +174,9 @@ async def test_a_worker_that_somebody_else_ends_or_has_started() -> None:
         await asyncio.sleep(1.0)
         assert states(made)["b"] == "unloaded"
         assert workers.scaled == []
+        workers.ghosts.add("a")
+        await asyncio.sleep(1.0)
+        assert states(made)["a"] == "unloaded", "keys of a process that is gone, or of another graph"
 
 
 @virtual

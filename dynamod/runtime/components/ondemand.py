@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import handle
+from dynamod.discovery.keys import Address
 from dynamod.graph.service_config import COMMON, merge_common
 from dynamod.graph.typed import validate
 from dynamod.ingress.processor import RELOAD, GetBackend
 from dynamod.message.control import FINISH
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.pools import Pool
 from dynamod.ondemand.backend import OnDemandBackend
@@ -103,8 +104,9 @@ class OnDemandComponent(ProcessorComponent):
     async def get_backend(self, message: GetBackend) -> Any:
         """How requests come."""
         inner = await super().get_backend(message)
-        names = names_of(self._on_demand)
-        return OnDemandBackend(inner, self._keeper, self._keeper_ref, names, self._settings.queue_timeout)
+        names, space = names_of(self._on_demand), self._ctx.namespace
+        places = {name: f"dyn://{Address(space, one.component)}" for name, one in self._on_demand.items()}
+        return OnDemandBackend(inner, self._keeper, self._keeper_ref, names, places, self._settings.queue_timeout)
 
     def _announced(self, name: str, card: ModelCard | None) -> None:
         super()._announced(name, card)
@@ -112,16 +114,21 @@ class OnDemandComponent(ProcessorComponent):
 
     def _memory(self, model: str) -> int:
         """Resident bytes of its worker; while none is there those of its files."""
-        card = self.cards.get(model)
-        instances = self._view.served(model, card, "").instances if card is not None else ()
-        here = self._ctx.process_context.registry.node
-        resident = sum(_resident(one.pid) for one in instances if one.node == here)
+        resident = sum(_resident(one.pid) for one in self._workers_of(model))
         return resident or self._sizes.get(model, 0)
 
     def _serves(self, model: str) -> bool:
-        """Whether a worker of the model is ready, and its card is the one by which requests are prepared."""
-        card = self.cards.get(model)
-        return card is not None and bool(self._view.served(model, card, "").instances)
+        """Whether its worker is ready, and that one's card is the one by which requests are prepared."""
+        return bool(self._workers_of(model))
+
+    def _workers_of(self, model: str) -> list[Instance]:
+        """Ready ones of our graph on our node: what others serve is not ours to end."""
+        card, place = self.cards.get(model), self._ctx.process_context
+        if card is None:
+            return []
+        ours = f"{place.plan.graph}/{self._on_demand[model].component}."
+        found = self._view.served(model, card, "").instances
+        return [one for one in found if one.node == place.registry.node and one.process.startswith(ours)]
 
 
 def _resident(pid: int) -> int:
