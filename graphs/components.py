@@ -9,6 +9,7 @@ from typing import Any
 from dynamod.graph.service import depends, endpoint, service
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.settings import ProcessorSettings
+from dynamod.planner.settings import PlannerSettings
 from dynamod.worker.settings import WorkerSettings
 
 
@@ -40,6 +41,19 @@ class PrefillWorker:
     @endpoint()
     async def generate(self, request: dict[str, Any]) -> Any:
         """Served by the actor."""
+
+
+@service(
+    dynamo={"namespace": "dynamo"},
+    config=PlannerSettings,
+    actor="planner",
+    placement="own",
+)
+class Planner:
+    """Decides how many workers the pools have that it is linked to."""
+
+    worker = depends(Worker)
+    prefill_worker = depends(PrefillWorker)
 
 
 @service(

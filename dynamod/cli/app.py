@@ -11,7 +11,7 @@ from dynamod import __version__
 from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
-from . import bench, complete, doctor, infra, models, reload, serve, sim
+from . import bench, complete, doctor, infra, models, planner, reload, serve, sim
 from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
@@ -37,6 +37,7 @@ config_app = typer.Typer(
 app.add_typer(config_app, name="config")
 app.add_typer(bench.app, name="bench")
 app.add_typer(infra.app, name="infra")
+app.add_typer(planner.app, name="planner")
 
 
 def run(argv: Sequence[str]) -> int:
@@ -139,13 +140,18 @@ def inspect(
     _ask("inspect", socket, output, actor=actor)
 
 
-@app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb"))
+@app.command(epilog=examples("dynamo explain chatcmpl-3ed2938b-8453-4d97-94ac-ba47bd641edb", "dynamo explain planner"))
 def explain(
-    request: Annotated[str, typer.Argument(help="x-request-id of an answer, or the `id` in its body")],
+    request: Annotated[
+        str, typer.Argument(help="x-request-id of an answer, or the `id` in its body; `planner`: its last decisions")
+    ],
     socket: Socket = None,
     output: Output = Form.TEXT,
 ) -> None:
-    """Show why a request went where it went: every worker's score, term by term."""
+    """Show why a request went where it went: every worker's score, term by term. Or why pools have their size."""
+    if request == "planner":
+        _ask("explain planner", socket, output, "planner")
+        return
     _ask("explain", socket, output, f"requests/{quote(request, safe='')}/decision")
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dynamod.daemon")
 
-READING = ("status", "ps", "top", "logs", "inspect")
-CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload"})
+READING = ("status", "ps", "top", "logs", "inspect", "planner")
+CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload", "plan"})
 """Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 Arguments = dict[str, Any]
@@ -43,6 +43,9 @@ ASK = 3.0
 """Seconds that a process has to answer a question."""
 GLANCE = 1.0
 """Seconds that it has when somebody looks every second."""
+
+UNASKED = "unknown command"
+"""What a process says that does not know a question."""
 
 OWN = "dynamod"
 """What the daemon itself is called beside the component processes."""
@@ -186,6 +189,23 @@ class Commands:
             raise UnknownName(f"no decision is known for request '{request}'", hint)
         return sorted(found, key=lambda decision: decision["at"])
 
+    async def planner(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """The pools of all planners, with their last ticks; `component`: one pool."""
+        return await self._planners({"component": arguments.get("component", "")})
+
+    async def _planners(self, arguments: Arguments) -> list[dict[str, Any]]:
+        processes = [process for process in self._processes() if process.answers]
+        answers = await self._asked(processes, "planner", ASK, arguments)
+        found = [
+            pool | {"process": one.name} for one, pools in answers.items() if isinstance(pools, list) for pool in pools
+        ]
+        refused = [error for error in answers.values() if isinstance(error, UserError) and UNASKED not in str(error)]
+        if not found and refused:
+            raise refused[0]
+        if not found:
+            raise UnknownName("no planner runs", "serve a graph that has one, like graphs.agg_planner:Frontend")
+        return found
+
     async def _asked(
         self, processes: list[ProcessRecord], question: str, timeout: float, arguments: Arguments | None = None
     ) -> dict[ProcessRecord, Any]:
@@ -208,6 +228,12 @@ class Commands:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
         await graph.scale(component, _whole(arguments, "replicas", None), _seconds(arguments))
         return self._rows_of(graph, component)
+
+    async def plan(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """Planners `pause`, `resume` or `set` limits (`action`), of all pools or of one `component`."""
+        if arguments.get("action") not in ("pause", "resume", "set"):
+            raise UserError(f"action is {arguments.get('action')!r}", "pause, resume, set")
+        return await self._planners(arguments)
 
     async def drain(self, arguments: Arguments) -> dict[str, Any]:
         """Take a component out of service."""

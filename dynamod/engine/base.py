@@ -19,7 +19,7 @@ from dynamod.actor import Total
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest
-from dynamod.message.kv_events import Load, WorkerEvent
+from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
 from dynamod.message.worker import Chat, Generate, Request
 from dynamod.transport.base import Reply
 
@@ -123,6 +123,9 @@ class Engine(ABC, Generic[RequestT]):
     The worker sets, before `start`: `publish(event)`, for changes of the KV cache (with `capabilities.kv_events`),
     `prefill_completed(reply)`, to be called once when a request has its first token, and `progress(text)`: what `start`
     does now, shown to users. All are cheap and never raise.
+
+    While somebody wants to know of steps it sets `stepped(rank)`, to be called when the step that `forward_pass`
+    describes has been computed.
     """
 
     name: ClassVar[str]
@@ -136,6 +139,7 @@ class Engine(ABC, Generic[RequestT]):
         self.publish: Callable[[WorkerEvent], None] = _ignore
         self.prefill_completed: Callable[[Reply], None] = _ignore
         self.progress: Callable[[str], None] = _ignore
+        self.stepped: Callable[[int], None] | None = None
         self.own_transfer: OwnTransfer | None = None  # set by `start` where the engine moves KV blocks by itself
 
     @abstractmethod
@@ -165,6 +169,13 @@ class Engine(ABC, Generic[RequestT]):
     def snapshot(self) -> tuple[WorkerEvent, ...]:
         """All that a new subscriber must know: what is in the KV cache, and the load."""
         return (self.load(),)
+
+    def forward_pass(self, rank: int) -> ForwardPass | None:
+        """The step that a rank computes now, with `wall_time` 0 when it is idle.
+
+        None: there is no such rank, or the engine does not know.
+        """
+        return None
 
     def footprint(self, request: RequestT) -> tuple[tuple[int, ...], int] | None:
         """What a request costs this engine: sequence hashes of its prompt's full blocks, prompt tokens not cached now.

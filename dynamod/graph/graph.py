@@ -12,7 +12,8 @@ import msgspec
 
 T = TypeVar("T")
 
-FRONTEND, PROCESSOR, WORKER, ON_DEMAND = "frontend", "processor", "worker", "ondemand"
+FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
+PLANNER, ON_DEMAND = "planner", "ondemand"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 

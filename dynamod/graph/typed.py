@@ -68,7 +68,8 @@ def validate(model: type, config: Mapping[str, Any], service: str, failing: Fail
     fail = failing or plain
     values = _normal(model, config, (), fail)
     if _is_struct(model):
-        hints = get_type_hints(model)
+        types = get_type_hints(model)
+        hints = {field.encode_name: types[field.name] for field in msgspec.structs.fields(model)}
         values = {key: one for key, one in values.items() if one is not None or NoneType in get_args(hints[key])}
     try:
         return converted(model, values, strict=False)

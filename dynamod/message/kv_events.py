@@ -107,7 +107,53 @@ class Load(msgspec.Struct, frozen=True, array_like=True, tag="load", gc=False):
     peer_ms: float = 0.0
 
 
-WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load
+class ScheduledRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a step of the engine computes. None: the engine does not know.
+
+    Prompts: how many, tokens that are computed, variance of their lengths, tokens that are in the KV cache already.
+    Answers that get a token: how many, tokens in the KV cache, variance of these. Names of `ForwardPassMetrics` v1.
+    """
+
+    num_prefill_requests: int | None = None
+    sum_prefill_tokens: int | None = None
+    var_prefill_length: float | None = None
+    sum_prefill_kv_tokens: int | None = None
+    num_decode_requests: int | None = None
+    sum_decode_kv_tokens: int | None = None
+    var_decode_kv_tokens: float | None = None
+
+
+class QueuedRequests(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What waits meanwhile. None: the engine does not know.
+
+    Prompts: how many, tokens, also those that may be cached, variance of their lengths. Answers that gave way to
+    others: how many, tokens that they need in the KV cache, variance of these.
+    """
+
+    num_prefill_requests: int | None = None
+    sum_prefill_tokens: int | None = None
+    var_prefill_length: float | None = None
+    num_decode_requests: int | None = None
+    sum_decode_kv_tokens: int | None = None
+    var_decode_kv_tokens: float | None = None
+
+
+class ForwardPass(msgspec.Struct, frozen=True, array_like=True, tag="step", gc=False):
+    """A step of the engine, number `counter_id` of rank `dp_rank`; not all are published.
+
+    `wall_time`: seconds that it took; 0: the rank is idle. `running_prefill_tokens`: what is left to compute of prompts
+    that have begun. The original's form has a version (1) and the worker's name beside these.
+    """
+
+    counter_id: int
+    wall_time: float
+    scheduled_requests: ScheduledRequests = ScheduledRequests()
+    queued_requests: QueuedRequests = QueuedRequests()
+    dp_rank: int = 0
+    running_prefill_tokens: int | None = None
+
+
+WorkerEvent = CacheEvent | TierEvent | RequestStarted | PrefillCompleted | RequestFinished | Load | ForwardPass
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(tuple[WorkerEvent, ...])

@@ -139,9 +139,13 @@ class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
 
 
 class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
-    """Send the worker's events (`message.kv_events`) as the items of this stream, until it is cancelled."""
+    """Send the worker's events (`message.kv_events`) as the items of this stream, until it is cancelled.
+
+    `steps`: of these the load, requests of all processes as they start (without blocks), and steps of the engine.
+    """
 
     request_id: str
+    steps: bool = False
 
 
 class Describe(msgspec.Struct, frozen=True, array_like=True, tag="describe"):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta
 
+from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
 
 Target = Literal["sla", "throughput", "latency", "load"]
@@ -24,7 +25,10 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache).
     `adjustment_interval`: seconds between two ticks. `window`: seconds of arrivals that count. `hold`: seconds for
     which what was needed is kept; by itself as long as workers take to start, at least `window`. `startup`: seconds
-    that they take, until it has been measured.
+    that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
+    finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
+    `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
+    in place of `min_endpoint`, for that pool.
     """
 
     optimization_target: Target = "sla"
@@ -40,16 +44,30 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_gpu_budget: Annotated[int, Meta(ge=1)] = 8
     decode_kv_scale_up_threshold: Share = 0.9
     decode_kv_scale_down_threshold: Share = 0.5
+    metric_pulling_interval: Seconds = 1.0
+    drain_timeout: Seconds = 30.0
+    environment: Literal["local"] = "local"
+    prefill_min_endpoint: Count | None = None
+    decode_min_endpoint: Count | None = None
     no_operation: bool = False
+    advisory: bool = False
 
     def __post_init__(self) -> None:
-        if self.min_endpoint > self.max_gpu_budget:
-            raise ValueError(f"min-endpoint {self.min_endpoint} is above max-gpu-budget {self.max_gpu_budget}")
+        for name in ("min_endpoint", "prefill_min_endpoint", "decode_min_endpoint"):
+            least = getattr(self, name)
+            if least is not None and least > self.max_gpu_budget:
+                key = name.replace("_", "-")
+                raise ValueError(f"{key} {least} is above max-gpu-budget {self.max_gpu_budget}")
         if self.decode_kv_scale_down_threshold >= self.decode_kv_scale_up_threshold:
             down, up = self.decode_kv_scale_down_threshold, self.decode_kv_scale_up_threshold
             raise ValueError(
                 f"decode-kv-scale-down-threshold {down:g} is not below decode-kv-scale-up-threshold {up:g}"
             )
+
+    def least(self, pool: str) -> int:
+        """Workers that a pool has at least: the pool of prefill workers, or any other."""
+        own = self.prefill_min_endpoint if pool == PREFILL else self.decode_min_endpoint
+        return self.min_endpoint if own is None else own
 
 
 def settings_of(given: Mapping[str, Any]) -> PlannerSettings:

@@ -12,6 +12,8 @@ from dynamod.message.kv_events import (
     RequestStarted,
     Snapshot,
     Stored,
+    TierRemoved,
+    TierStored,
     WorkerEvent,
 )
 
@@ -70,7 +72,7 @@ class WorkerState:
                 if event.total_blocks != self._total(worker):
                     self.active.changed.add(worker)
                 self.loads[worker] = event
-            elif self.settings.kv_events:
+            elif isinstance(event, TierStored | TierRemoved) and self.settings.kv_events:
                 self.tiers.apply(worker, event)
 
     def refresh(self, instances: Sequence[Instance]) -> None:

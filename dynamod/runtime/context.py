@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +25,7 @@ from dynamod.ingress.static_workers import describe
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.node import State
+from dynamod.observe.metrics import Row
 from dynamod.transport.base import Spawn
 from dynamod.transport.unix import UnixServer
 from dynamod.transport.waiting import comes
@@ -45,6 +46,10 @@ MADE_UP = "run-"
 LOOPBACK = "127.0.0.1"
 STATIC_ID = 1
 """Instance id of whatever is at a static address of other nodes."""
+
+
+Question = Callable[[dict[str, Any]], Awaitable[Any]]
+"""Answers a question by its arguments. Raises UserError."""
 
 
 def _subject(address: Address, lease: int | None) -> str:
@@ -69,6 +74,8 @@ class ProcessContext:
     components: dict[str, Ref] = field(default_factory=dict[str, Ref])
     processor: Ref | None = None  # the processor of this process, once it can be asked
     http: list[Metrics] = field(default_factory=list[Metrics])  # counters of the HTTP servers in this process
+    questions: dict[str, Question] = field(default_factory=dict[str, Question])  # of the daemon's, to components
+    rows: list[Callable[[], Iterable[Row]]] = field(default_factory=list[Callable[[], Iterable[Row]]])  # of metrics
     in_step: Callable[[], tuple[float, int] | None] = lambda: None  # the engine's own report; see worker.worker
     grace: float = 2.0  # seconds that open answers get to finish when the process is stopped
     subject: str = ""  # where other nodes reach this process
@@ -109,6 +116,8 @@ class ProcessContext:
                 return await report(self, command)
             case "explain":
                 return await self._explain(str(arguments.get("request", "")))
+            case _ if command in self.questions:
+                return await self.questions[command](dict(arguments))
             case _:
                 raise UserError(f"unknown command {command}")
 

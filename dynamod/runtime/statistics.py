@@ -105,7 +105,8 @@ def _pool(worker: Any) -> PoolFacts:
 async def process_families(process_context: "ProcessContext") -> "list[Metric]":
     """What the actors and connections of a component process count, and its routers, without its HTTP servers."""
     routers = await _router_rows(process_context.processor) if process_context.processor is not None else ()
-    rows = chain(system_rows(process_context.system), routers, _connection_rows(process_context))
+    own = chain.from_iterable(rows() for rows in process_context.rows)
+    rows = chain(system_rows(process_context.system), routers, own, _connection_rows(process_context))
     return families_of(process_context.plan.name, rows)
 
 

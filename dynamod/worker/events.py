@@ -1,33 +1,61 @@
-"""The subscribers to a worker's events: what happens in one turn of the loop goes to each of them as one item."""
+"""The subscribers to a worker's events, and those to its steps."""
 
 import asyncio
+from collections.abc import Callable
 
-from dynamod.message.kv_events import WorkerEvent, pack
+from dynamod.message.kv_events import ForwardPass, RequestStarted, WorkerEvent, pack
 from dynamod.transport.base import Reply
 
 _NO_PROCESS = object()
 
 BACKLOG = 1000
-"""Turns of the loop that may wait for a slow subscriber; it is dropped then, and subscribes again for a snapshot."""
+"""Items that may wait for a slow subscriber; it is dropped then, and subscribes again for a snapshot."""
+
+STEP_INTERVAL = 0.01
+"""Seconds between the ends of published steps of a rank, at least: each step that takes longer is published."""
 
 
-class EventPublisher:
-    """A subscriber is dropped when it leaves; its reply is no request of the engine's."""
+class Subscribers:
+    """They are dropped when they leave; their replies are no requests of the engine's."""
 
     def __init__(self) -> None:
         self._subscribers: list[Reply] = []
-        self._pending: list[tuple[object, WorkerEvent]] = []
 
     def __len__(self) -> int:
         return len(self._subscribers)
 
     def subscribe(self, reply: Reply, snapshot: tuple[WorkerEvent, ...]) -> None:
         """A new subscriber. `snapshot`: the state now; it gets no event that was published before."""
-        self._send()
         reply.accepted()
         reply.items((pack(snapshot),))
         self._subscribers.append(reply)
         reply.on_end(lambda _cancelled: self._subscribers.remove(reply))
+
+    def close(self, why: str) -> None:
+        """The worker ends: its subscribers may subscribe again, to whoever is there then."""
+        for reply in list(self._subscribers):
+            reply.failed("EngineFailed", why, retry=True)
+
+    @staticmethod
+    def send(reply: Reply, events: tuple[WorkerEvent, ...]) -> None:
+        """One item, unless it is empty."""
+        if events and reply.backlog >= BACKLOG:
+            reply.failed("Overloaded", "the subscriber is too slow", retry=True)
+        elif events:
+            reply.items((pack(events),))
+
+
+class EventPublisher(Subscribers):
+    """What happens in one turn of the loop goes to each subscriber as one item."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pending: list[tuple[object, WorkerEvent]] = []
+
+    def subscribe(self, reply: Reply, snapshot: tuple[WorkerEvent, ...]) -> None:
+        """A new subscriber, behind what has happened."""
+        self._send()
+        super().subscribe(reply, snapshot)
 
     def publish(self, event: WorkerEvent, origin: object = _NO_PROCESS) -> None:
         """Send to all subscribers, but those of the process `origin` (`Reply.origin`): it knows."""
@@ -37,17 +65,40 @@ class EventPublisher:
             asyncio.get_running_loop().call_soon(self._send)
         self._pending.append((origin, event))
 
-    def close(self, why: str) -> None:
-        """The worker ends: its subscribers may subscribe again, to whoever is there then."""
-        for reply in list(self._subscribers):
-            reply.failed("EngineFailed", why, retry=True)
-
     def _send(self) -> None:
         """Once per turn; nothing is left to do where `subscribe` has come before it."""
         pending, self._pending = self._pending, []
         for reply in list(self._subscribers):
-            events = tuple([event for origin, event in pending if origin is not reply.origin])
-            if events and reply.backlog >= BACKLOG:
-                reply.failed("Overloaded", "the subscriber is too slow", retry=True)
-            elif events:
-                reply.items((pack(events),))
+            self.send(reply, tuple([event for origin, event in pending if origin is not reply.origin]))
+
+
+class StepPublisher(Subscribers):
+    """Steps are collected, and sent when the worker looks at its load: an item per step would cost more than the step.
+
+    `forward_pass(rank)` describes the one that has just been computed.
+    """
+
+    def __init__(self, forward_pass: Callable[[int], ForwardPass | None]) -> None:
+        super().__init__()
+        self._forward_pass = forward_pass
+        self._pending: list[WorkerEvent] = []
+        self._published: dict[int, float] = {}  # by rank, when the last one had been computed
+        self._now = asyncio.get_running_loop().time
+
+    def started(self, request: RequestStarted) -> None:
+        """A request has come."""
+        if self._subscribers:
+            self._pending.append(RequestStarted(request.request, (), request.prefill))
+
+    def stepped(self, rank: int) -> None:
+        """A step has been computed."""
+        now = self._now()
+        if now - self._published.get(rank, 0.0) >= STEP_INTERVAL and (step := self._forward_pass(rank)) is not None:
+            self._published[rank] = now
+            self._pending.append(step)
+
+    def flush(self, *events: WorkerEvent) -> None:
+        """Send what has been collected, and these."""
+        events, self._pending = (*self._pending, *events), []
+        for reply in list(self._subscribers):
+            self.send(reply, events)

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,20 @@ from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import BadRequest, RequestError, UserError
-from dynamod.message.kv_events import Cleared, Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
+from dynamod.message.kv_events import (
+    Cleared,
+    ForwardPass,
+    Load,
+    PrefillCompleted,
+    RequestFinished,
+    RequestStarted,
+    WorkerEvent,
+)
 from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
-from .events import EventPublisher
+from .events import EventPublisher, StepPublisher
 from .model_files import send_files
 
 if TYPE_CHECKING:
@@ -46,7 +55,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
 
     `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
-    `pool`: its disaggregation mode, empty for an aggregated worker.
+    `pool`: its disaggregation mode, empty for an aggregated worker. `steps`: of the ranks, as far as they are known.
     """
 
     accepted: Total
@@ -57,6 +66,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     engine: EngineStatistics
     handoff: msgspec.Struct | None = None
     pool: str = ""
+    steps: tuple[ForwardPass, ...] = ()
 
 
 @dataclass(slots=True)
@@ -88,6 +98,7 @@ class Worker(Actor):
         self._idle.set()
         self._open: dict[Reply, _Open] = {}
         self._events = EventPublisher()
+        self._steps = StepPublisher(self._forward_pass)
         self._watching = False
         self._last_load: Load | None = None
         self._accepted = self._cancelled = self._refused = 0
@@ -140,6 +151,7 @@ class Worker(Actor):
             for reply in (*self._open, *([self._trial] if self._trial is not None else ())):
                 reply.failed("EngineFailed", why, retry=True)
             self._events.close(why)
+            self._steps.close(why)
 
     @handle
     async def job(self, message: Job) -> None:
@@ -159,7 +171,7 @@ class Worker(Actor):
             else:
                 self._submit(engine, request, reply)
         elif isinstance(request, Subscribe):
-            self._subscribe(engine, reply)
+            self._subscribe(engine, request, reply)
         elif isinstance(request, Describe):
             reply.accepted()
             reply.items((msgspec.json.encode(engine.card()),), "stop")
@@ -250,6 +262,7 @@ class Worker(Actor):
         self._open[reply] = _Open(started)
         self._idle.clear()
         self._events.publish(started, reply.origin)
+        self._steps.started(started)
         reply.on_end(functools.partial(self._ended, reply))
         reply.accepted()
 
@@ -267,30 +280,52 @@ class Worker(Actor):
         if not self._open:
             self._idle.set()
 
-    def _subscribe(self, engine: Engine[Any], reply: Reply) -> None:
-        """First the state now, with the requests of other processes. It is no open request: a drain ends it."""
+    def _subscribe(self, engine: Engine[Any], request: Subscribe, reply: Reply) -> None:
+        """First the state now. It is no open request: a drain ends it."""
+        if request.steps:
+            self._steps.subscribe(reply, (*self._forward_passes(), engine.load()))
+            engine.stepped = self._steps.stepped
+        else:
+            self._events.subscribe(reply, self._snapshot(engine, reply))
+        self._last_load = None  # subscribers may have got different loads: the next look publishes again
+        if not self._watching:
+            self._watching = True
+            self.context.task(self._watch(engine), "load")
+
+    def _snapshot(self, engine: Engine[Any], reply: Reply) -> tuple[WorkerEvent, ...]:
+        """With the requests of other processes than the subscriber's."""
         snapshot: list[WorkerEvent] = [Cleared(), *engine.snapshot()]
         for other, request in self._open.items():
             if other.origin is not reply.origin:
                 snapshot.append(request.started)
                 if request.prefilled:
                     snapshot.append(PrefillCompleted(request.started.request))
-        self._events.subscribe(reply, tuple(snapshot))
-        self._last_load = None  # subscribers may have got different loads: the next look publishes again
-        if not self._watching:
-            self._watching = True
-            self.context.task(self._watch(engine), "load")
+        return tuple(snapshot)
+
+    def _forward_pass(self, rank: int) -> ForwardPass | None:
+        return None if self._engine is None else self._engine.forward_pass(rank)
+
+    def _forward_passes(self) -> tuple[ForwardPass, ...]:
+        """Of all ranks, now."""
+        found = itertools.takewhile(lambda one: one is not None, map(self._forward_pass, itertools.count()))
+        return tuple([one for one in found if one is not None])
 
     async def _watch(self, engine: Engine[Any]) -> None:
         """Publish the load when it has changed, and now and then to keep subscriptions alive, while there are any."""
         looks = 0  # since it was published
-        while self._events:
+        while self._events or self._steps:
             await asyncio.sleep(LOAD_INTERVAL)
             looks += 1
             load = engine.load()
             if load != self._last_load or looks * LOAD_INTERVAL >= KEEP_ALIVE:
                 self._last_load, looks = load, 0
                 self._events.publish(load)
+                idle = [step for step in self._forward_passes() if not step.wall_time] if self._steps else ()
+                self._steps.flush(*idle, load)
+            elif self._steps:
+                self._steps.flush()
+            if not self._steps:
+                engine.stepped = None
         self._watching = False
 
     def in_step(self) -> tuple[float, int] | None:
@@ -303,10 +338,12 @@ class Worker(Actor):
     def statistics(self) -> WorkerStatistics:
         """A snapshot of the worker."""
         engine = self._engine.statistics() if self._engine is not None else EngineStatistics()
-        counts = (self._accepted, len(self._open), self._cancelled, self._refused, len(self._events))
+        subscribers = len(self._events) + len(self._steps)
+        counts = (self._accepted, len(self._open), self._cancelled, self._refused, subscribers)
         handoff = self.handoff.statistics() if self.handoff is not None else None
         mode = self._options.disaggregation_mode
-        return WorkerStatistics(*counts, engine, handoff, "" if mode == "aggregated" else mode)
+        pool = "" if mode == "aggregated" else mode
+        return WorkerStatistics(*counts, engine, handoff, pool, self._forward_passes())
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -12,13 +12,14 @@ from dynamod.kvcache.tiers.level import LevelStatistics
 from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.kv_events import Load, Snapshot, WorkerEvent
+from dynamod.message.kv_events import ForwardPass, Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock, answer_limit
 from .handoff import Done, Held, Put
 from .scheduler import BatchScheduler
+from .steps import Chunk, forward_pass
 
 
 class BatchingStatistics(EngineStatistics, frozen=True):
@@ -159,6 +160,16 @@ class BatchingEngine(Engine[Generate]):
             disk_ms=disk,
             peer_ms=peer,
         )
+
+    @abstractmethod
+    def scheduled(self, rank: int) -> tuple[list[Chunk], list[int]]:
+        """Of the step that a rank computes: the parts of prompts, and KV tokens of each answer that gets a token."""
+
+    def forward_pass(self, rank: int) -> ForwardPass | None:
+        """By the rank's scheduler."""
+        if rank >= len(self.clocks):
+            return None
+        return forward_pass(rank, self.clocks[rank], self.schedulers[rank], *self.scheduled(rank))
 
     def block_times(self) -> tuple[float, float, float]:
         """Seconds that a block takes: to compute it, to load it from memory of the host, from files; 0: not known."""

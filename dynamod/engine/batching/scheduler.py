@@ -28,6 +28,15 @@ class BatchScheduler(ABC, Generic[SequenceT]):
         return not self.running and not self.waiting
 
     @abstractmethod
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """Tokens of each prompt that waits, and of each sequence that gave way to others."""
+
+    @property
+    @abstractmethod
+    def begun(self) -> int:
+        """Tokens that are still to be computed, of prompts that have begun."""
+
+    @abstractmethod
     def free(self, sequence: SequenceT) -> None:
         """A sequence that ran gives its blocks back: it has ended, its reader has left, or it gives way."""
 

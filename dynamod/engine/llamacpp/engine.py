@@ -28,6 +28,7 @@ from dynamod.transport.base import Reply
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from ..batching.handoff import Done, Put
+from ..batching.steps import Chunk
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .handoff import Export, HeldRequest, Shared, Totals
@@ -92,6 +93,7 @@ class LlamaCpp(BatchingEngine):
         self._transfers = False  # among them
         self._totals = Totals()
         self._held: Seq[Sequence] = ()
+        self._rows: Seq[Row] = ()  # of the step that is computed now, or was the last
         self._tiering: Tiering | None = None
         self._stored: StoredExports | None = None
         batch = self.arguments.max_num_batched_tokens
@@ -288,23 +290,26 @@ class LlamaCpp(BatchingEngine):
                 step = self._begin(model, scheduler.plan(step_budget.chunk(scheduler.decoding)))
             ahead = scheduler.ahead(step.rows, _goes_on) if took < AHEAD else []
             following = self._begin(model, ahead) if ahead else None
-            rows, began = step.rows, now()
+            self._rows = rows = step.rows
+            began = now()
             if rows and not scheduler.idle:  # or nobody waits for it any more
                 clock.begin(step.tokens)
             try:
                 picked = await asyncio.wrap_future(step.picked)
             except Exception as error:
+                clock.end()
                 if following is not None:
                     with contextlib.suppress(Exception):  # it needs the tokens of this one
                         await asyncio.wrap_future(following.picked)
                 self._failed(rows, error)
                 step = None
                 continue
-            finally:
-                clock.end()
             took = now() - began
             step_budget.took(sum([row.count for row in rows if row.count > 1]), took)
             scheduler.commit(rows)
+            if self.stepped is not None and rows:
+                self.stepped(0)
+            clock.end()
             self._hand_out([row for row in rows if row.last], picked)
             step = following
 
@@ -360,6 +365,16 @@ class LlamaCpp(BatchingEngine):
             if finish is not None:
                 self._scheduler.remove(sequence)
             stream.send(one, finish)
+
+    def scheduled(self, rank: int) -> tuple[list[Chunk], list[int]]:
+        """See BatchingEngine."""
+        decoded = [row.start + 1 for row in self._rows if row.count == 1 and row.sequence.answers]
+        chunks = [
+            Chunk(len(row.sequence.ids), row.start, row.count)
+            for row in self._rows
+            if row.count > 1 or not row.sequence.answers
+        ]
+        return chunks, decoded
 
     def uncached(self, blocks: Seq[int], length: int) -> int:
         """By the cells' cache and the tiers; the last token is always computed, as it gives the next one."""

@@ -36,7 +36,20 @@ class Sequence:
     """
 
     __slots__ = (
-        *("_size", "cached", "computed", "export", "exported", "fetched", "gone", "hashes", "held", "ids", "owner"),
+        *(
+            "_length",
+            "_size",
+            "cached",
+            "computed",
+            "export",
+            "exported",
+            "fetched",
+            "gone",
+            "hashes",
+            "held",
+            "ids",
+            "owner",
+        ),
         *("slot", "split"),
     )
 
@@ -54,13 +67,18 @@ class Sequence:
         self.export: Callable[[int, int], None] | None = None
         self.exported = 0  # blocks
         self.fetched = False  # blocks came from a tier, or were to
-        self._size = size
+        self._size, self._length = size, len(ids)
         self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
 
     @property
     def missing(self) -> int:
         """Tokens to compute before the next one can be chosen."""
         return len(self.ids) - self.computed
+
+    @property
+    def answers(self) -> bool:
+        """Whether it has had a token here."""
+        return len(self.ids) > self._length
 
     def names(self, count: int) -> list[int]:
         """Sequence hashes of the first `count` blocks, which must be full."""

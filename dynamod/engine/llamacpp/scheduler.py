@@ -76,6 +76,16 @@ class Scheduler(BatchScheduler[Sequence]):
                 if others is self.held and sequence.slot >= 0:
                     self.free(sequence)
 
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """See BatchScheduler. Held ones wait too."""
+        waiting = [*self.waiting, *self.held]
+        return [len(one.ids) for one in waiting if not one.answers], [len(one.ids) for one in waiting if one.answers]
+
+    @property
+    def begun(self) -> int:
+        """See BatchScheduler."""
+        return sum([one.missing for one in self.running if one.missing > 1 or not one.answers])
+
     def free(self, sequence: Sequence) -> None:
         """Its full blocks stay cached as long as there is room."""
         self.cells.release(sequence)

@@ -18,12 +18,13 @@ from dynamod.transport.base import Reply
 from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine
 from ..batching.handoff import Done, Held, Put
+from ..batching.steps import Chunk
 from . import output
 from .arguments import MockerArguments, arguments_of
 from .handoff import Export, Imports, StoredExport
 from .output import Stream
 from .own_transfer import MockerTransfer
-from .scheduler import Scheduler
+from .scheduler import Scheduler, Step
 from .scheduler import Sequence as Scheduled
 from .tiers import block_times, simulated
 from .timing import TIMINGS
@@ -35,20 +36,23 @@ Publish = Callable[[Stored | Removed], None]
 
 
 class Rank:
-    """`publish` gets the events of its blocks; `hand_out` gets the sequences that have a new token."""
+    """`publish` gets the events of its blocks; `hand_out` gets its number and the sequences that have a new token."""
 
     def __init__(
         self,
+        number: int,
         arguments: MockerArguments,
         publish: Publish,
-        hand_out: Callable[[list[Scheduled]], None],
+        hand_out: Callable[[int, list[Scheduled]], None],
         tiers: Tiers | None = None,
     ) -> None:
+        self._number = number
         self._arguments, self._publish, self._hand_out = arguments, publish, hand_out
         self.scheduler = Scheduler(
             arguments, TIMINGS[arguments.timing], stored=self._stored, removed=self._removed, tiers=tiers
         )
         self.clock = StepClock()
+        self.step: Step | None = None  # that is computed now, or was the last
         self.exports: list[Export] = []
         self._work = asyncio.Event()
 
@@ -78,15 +82,15 @@ class Rank:
                 self._work.clear()
                 await self._work.wait()
                 due = now()
-            step = scheduler.step()
+            self.step = step = scheduler.step()
             clock.begin(step.prefilled + len(step.tokens))
             if ratio:
                 due = max(due, now() - CATCH_UP) + step.ms / 1000 / ratio
                 await asyncio.sleep(max(0.0, due - now()))
             else:
                 await asyncio.sleep(0)
+            self._hand_out(self._number, step.tokens)
             clock.end()
-            self._hand_out(step.tokens)
             if self.exports:
                 self.exports = [export for export in self.exports if export.goes_on(step.finished)]
 
@@ -150,7 +154,7 @@ class Mocker(BatchingEngine):
         count = arguments.dp_size
         publish = self.publish if count == 1 else union(self.publish)
         self.tiers = simulated(arguments, self.publish)  # of the worker: its ranks share the memory
-        self.ranks = [Rank(arguments, publish, self._hand_out, self.tiers) for _ in range(count)]
+        self.ranks = [Rank(number, arguments, publish, self._hand_out, self.tiers) for number in range(count)]
         self.schedulers = [rank.scheduler for rank in self.ranks]
         self.clocks = [rank.clock for rank in self.ranks]
         for number, rank in enumerate(self.ranks):
@@ -268,8 +272,19 @@ class Mocker(BatchingEngine):
             key=lambda one: (one.scheduler.uncached(blocks, length) + one.queued, one.scheduler.pool.active),
         )
 
-    def _hand_out(self, sequences: list[Scheduled]) -> None:
+    def scheduled(self, rank: int) -> tuple[list[Chunk], list[int]]:
+        """See BatchingEngine. The tokens of the step are counted already."""
+        step = self.ranks[rank].step
+        if step is None:
+            return [], []
+        chunks = [chunk for _, chunk in step.chunks]
+        first = {id(sequence) for sequence, _ in step.chunks}
+        return chunks, [one.total - 1 for one in step.tokens if id(one) not in first]
+
+    def _hand_out(self, rank: int, sequences: list[Scheduled]) -> None:
         """The hot loop: once per token."""
+        if self.stepped is not None:
+            self.stepped(rank)
         self.tokens += len(sequences)
         for sequence in sequences:
             stream: Stream = sequence.owner

@@ -13,6 +13,7 @@ from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.kvcache.tiers.tiers import Tiers
 
 from ..batching.scheduler import BatchScheduler
+from ..batching.steps import Chunk
 from .arguments import SchedulerSettings
 from .tiers import Load, Loads
 from .timing import Timing
@@ -51,7 +52,7 @@ class Step:
     """One iteration: how long it takes, and who has a new token at its end.
 
     `finished`: of these, and of the prompts without an answer. `context`: KV tokens of sequences whose prompts had been
-    computed before.
+    computed before. `chunks`: the parts of prompts.
     """
 
     ms: float
@@ -59,6 +60,7 @@ class Step:
     finished: list[Sequence]
     prefilled: int
     context: int = 0
+    chunks: Seq[tuple[Sequence, Chunk]] = ()
 
 
 class Scheduler(BatchScheduler[Sequence]):
@@ -113,6 +115,16 @@ class Scheduler(BatchScheduler[Sequence]):
             here += self._loads.tiers.found(blocks[here:])
         return length - here * self._settings.block_size
 
+    def lengths(self) -> tuple[list[int], list[int]]:
+        """See BatchScheduler."""
+        waiting = self.waiting
+        return [one.total for one in waiting if not one.generated], [one.total for one in waiting if one.generated]
+
+    @property
+    def begun(self) -> int:
+        """See BatchScheduler."""
+        return sum([one.total - one.computed for one in self.running])
+
     def step(self) -> Step:
         """One iteration. When all that is there waits for blocks of tiers, a part of that time passes."""
         if self._loads is None:
@@ -128,7 +140,8 @@ class Scheduler(BatchScheduler[Sequence]):
     def _step(self) -> Step:
         size = self._settings.block_size
         context = sum([sequence.total for sequence in self.running if sequence.computed >= sequence.total])
-        prefilled = self._prefill()
+        chunks: list[tuple[Sequence, Chunk]] = []
+        prefilled = self._prefill(chunks)
         ms = self._timing.prefill_ms(prefilled) if prefilled else 0.0
         tokens: list[Sequence] = []
         finished: list[Sequence] = []
@@ -156,7 +169,7 @@ class Scheduler(BatchScheduler[Sequence]):
             self.running = [sequence for sequence in self.running if id(sequence) not in done]
             for sequence in finished:
                 self.free(sequence)
-        return Step(ms, tokens, finished, prefilled, context)
+        return Step(ms, tokens, finished, prefilled, context, chunks)
 
     def insert(self, before: Block | None, block: int) -> bool:
         """Use a block that was computed elsewhere; it follows `before`, which is in use. False: there is no room."""
@@ -194,10 +207,10 @@ class Scheduler(BatchScheduler[Sequence]):
         """The blocks of a sequence, with the one that is not full."""
         return [*blocks, PartialBlock()] if sequence.total % self._settings.block_size else blocks
 
-    def _prefill(self) -> int:
+    def _prefill(self, chunks: list[tuple[Sequence, Chunk]]) -> int:
         """Continue the prompt that is half computed, then admit from the queue while budget and blocks last.
 
-        Returns how many tokens are computed.
+        Returns how many tokens are computed, and adds the parts of prompts to `chunks`.
         """
         settings = self._settings
         budget = settings.max_num_batched_tokens
@@ -205,6 +218,7 @@ class Scheduler(BatchScheduler[Sequence]):
             missing = sequence.total - sequence.computed
             if missing > 0:
                 chunk = min(missing, budget)
+                chunks.append((sequence, Chunk(sequence.total, sequence.computed, chunk)))
                 sequence.computed += chunk
                 budget -= chunk
         while self.waiting and len(self.running) < settings.max_num_seqs and budget > 0:
@@ -219,6 +233,7 @@ class Scheduler(BatchScheduler[Sequence]):
             if not self._admit(sequence, blocks, cached):
                 break
             chunk = min(missing, budget) if settings.enable_chunked_prefill else missing
+            chunks.append((sequence, Chunk(sequence.total, sequence.total - missing, chunk)))
             sequence.computed = sequence.total - missing + chunk
             budget -= chunk
         return settings.max_num_batched_tokens - budget

@@ -1,0 +1,78 @@
+"""`dynamo planner`: look at the planners of the daemon's graphs, and steer them."""
+
+from typing import Annotated, Any
+
+import typer
+
+from dynamod.message.errors import UserError
+
+from . import complete
+from .options import Form, Output, Socket, examples
+
+_EXAMPLES = examples(
+    "dynamo planner status",
+    "dynamo planner pause",
+    "dynamo planner resume",
+    "dynamo planner set min=1 max=8",
+    "dynamo explain planner",
+)
+
+app = typer.Typer(
+    help="Planners: how many workers each pool has, and why.",
+    epilog=_EXAMPLES,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Pool = Annotated[
+    str, typer.Option("--pool", help="a component, like Worker; default: all", autocompletion=complete.components)
+]
+
+
+@app.command(epilog=_EXAMPLES)
+def status(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Show each pool: workers, what is wanted, limits, and why."""
+    from .client import Control
+
+    _show(Control(socket).get("planner", component=pool), output)
+
+
+@app.command(epilog=_EXAMPLES)
+def pause(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Start and stop no workers until `resume`. Decisions are shown meanwhile."""
+    _plan(socket, output, pool, action="pause")
+
+
+@app.command(epilog=_EXAMPLES)
+def resume(pool: Pool = "", socket: Socket = None, output: Output = Form.TEXT) -> None:
+    """Go on behind a pause, behind `dynamo scale`, or when workers have failed too often to be started again."""
+    _plan(socket, output, pool, action="resume")
+
+
+@app.command("set", epilog=_EXAMPLES)
+def set_limits(
+    limits: Annotated[list[str], typer.Argument(help="min=N: workers at least; max=N: at most")],
+    pool: Pool = "",
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Change the limits until the planner ends; its config file says those of the next time."""
+    given: dict[str, int] = {}
+    for limit in limits:
+        key, _, value = limit.partition("=")
+        if key not in ("min", "max") or not value.isdecimal():
+            raise UserError(f"'{limit}' is no limit", "write min=1, max=8, or both")
+        given[key] = int(value)
+    _plan(socket, output, pool, action="set", **given)
+
+
+def _plan(socket: str | None, output: Form, pool: str, **arguments: Any) -> None:
+    from .client import Control
+
+    _show(Control(socket).post("plan", component=pool, **arguments), output)
+
+
+def _show(pools: list[dict[str, Any]], output: Form) -> None:
+    from .show import show
+
+    show("planner", pools, output)

@@ -1,0 +1,138 @@
+"""A pool of workers under a planner: what is seen at each tick, what is decided, and why."""
+
+from collections import deque
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from dynamod.message.errors import UserError
+from dynamod.message.pools import Pool
+
+from .controller import Controller, Tick
+from .observation import Observation
+from .reconcile import Action, Reconciler, starting
+from .settings import PlannerSettings
+from .worker_view import WorkerView
+
+KEPT = 100
+"""Ticks that can be explained."""
+
+SMOOTH = 0.5
+"""Weight of the last start-up time that was measured."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A tick. `at`: seconds of the epoch. `arrived`: requests since the one before. Tokens: `queued` to be computed,
+    `context` in use, of `capacity`. `startup`: seconds that workers take to start. `replicas`: what the node is to run
+    from now on, None: as it is. `refused`: why what was proposed is not done.
+    """
+
+    at: float
+    ready: int
+    starting: int
+    failed: int
+    arrived: int
+    queued: int
+    context: int
+    capacity: int
+    startup: float
+    tick: Tick
+    replicas: int | None = None
+    refused: str = ""
+    last_error: str = ""
+
+
+class PlannedPool:
+    """`component`: the service's name in the graph. `kind`: of its workers, as PlannerSettings.least takes it."""
+
+    def __init__(self, component: str, kind: str, settings: PlannerSettings) -> None:
+        self.component, self.kind = component, kind
+        self.workers: dict[int, WorkerView] = {}  # ready ones, by lease
+        self.records: deque[Record] = deque(maxlen=KEPT)
+        self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
+        self._seen: Collection[int] | None = None  # processes at the last look
+        self.reconciler: Reconciler
+        self.controller: Controller
+        self.use(settings)
+
+    def use(self, settings: PlannerSettings) -> None:
+        """Other settings from now on; what was learned stays."""
+        settings = msgspec.structs.replace(settings, min_endpoint=settings.least(self.kind))
+        if not self.records:
+            self.controller, self.reconciler = Controller(settings), Reconciler(settings)
+        else:
+            self.controller.settings = self.reconciler.settings = settings
+
+    def limited(self, **limits: int) -> PlannerSettings:
+        """The settings with other limits. Raises UserError."""
+        settings = self.controller.settings
+        try:
+            return msgspec.structs.replace(settings, prefill_min_endpoint=None, decode_min_endpoint=None, **limits)
+        except ValueError as error:
+            raise UserError(f"planner of {self.component}: {error}") from None
+
+    @property
+    def expected(self) -> int:
+        """Workers that were there, or starting, at the last tick."""
+        return self.records[-1].ready + self.records[-1].starting if self.records else len(self.workers)
+
+    def look(self, now: float, pool: Pool) -> None:
+        """Measure how long workers take to become ready. `now`: monotonic seconds."""
+        there = {one.replica: one for one in pool.replicas}
+        for replica, one in there.items():
+            if one.state in ("Starting", "Restarting"):
+                self._since.setdefault(replica, now)
+            elif one.state == "Ready":
+                since = self._since.pop(replica, None)
+                if since is not None:
+                    self._came_up(now - since)
+                elif self._seen is not None and replica not in self._seen:
+                    self._came_up(one.uptime)  # between two looks
+        self._since = {replica: since for replica, since in self._since.items() if replica in there}
+        self._seen = there.keys()
+
+    def _came_up(self, seconds: float) -> None:
+        self.controller.startup += SMOOTH * (seconds - self.controller.startup)
+        self.reconciler.came_up()
+
+    def tick(self, now: float, at: float, pool: Pool, room: int) -> Action:
+        """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget."""
+        loads = {lease: worker.load() for lease, worker in self.workers.items()}
+        arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
+        coming = starting(pool, loads.keys())
+        seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived)
+        tick = self.controller.tick(seen)
+        target = min(tick.target, max(room, seen.expected))
+        action = self.reconciler.decide(now, target, pool, loads)
+        failed = [one for one in pool.replicas if one.state == "Fatal"]
+        self.records.append(
+            Record(
+                at=at,
+                ready=len(loads),
+                starting=coming,
+                failed=len(failed),
+                arrived=len(arrived),
+                queued=seen.queued,
+                context=seen.context,
+                capacity=sum(load.capacity for load in loads.values()),
+                startup=self.controller.startup,
+                tick=tick,
+                replicas=action.replicas,
+                refused=action.refused,
+                last_error=next((one.last_error for one in failed), ""),
+            )
+        )
+        return action
+
+    def status(self) -> dict[str, Any]:
+        """Settings that can be changed, whether it acts, and the last tick."""
+        settings, held = self.controller.settings, self.reconciler
+        return {
+            "component": self.component,
+            "state": "paused" if held.paused else "manual" if held.manual else "active",
+            "min": settings.min_endpoint,
+            "max": settings.max_gpu_budget,
+            "in_progress": held.in_progress,
+            "last": msgspec.to_builtins(self.records[-1]) if self.records else None,
+        }

@@ -1,0 +1,83 @@
+"""A pool under a planner: what workers publish, what is measured, and what is kept of each tick."""
+
+import pytest
+
+from dynamod.message.errors import UserError
+from dynamod.message.kv_events import Load, PrefillCompleted, RequestFinished, RequestStarted, Stored
+from dynamod.message.pools import Pool, Replica
+from dynamod.planner.observation import WorkerLoad
+from dynamod.planner.pool import PlannedPool
+from dynamod.planner.settings import PlannerSettings
+from dynamod.planner.worker_view import WorkerView
+
+
+def test_a_worker_is_known_by_its_events() -> None:
+    worker = WorkerView(16)
+    worker.take([RequestStarted(1, (), 100), Load(1, 0, 4, 50, 0.0)], True)
+    assert worker.arrived() == []  # it came before we looked
+    worker.take([RequestStarted(2, (5,), 30), Stored(None, (5,), (5,)), RequestStarted(3, (), 0)], False)
+    assert worker.load() == WorkerLoad(queued_prefill=130, context=64, capacity=800)
+    assert (worker.arrived(), worker.arrived()) == ([30, 1], [])
+    worker.take([PrefillCompleted(1), RequestFinished(2), RequestFinished(9)], False)
+    assert (worker.load().queued_prefill, worker.open) == (0, {1, 3})
+    worker.take([Load(0, 0, 0, 50, 0.0)], True)
+    assert (worker.load(), worker.open) == (WorkerLoad(capacity=800), set())
+
+
+def made(**settings: int) -> PlannedPool:
+    found = PlannedPool("Worker", "decode", PlannerSettings(**settings))
+    found.workers[1] = WorkerView(16)
+    return found
+
+
+def replicas(*states: str, uptime: float = 50.0) -> Pool:
+    return Pool(
+        replicas=tuple(Replica(replica=n, state=state, uptime=uptime, lease=n + 1) for n, state in enumerate(states))
+    )
+
+
+def test_how_long_workers_take_to_start_is_measured() -> None:
+    one = made()
+    one.look(0, replicas("Ready"))
+    assert one.controller.startup == 30, "those of the beginning came with us"
+    one.look(1, replicas("Ready", "Starting"))
+    one.look(11, replicas("Ready", "Ready"))
+    assert one.controller.startup == 20
+    one.look(12, replicas("Ready", "Ready", "Ready", uptime=0.5))
+    assert one.controller.startup == 10.25, "one that was ready between two looks"
+    one.look(13, replicas("Ready"))
+    one.look(14, replicas("Ready"))
+    assert one.controller.startup == 10.25
+
+
+def test_ticks_are_kept_with_their_reasons() -> None:
+    one = made(min_endpoint=3)
+    action = one.tick(0, 1000.0, replicas("Ready"), 8)
+    assert action.replicas == 3
+    last = one.status()["last"]
+    assert (last["at"], last["ready"], last["starting"], last["replicas"]) == (1000.0, 1, 0, 3)
+    assert (last["tick"]["reason"], last["tick"]["target"]) == ("scale_up", 3)
+    assert one.expected == 1
+
+
+def test_the_budget_of_all_pools_bounds_it_and_takes_nothing_away() -> None:
+    one = made(min_endpoint=3)
+    assert one.tick(0, 0.0, replicas("Ready"), 2).replicas == 2
+    assert one.tick(5, 0.0, replicas("Ready", "Starting"), 1).replicas is None
+
+
+def test_limits_are_changed_and_stay_possible() -> None:
+    one = made()
+    one.tick(0, 0.0, replicas("Ready"), 8)
+    one.use(one.limited(min_endpoint=2))
+    assert one.tick(5, 0.0, replicas("Ready"), 8).replicas == 2
+    with pytest.raises(UserError, match="planner of Worker: min-endpoint 9 is above max-gpu-budget 8"):
+        one.limited(min_endpoint=9)
+
+
+def test_each_pool_has_its_own_least() -> None:
+    settings = PlannerSettings(min_endpoint=1, prefill_min_endpoint=2, decode_min_endpoint=3)
+    kinds = {
+        kind: PlannedPool("Worker", kind, settings).controller.settings.min_endpoint for kind in ("prefill", "decode")
+    }
+    assert kinds == {"prefill": 2, "decode": 3}
