@@ -24,8 +24,8 @@ log = logging.getLogger("dynamod.frontend")
 
 NO_LIMIT = 1e9
 """Seconds to wait for a model where no limit is set."""
-TELL = 1.0
-"""Seconds between comments about a model that loads."""
+FIRST, TELL = 0.25, 1.0
+"""Seconds until the first comment about a model that loads, so that a refusal at once is a status; and between two."""
 
 
 class ClaimedSink:
@@ -75,14 +75,7 @@ class LoadingRun:
 
     async def wait(self) -> None:
         """Send comments until the model is ready, or the request fails."""
-        loop, timer = asyncio.get_running_loop(), None
-
-        def tell() -> None:
-            nonlocal timer
-            self._sink.comment(self._say())
-            timer = loop.call_later(TELL, tell)
-
-        tell()
+        self._timer = asyncio.get_running_loop().call_later(FIRST, self._tell)
         try:
             self._run = await self._begin()
         except RequestError as error:
@@ -94,8 +87,11 @@ class LoadingRun:
             log.exception("a request failed behind the load of its model")
             self._sink.fail(Internal("internal error; the log has it"))
         finally:
-            if timer is not None:
-                timer.cancel()
+            self._timer.cancel()
+
+    def _tell(self) -> None:
+        self._sink.comment(self._say())
+        self._timer = asyncio.get_running_loop().call_later(TELL, self._tell)
 
     def cancel(self) -> None:
         """The client disconnected."""

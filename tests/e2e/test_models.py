@@ -114,6 +114,41 @@ def test_two_hundred_requests_over_five_models_all_end(machine: Any) -> None:
 
 
 @together
+def test_a_busy_model_is_not_swapped_under_its_stream(machine: Any) -> None:
+    text = "models: {a: {engine: echo_core, model: sample}, b: {engine: echo_full}}\nbudget: {models: 1, patience: 0}\n"
+    _, url = serve(machine, text, DYN_TOKEN_ECHO_DELAY_MS="100")
+    words = " ".join(f"word{number}" for number in range(25))
+    stream = Streaming(machine._connect(url, 30.0), {**chat_body(words, stream=True), "model": "a"})
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(ask, machine, url, "b")
+        machine.until(lambda: '"waiting":1' in machine.ask(url, "/running")[1] or states(machine, url)["a"] == "ready")
+        behind = pool.submit(ask, machine, url, "a")
+        time.sleep(0.5)
+        assert states(machine, url)["a"] == "ready"
+        assert not behind.done(), "b has its turn first"
+        stream.read()
+        assert (stream.finish, stream.error) == ("stop", None)
+        assert stream.text.endswith("word24")
+        assert (other.result()[0], behind.result()[0]) == (200, 200)
+
+
+@together
+def test_models_come_and_go_with_a_reload(machine: Any) -> None:
+    _, url = serve(machine, "models: {a: {engine: echo_full}, b: {engine: echo_full}}\n")
+    assert ask(machine, url, "a")[0] == 200
+    assert ask(machine, url, "b")[0] == 200
+    pid = machine.row("a")["pid"]
+    (machine.folder / "models.yaml").write_text("models: {a: {engine: echo_full}, c: {engine: echo_full}}\n")
+    machine.run("dynamo", "reload")
+    machine.until(lambda: sorted(states(machine, url)) == ["a", "c"])
+    machine.until(lambda: states(machine, url)["a"] == "ready")
+    assert machine.row("a")["pid"] == pid, "what is loaded stays"
+    machine.until(lambda: not machine.ps("b"))
+    assert ask(machine, url, "c")[0] == 200
+    assert ask(machine, url, "b")[0] == 404
+
+
+@together
 def test_an_idle_model_goes_after_its_ttl_and_comes_back(machine: Any) -> None:
     _, url = serve(machine, "models: {a: {engine: echo_core, model: sample, ttl: 1}}\n", DYN_TOKEN_ECHO_DELAY_MS="100")
     words = " ".join(f"word{number}" for number in range(25))
@@ -164,7 +199,7 @@ def test_a_stream_is_told_that_its_model_loads(machine: Any) -> None:
     status, text = machine.ask(url, "/v1/chat/completions", body)
     assert status == 200
     comments = [line for line in text.splitlines() if line.startswith(":")]
-    assert comments[0].startswith(": slow is unloaded for ")
+    assert comments[0] == ": slow is loading for 0 s"
     assert ": slow is loading for 1 s" in comments
     assert '"slow"' in text
     assert text.rstrip().endswith("data: [DONE]")
@@ -220,6 +255,9 @@ def test_a_model_that_cannot_be_loaded_says_why(machine: Any) -> None:
     machine.until(lambda: states(machine, url)["bad"] == "unloaded")
     assert ask(machine, url, "good")[0] == 200
     assert ask(machine, url, "bad")[0] == 503
+    status, text = ask(machine, url, "bad", stream=True, send_loading_state=True)
+    assert (status, "no such device" in text) == (503, True), "before a comment has gone it is a status"
+    assert machine.ask(url, "/models/load", {"model": "bad"})[0] == 503, "a person need not wait for the next attempt"
 
 
 @together
