@@ -48,17 +48,23 @@ class EngineStatistics(msgspec.Struct, frozen=True):
 
 
 class StepClock:
-    """Counts the steps of an engine, and knows since when the current one runs."""
+    """Counts the steps of an engine, and knows since when the current one runs.
+
+    `computed`: tokens of all steps, of prompts and answers; `due`: how many these are when the next step is described.
+    """
 
     def __init__(self) -> None:
-        self._now = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        # uvloop's own time is in whole milliseconds, and steps may be shorter.
+        self._now = time.monotonic if type(loop).__module__.startswith("uvloop") else loop.time
         self._since: float | None = None
-        self._tokens = self.steps = 0
+        self._tokens = self.steps = self.computed = self.due = 0
 
     def begin(self, tokens: int) -> None:
         """A step that computes so many tokens begins."""
         self._since, self._tokens = self._now(), tokens
         self.steps += 1
+        self.computed += tokens
 
     def end(self) -> None:
         """The step is over."""
@@ -124,8 +130,8 @@ class Engine(ABC, Generic[RequestT]):
     `prefill_completed(reply)`, to be called once when a request has its first token, and `progress(text)`: what `start`
     does now, shown to users. All are cheap and never raise.
 
-    While somebody wants to know of steps it sets `stepped(rank)`, to be called when the step that `forward_pass`
-    describes has been computed.
+    While somebody wants to know of steps it sets `stepped(rank)`, to be called when a step that `forward_pass`
+    describes has been computed; it returns how many tokens, of prompts and answers, come before the next call.
     """
 
     name: ClassVar[str]
@@ -139,7 +145,7 @@ class Engine(ABC, Generic[RequestT]):
         self.publish: Callable[[WorkerEvent], None] = _ignore
         self.prefill_completed: Callable[[Reply], None] = _ignore
         self.progress: Callable[[str], None] = _ignore
-        self.stepped: Callable[[int], None] | None = None
+        self.stepped: Callable[[int], int] | None = None
         self.own_transfer: OwnTransfer | None = None  # set by `start` where the engine moves KV blocks by itself
 
     @abstractmethod

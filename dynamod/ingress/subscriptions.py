@@ -37,11 +37,13 @@ Events = Callable[[Any, Sequence[WorkerEvent], bool], None]
 class EventSubscriptions:
     """`follow` workers under keys of the caller's choice; `events(key, events, snapshot)` gets what they publish.
 
-    `now`: monotonic seconds.
+    `now`: monotonic seconds. `steps`: see `message.worker.Subscribe`.
     """
 
-    def __init__(self, transport: Transport, spawn: Spawn, now: Callable[[], float], events: Events) -> None:
-        self._transport, self._spawn, self._now, self._events = transport, spawn, now, events
+    def __init__(
+        self, transport: Transport, spawn: Spawn, now: Callable[[], float], events: Events, *, steps: bool = False
+    ) -> None:
+        self._transport, self._spawn, self._now, self._events, self._steps = transport, spawn, now, events, steps
         self._wanted: dict[Hashable, Instance] = {}
         self._sinks: dict[Hashable, _Subscription] = {}
         self._looked = now()
@@ -84,7 +86,7 @@ class EventSubscriptions:
         instance = self._wanted[key]
         sink = _Subscription(partial(self._events, key), partial(self._broken, key), self._now, allowed)
         self._sinks[key] = sink
-        sink.opened(self._transport.open(instance, Subscribe(f"events-{instance.instance_id:x}"), sink))
+        sink.opened(self._transport.open(instance, Subscribe(f"events-{instance.instance_id:x}", self._steps), sink))
 
     def _broken(self, key: Hashable, sink: "_Subscription", why: str, again: bool) -> None:
         if self._sinks.get(key) is sink:

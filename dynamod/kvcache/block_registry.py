@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dynamod.kvcache.hashes import block_hashes, chain
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, Removed, Snapshot, Stored, WorkerEvent
+from dynamod.message.kv_events import ForwardPass, Load, Removed, Snapshot, Stored, WorkerEvent
 
 log = logging.getLogger("dynamod.kvcache")
 
@@ -17,12 +17,13 @@ class BlockRegistry:
     """One per component. Engines report blocks, endpoints publish the events. Without a report routers guess.
 
     Blocks have the engine's own names (unsigned 64 bits); their content is given by the hashes of their tokens. `load`:
-    what the engine last reported. Not for two threads.
+    what the engine last reported. `stepped` are called with each step that it reports. Not for two threads.
     """
 
     def __init__(self, component: str) -> None:
         self.component = component
         self.load: Load | None = None
+        self.stepped: set[Callable[[ForwardPass], None]] = set()
         self._block_size = 0  # tokens; 0: nobody reports blocks
         self._names: dict[int, int] = {}  # name -> sequence hash
         self._held: dict[int, int] = {}  # sequence hash -> how many names it has

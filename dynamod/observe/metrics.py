@@ -44,9 +44,9 @@ async def load() -> None:
 def families(rows: Iterable[Row]) -> "list[Metric]":
     """One family per field of the structs, with a sample of each row that has it: `{prefix}_{field}`.
 
-    Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None and
-    everything else is left out. A field is a counter if its name ends with `_total` or its type is
-    `dynamod.actor.Total`. The help is the first line of the docstring of the struct that has the field.
+    Numbers become samples, booleans 0 or 1, `Buckets` histograms, nested structs join their names by `_`; None, fields
+    whose names are labels, and everything else is left out. A field is a counter if its name ends with `_total` or its
+    type is `dynamod.actor.Total`. The help is the first line of the docstring of the struct that has the field.
     """
     return merged(family for prefix, labels, struct in rows for family in _families(prefix, labels, struct))
 
@@ -93,7 +93,7 @@ def _families(prefix: str, labels: dict[str, str], struct: msgspec.Struct) -> "I
             yield histogram
         elif isinstance(value, msgspec.Struct):
             yield from _families(name, labels, value)
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and field not in labels:
             family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, text, labels=names)
             family.add_metric(values, value)
             yield family

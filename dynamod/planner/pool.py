@@ -51,6 +51,8 @@ class PlannedPool:
         self.workers: dict[int, WorkerView] = {}  # ready ones, by lease
         self.records: deque[Record] = deque(maxlen=KEPT)
         self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
+        self.expected = 0
+        """Workers that are there, or starting, after the last tick."""
         self._seen: Collection[int] | None = None  # processes at the last look
         self.reconciler: Reconciler
         self.controller: Controller
@@ -71,11 +73,6 @@ class PlannedPool:
             return msgspec.structs.replace(settings, prefill_min_endpoint=None, decode_min_endpoint=None, **limits)
         except ValueError as error:
             raise UserError(f"planner of {self.component}: {error}") from None
-
-    @property
-    def expected(self) -> int:
-        """Workers that were there, or starting, at the last tick."""
-        return self.records[-1].ready + self.records[-1].starting if self.records else len(self.workers)
 
     def look(self, now: float, pool: Pool) -> None:
         """Measure how long workers take to become ready. `now`: monotonic seconds."""
@@ -105,7 +102,9 @@ class PlannedPool:
         tick = self.controller.tick(seen)
         target = min(tick.target, max(room, seen.expected))
         action = self.reconciler.decide(now, target, pool, loads)
+        changed = 0 if action.replicas is None else action.replicas - pool.wanted
         failed = [one for one in pool.replicas if one.state == "Fatal"]
+        self.expected = max(0, seen.expected + changed)
         self.records.append(
             Record(
                 at=at,

@@ -2,49 +2,48 @@
 
 from collections.abc import Sequence
 
-from dynamod.message.kv_events import Load, PrefillCompleted, RequestFinished, RequestStarted, WorkerEvent
+from dynamod.message.kv_events import ForwardPass, Load, RequestStarted, WorkerEvent
 
 from .observation import StepSample, WorkerLoad
 
 
 class WorkerView:
-    """`block_size`: tokens in a KV block, 0 where the worker has none."""
+    """`block_size`: tokens in a KV block, 0 where the worker has none. Ranks of a worker count together."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
-        self._uncomputed: dict[int, int] = {}  # prompt tokens by request
         self._arrived: list[int] = []
         self._steps: list[StepSample] = []
+        self._last: dict[int, ForwardPass] = {}  # step, by rank
         self._load = Load(0, 0, 0, 0, 0.0)
-        self.open: set[int] = set()
 
     def take(self, events: Sequence[WorkerEvent], snapshot: bool) -> None:
-        """Events in their order; `snapshot`: they state what is there, nothing else is."""
-        if snapshot:
-            self._uncomputed.clear()
-            self.open.clear()
+        """Events of a subscription to steps, in their order; `snapshot`: requests in them came before we looked."""
         for event in events:
             match event:
-                case RequestStarted(request, _, prefill):
-                    self._uncomputed[request] = prefill
-                    self.open.add(request)
-                    if not snapshot:
-                        self._arrived.append(max(1, prefill))
-                case PrefillCompleted(request):
-                    self._uncomputed.pop(request, None)
-                case RequestFinished(request):
-                    self._uncomputed.pop(request, None)
-                    self.open.discard(request)
+                case RequestStarted(_, _, prefill) if not snapshot:
+                    self._arrived.append(max(1, prefill))
+                case ForwardPass():
+                    self._last[event.dp_rank] = event
+                    self._stepped(event)
                 case Load():
                     self._load = event
                 case _:
                     pass
 
+    def _stepped(self, step: ForwardPass) -> None:
+        found = step.scheduled_requests
+        prefill, context = found.sum_prefill_tokens, found.sum_decode_kv_tokens
+        if step.wall_time and prefill is not None and context is not None:
+            self._steps.append(StepSample(prefill, context, step.wall_time))
+
     def load(self) -> WorkerLoad:
         """Now, with the steps since the last time."""
         steps, self._steps = tuple(self._steps), []
+        last = self._last.values()
         return WorkerLoad(
-            queued_prefill=sum(self._uncomputed.values()),
+            queued_prefill=sum(step.queued_requests.sum_prefill_tokens or 0 for step in last),
+            running_prefill=sum(step.running_prefill_tokens or 0 for step in last),
             context=self._load.active_blocks * self._block_size,
             capacity=self._load.total_blocks * self._block_size,
             steps=steps,

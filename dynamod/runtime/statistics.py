@@ -127,6 +127,8 @@ def system_rows(system: System) -> Iterator[Row]:
         yield f"{PREFIX}actor", {"actor": path, "kind": report.kernel.kind}, report.kernel
         if report.own is not None:
             yield _prefix(report.own), {"actor": path}, report.own
+            for step in getattr(report.own, "steps", ()):
+                yield f"{_prefix(report.own)}_step", {"actor": path, "dp_rank": str(step.dp_rank)}, step
         for child in report.children:
             yield f"{PREFIX}child", {"supervisor": path, "child": child.name}, child
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load
+from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, ScheduledRequests
 
 if TYPE_CHECKING:
-    from .runtime import Component
+    from .runtime import Component, Endpoint
 
 log = logging.getLogger("dynamod.python")
 
@@ -163,7 +163,54 @@ class WorkerMetricsPublisher:
             self._set(load)
 
 
-def in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+class FpmDirectPublisher:
+    """Tells planners of the steps of an engine, and shows them as metrics. `publish` may be called from any thread.
+
+    `worker_id`: `endpoint.lease_id()`. `dp_size`: ranks of the engine. Raises UserError.
+    """
+
+    def __init__(self, endpoint: "Endpoint", worker_id: str | int, dp_size: int = 1) -> None:
+        connection, address = endpoint.runtime.connection(), endpoint.address
+        if str(worker_id) != str(lease := connection.process_context.registry.lease):
+            raise UserError(f"worker_id is {worker_id!r}, this process is {lease}", "give endpoint.lease_id()")
+        self._steps = [0] * whole_number("dp_size", dp_size)  # of each rank
+        self._loop = connection.loop
+        self._block_registry = connection.block_registry(address.namespace, address.component)
+
+    def publish(self, *, dp_rank: int, wall_time_secs: float, **counts: int) -> None:
+        """A rank has computed a step, which took `wall_time_secs`. One that says nothing for 1 s is idle.
+
+        `counts`: fields of `ScheduledRequests` behind `scheduled_`, of `QueuedRequests` behind `queued_`. What is
+        left out is not known. Raises UserError.
+        """
+        if whole_number("dp_rank", dp_rank, 0) >= len(self._steps):
+            raise UserError(f"dp_rank is {dp_rank}, dp_size {len(self._steps)}", "give dp_size=... to the publisher")
+        for name, value in {"wall_time_secs": wall_time_secs, **counts}.items():
+            if name not in _COUNTS:
+                raise UserError(f"publish has no argument {name}", f"known: {', '.join(_COUNTS)}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise UserError(f"{name} is {value!r}", "give a number from 0 upwards")
+        scheduled, queued = (
+            {name.removeprefix(kind): value for name, value in counts.items() if name.startswith(kind)}
+            for kind in ("scheduled_", "queued_")
+        )
+        self._steps[dp_rank] += 1
+        requests = ScheduledRequests(**scheduled), QueuedRequests(**queued)
+        step = ForwardPass(self._steps[dp_rank], float(wall_time_secs), *requests, dp_rank)
+        in_loop(self._loop, lambda: [told(step) for told in tuple(self._block_registry.stepped)])
+
+    def shutdown(self) -> None:
+        """Nothing to do: there are no tasks."""
+
+
+_COUNTS = (
+    "wall_time_secs",
+    *(f"scheduled_{name}" for name in ScheduledRequests.__struct_fields__),
+    *(f"queued_{name}" for name in QueuedRequests.__struct_fields__),
+)
+
+
+def in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
     """Call it in the loop: now when it is the running one, else soon. A loop that is closed has no readers."""
     try:
         here = asyncio.get_running_loop() is loop

@@ -147,6 +147,11 @@ class Endpoint:
         self._card: ModelCard | None = None
         self._serving = False
 
+    @property
+    def runtime(self) -> DistributedRuntime:
+        """Whose address it is."""
+        return self._runtime
+
     async def serve_endpoint(
         self,
         handler: Callable[..., Any],

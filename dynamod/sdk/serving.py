@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from dynamod.actor import Actor, ActorUnreachable, Crashed, Reason, Ref, Supervisor, handle
 from dynamod.discovery.keys import Address
 from dynamod.engine.base import Engine, EngineOptions, Job, RequestT, Spawn
+from dynamod.engine.batching.steps import NOTHING
 from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
 from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, WorkerEvent
+from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
 from dynamod.message.worker import Call, Chat, Generate
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.open_calls import OpenCalls
@@ -30,6 +31,8 @@ log = logging.getLogger("dynamod.python")
 
 LINGER = 0.1
 """Seconds that an endpoint still takes requests once it has left the registry: not all processes know that yet."""
+IDLE = 1.0
+"""Seconds after which a rank of an engine that has reported no step is idle."""
 STOP = 3.0
 """Seconds that an endpoint has to end once nothing is waited for any more."""
 
@@ -105,9 +108,31 @@ class _Served(PythonEngine[RequestT]):
         super().__init__(options, spawn)
         self.use(handler)
         self._card, self._block_registry = card, block_registry
+        self._steps: dict[int, tuple[float, ForwardPass]] = {}  # by rank, with when it was
+        self._computed = self._due = 0  # tokens, as those of `StepClock`
 
     async def start(self) -> None:
         """The user's file has loaded whatever there is to load."""
+        self._block_registry.stepped.add(self._take_step)
+
+    async def close(self) -> None:
+        self._block_registry.stepped.discard(self._take_step)
+        await super().close()
+
+    def _take_step(self, step: ForwardPass) -> None:
+        self._steps[step.dp_rank] = asyncio.get_running_loop().time(), step
+        scheduled = step.scheduled_requests
+        self._computed += (scheduled.sum_prefill_tokens or 0) + (scheduled.num_decode_requests or 0)
+        if self.stepped is not None and self._computed >= self._due:
+            self._due = self._computed + self.stepped(step.dp_rank)
+
+    def forward_pass(self, rank: int) -> ForwardPass | None:
+        """What a FpmDirectPublisher said last."""
+        if rank not in self._steps:
+            return None
+        since, step = self._steps[rank]
+        old = asyncio.get_running_loop().time() - since > IDLE
+        return ForwardPass(step.counter_id, 0.0, NOTHING, dp_rank=rank) if old else step
 
     def load(self) -> Load:
         """What a WorkerMetricsPublisher said last, else what is seen from here."""
@@ -119,6 +144,7 @@ class _ServedTokens(_Served[Generate], TokenEngine):
 
     async def start(self) -> None:
         """Raises UserError when what is published has blocks of another size than the card."""
+        await super().start()
         self._block_registry.serve(self._card.name, self._card.kv_cache_block_size, self.publish)
 
     async def close(self) -> None:

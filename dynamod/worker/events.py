@@ -11,8 +11,11 @@ _NO_PROCESS = object()
 BACKLOG = 1000
 """Items that may wait for a slow subscriber; it is dropped then, and subscribes again for a snapshot."""
 
-STEP_INTERVAL = 0.01
-"""Seconds between the ends of published steps of a rank, at least: each step that takes longer is published."""
+STEP_TOKENS = 500
+"""One step is published for so many tokens, of prompts and answers; more where fewer are computed in STEP_INTERVAL."""
+
+STEP_INTERVAL = 0.5
+"""Seconds, see STEP_TOKENS."""
 
 
 class Subscribers:
@@ -73,16 +76,16 @@ class EventPublisher(Subscribers):
 
 
 class StepPublisher(Subscribers):
-    """Steps are collected, and sent when the worker looks at its load: an item per step would cost more than the step.
+    """Some of the steps are described, and sent together: an item for each step would cost more than its tokens.
 
-    `forward_pass(rank)` describes the one that has just been computed.
+    `forward_pass(rank)` describes the step that has just been computed.
     """
 
     def __init__(self, forward_pass: Callable[[int], ForwardPass | None]) -> None:
         super().__init__()
         self._forward_pass = forward_pass
         self._pending: list[WorkerEvent] = []
-        self._published: dict[int, float] = {}  # by rank, when the last one had been computed
+        self._described: dict[int, tuple[float, int]] = {}  # by rank, when the last one was, and tokens to the next
         self._now = asyncio.get_running_loop().time
 
     def started(self, request: RequestStarted) -> None:
@@ -90,12 +93,14 @@ class StepPublisher(Subscribers):
         if self._subscribers:
             self._pending.append(RequestStarted(request.request, (), request.prefill))
 
-    def stepped(self, rank: int) -> None:
-        """A step has been computed."""
-        now = self._now()
-        if now - self._published.get(rank, 0.0) >= STEP_INTERVAL and (step := self._forward_pass(rank)) is not None:
-            self._published[rank] = now
+    def stepped(self, rank: int) -> int:
+        """A step has been computed; returns how many tokens are to be computed until the next one is described."""
+        if (step := self._forward_pass(rank)) is not None:
             self._pending.append(step)
+        now, (before, count) = self._now(), self._described.get(rank, (0.0, 1))
+        count = max(1, min(STEP_TOKENS, int(count * STEP_INTERVAL / max(now - before, 1e-3))))
+        self._described[rank] = now, count
+        return count
 
     def flush(self, *events: WorkerEvent) -> None:
         """Send what has been collected, and these."""

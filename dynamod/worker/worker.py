@@ -44,6 +44,9 @@ LOAD_INTERVAL = 0.25
 KEEP_ALIVE = 2.0
 """Seconds after which the load is published although it has not changed: a silent subscription is taken for lost."""
 
+STEP_LOOKS = 4
+"""Looks behind which steps and load are sent to those who subscribe to steps."""
+
 OTHERS = 5.0
 """Seconds that such a request waits for the first tokens of others, of other ingress processes, that are there."""
 
@@ -283,7 +286,7 @@ class Worker(Actor):
     def _subscribe(self, engine: Engine[Any], request: Subscribe, reply: Reply) -> None:
         """First the state now. It is no open request: a drain ends it."""
         if request.steps:
-            self._steps.subscribe(reply, (*self._forward_passes(), engine.load()))
+            self._steps.subscribe(reply, (*self.forward_passes(), engine.load()))
             engine.stepped = self._steps.stepped
         else:
             self._events.subscribe(reply, self._snapshot(engine, reply))
@@ -305,26 +308,24 @@ class Worker(Actor):
     def _forward_pass(self, rank: int) -> ForwardPass | None:
         return None if self._engine is None else self._engine.forward_pass(rank)
 
-    def _forward_passes(self) -> tuple[ForwardPass, ...]:
+    def forward_passes(self) -> tuple[ForwardPass, ...]:
         """Of all ranks, now."""
         found = itertools.takewhile(lambda one: one is not None, map(self._forward_pass, itertools.count()))
         return tuple([one for one in found if one is not None])
 
     async def _watch(self, engine: Engine[Any]) -> None:
         """Publish the load when it has changed, and now and then to keep subscriptions alive, while there are any."""
-        looks = 0  # since it was published
+        looks = 0
+        since = 0  # looks since it was published
         while self._events or self._steps:
             await asyncio.sleep(LOAD_INTERVAL)
-            looks += 1
-            load = engine.load()
-            if load != self._last_load or looks * LOAD_INTERVAL >= KEEP_ALIVE:
-                self._last_load, looks = load, 0
+            looks, since, load = looks + 1, since + 1, engine.load()
+            if load != self._last_load or since * LOAD_INTERVAL >= KEEP_ALIVE:
+                self._last_load, since = load, 0
                 self._events.publish(load)
-                idle = [step for step in self._forward_passes() if not step.wall_time] if self._steps else ()
-                self._steps.flush(*idle, load)
-            elif self._steps:
-                self._steps.flush()
-            if not self._steps:
+            if self._steps and looks % STEP_LOOKS == 0:
+                self._steps.flush(*[step for step in self.forward_passes() if not step.wall_time], load)
+            elif not self._steps:
                 engine.stepped = None
         self._watching = False
 
@@ -343,7 +344,7 @@ class Worker(Actor):
         handoff = self.handoff.statistics() if self.handoff is not None else None
         mode = self._options.disaggregation_mode
         pool = "" if mode == "aggregated" else mode
-        return WorkerStatistics(*counts, engine, handoff, pool, self._forward_passes())
+        return WorkerStatistics(*counts, engine, handoff, pool, self.forward_passes())
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -1,10 +1,19 @@
 """`out=mocker`: a whole server without a model that runs."""
 
+import asyncio
 import json
 import os
 import re
 import signal
+from collections.abc import Callable
 from typing import Any
+
+from dynamod.message.discovery import Instance
+from dynamod.message.ingress import Delta, Items
+from dynamod.message.kv_events import ForwardPass, Load, RequestStarted, WorkerEvent, unpack
+from dynamod.message.worker import Subscribe
+from dynamod.transport.base import Sink
+from dynamod.transport.unix import UnixTransport
 
 from .together import together
 
@@ -43,7 +52,46 @@ def test_dynamo_run_with_a_mocker(machine: Any) -> None:
     connection.close()
     assert re.search(r"_engine_total_blocks{.*} 40\.0\n", metrics)
     assert re.search(r"_engine_preemptions_total{.*} 0\.0\n", metrics)
+    assert re.search(r'dynamod_worker_step_queued_requests_sum_prefill_tokens{.*dp_rank="0".*} 0\.0\n', metrics)
+
+    [path] = machine.folder.rglob("run-mocker.Worker.0.sock")
+    events = asyncio.run(told(str(path), ask))
+    [computed] = [event for event in events if isinstance(event, ForwardPass) and event.wall_time][:1]
+    assert computed.scheduled_requests.num_prefill_requests == 1
+    assert computed.queued_requests.num_prefill_requests == 0
+    assert {type(event) for event in events} == {ForwardPass, Load, RequestStarted}
     command.end()
+
+
+class Told(Sink):
+    """What a worker tells of its steps."""
+
+    def __init__(self) -> None:
+        self.events: list[WorkerEvent] = []
+
+    def delta(self, delta: Delta) -> None:
+        if isinstance(delta, Items):
+            self.events += [event for item in delta.items for event in unpack(item)]
+
+    def lost(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+async def told(path: str, ask: Callable[..., Any]) -> list[WorkerEvent]:
+    """The events of a subscriber, until it knows of an answer's steps and that they are over."""
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(20):
+        transport = UnixTransport(lambda work, _name: tasks.create_task(work))
+        instance, sink = Instance("dynamo", "backend", "generate", 1, {"unix": path}), Told()
+        stream = transport.open(instance, Subscribe("planner", steps=True), sink)
+        while not sink.events:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        begun = len(sink.events)
+        await asyncio.to_thread(ask, prompt="three two one")
+        while not any(getattr(event, "wall_time", 1) == 0 for event in sink.events[begun:]):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        stream.cancel()
+        await transport.close()
+    return sink.events
 
 
 @together
@@ -116,3 +164,6 @@ def test_a_worker_tells_its_load_beside_generate(machine: Any) -> None:
     told = told[0] if isinstance(told, list) else told
     assert told["kv_stats"]["kv_total_blocks"] == 100
     assert told["worker_stats"]["num_requests_waiting"] == 0
+    [step] = told["forward_passes"]
+    assert (step["version"], step["dp_rank"], step["counter_id"], step["wall_time"]) == (1, 0, 0, 0.0)
+    assert step["scheduled_requests"]["sum_prefill_tokens"] == step["queued_requests"]["sum_decode_kv_tokens"] == 0

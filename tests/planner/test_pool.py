@@ -3,9 +3,9 @@
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load, PrefillCompleted, RequestFinished, RequestStarted, Stored
+from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, RequestStarted, ScheduledRequests
 from dynamod.message.pools import Pool, Replica
-from dynamod.planner.observation import WorkerLoad
+from dynamod.planner.observation import StepSample, WorkerLoad
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
@@ -15,13 +15,21 @@ def test_a_worker_is_known_by_its_events() -> None:
     worker = WorkerView(16)
     worker.take([RequestStarted(1, (), 100), Load(1, 0, 4, 50, 0.0)], True)
     assert worker.arrived() == []  # it came before we looked
-    worker.take([RequestStarted(2, (5,), 30), Stored(None, (5,), (5,)), RequestStarted(3, (), 0)], False)
-    assert worker.load() == WorkerLoad(queued_prefill=130, context=64, capacity=800)
+    computed, waits = ScheduledRequests(sum_prefill_tokens=64, sum_decode_kv_tokens=300), QueuedRequests(1, 130, 0.0)
+    steps = [ForwardPass(1, 0.01), ForwardPass(2, 0.02, computed, waits, running_prefill_tokens=36)]
+    worker.take([RequestStarted(2, (), 30), *steps, RequestStarted(3, (), 0)], False)
+    found = worker.load()
+    assert found.steps == (StepSample(64, 300, 0.02),), "who does not know what was computed says nothing"
+    assert (found.queued_prefill, found.running_prefill, found.context, found.capacity) == (130, 36, 64, 800)
     assert (worker.arrived(), worker.arrived()) == ([30, 1], [])
-    worker.take([PrefillCompleted(1), RequestFinished(2), RequestFinished(9)], False)
-    assert (worker.load().queued_prefill, worker.open) == (0, {1, 3})
-    worker.take([Load(0, 0, 0, 50, 0.0)], True)
-    assert (worker.load(), worker.open) == (WorkerLoad(capacity=800), set())
+    worker.take([ForwardPass(3, 0.0, ScheduledRequests(0, 0), QueuedRequests(0, 0)), Load(0, 0, 0, 50, 0.0)], False)
+    assert worker.load() == WorkerLoad(capacity=800)
+
+
+def test_ranks_of_a_worker_count_together() -> None:
+    worker = WorkerView(16)
+    worker.take([ForwardPass(1, 0.01, queued_requests=QueuedRequests(1, 10), dp_rank=rank) for rank in (0, 1)], False)
+    assert worker.load().queued_prefill == 20
 
 
 def made(**settings: int) -> PlannedPool:
@@ -57,7 +65,7 @@ def test_ticks_are_kept_with_their_reasons() -> None:
     last = one.status()["last"]
     assert (last["at"], last["ready"], last["starting"], last["replicas"]) == (1000.0, 1, 0, 3)
     assert (last["tick"]["reason"], last["tick"]["target"]) == ("scale_up", 3)
-    assert one.expected == 1
+    assert one.expected == 3
 
 
 def test_the_budget_of_all_pools_bounds_it_and_takes_nothing_away() -> None:

@@ -15,6 +15,7 @@ from dynamod.engine.batching.engine import BatchingStatistics
 from dynamod.http.metrics import GAP, SECONDS, HttpStatistics, Metrics
 from dynamod.ingress.dispatcher import RouterRows
 from dynamod.kvcache.tiers.level import LevelStatistics
+from dynamod.message.kv_events import ForwardPass, ScheduledRequests
 from dynamod.observe.metrics import Row
 from dynamod.runtime.statistics import ProcessStatistics, process_families, process_statistics, report
 from dynamod.transport.inbox import InboxStatistics
@@ -35,13 +36,15 @@ class Worker(Actor):
         return [("dynamod_router", {"model": "m"}, Routing(3))]
 
     def statistics(self) -> WorkerStatistics:
-        return WorkerStatistics(9, 1, 0, 0, 2, EngineStatistics(running=1, tokens=40))
+        steps = tuple(ForwardPass(7, 0.02, ScheduledRequests(sum_prefill_tokens=90), dp_rank=rank) for rank in (0, 1))
+        return WorkerStatistics(9, 1, 0, 0, 2, EngineStatistics(running=1, tokens=40), steps=steps)
 
 
 def context(system: System, *servers: Metrics) -> Any:
     """A process with one connection to another, a router, and these HTTP servers."""
     return SimpleNamespace(
         plan=SimpleNamespace(name="agg/x.0"),
+        rows=[lambda: [("dynamo_planner", {}, ForwardPass(8, 0.5))]],
         system=system,
         http=list(servers),
         processor=system.ref("/Worker") if isinstance(system, System) else None,
@@ -101,8 +104,16 @@ async def test_families_of_a_process() -> None:
         assert all(family.documentation and family.type != "unknown" for family in found.values())
         (tokens,) = found["dynamod_worker_engine_tokens"].samples
         assert (tokens.labels["actor"], tokens.value) == ("/Worker", 40)
+        prefilled = found["dynamod_worker_step_scheduled_requests_sum_prefill_tokens"].samples
+        assert [(sample.labels["dp_rank"], sample.value) for sample in prefilled] == [("0", 90), ("1", 90)]
+        steps = {name for name in found if name.startswith("dynamod_worker_step_")} - {prefilled[0].name}
+        assert steps == {
+            "dynamod_worker_step_counter_id",
+            "dynamod_worker_step_wall_time",
+        }  # what is not known is absent
         assert {sample.labels["actor"] for sample in found["dynamod_actor_mailbox_depth"].samples} == {"/", "/Worker"}
         assert found["dynamod_child_restarts"].samples[0].labels["child"] == "Worker"
+        assert found["dynamo_planner_wall_time"].samples[0].value == 0.5
         assert found["dynamod_router_decisions"].samples[0].value == 3
         assert found["dynamod_inbox_frames"].samples[0].labels["peer"] == "agg.Worker.0"
         counters = {name for name, family in found.items() if family.type == "counter"}

@@ -10,6 +10,7 @@ import pytest
 from dynamo.llm import (
     ApproxKvIndexer,
     ForwardPassMetrics,
+    FpmDirectPublisher,
     KvEventPublisher,
     KvIndexer,
     KvStats,
@@ -24,8 +25,12 @@ from dynamo.llm import (
 from dynamo.runtime import Component, DistributedRuntime, Endpoint, dynamo_worker
 from dynamod.kvcache.hashes import local_hashes
 from dynamod.message import tokens
+from dynamod.message.discovery import Instance
 from dynamod.message.errors import UserError
-from dynamod.message.kv_events import Load
+from dynamod.message.ingress import Items
+from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, ScheduledRequests, unpack
+from dynamod.message.worker import Subscribe
+from dynamod.transport.base import Sink
 
 from .test_runtime import node, tasks  # noqa: F401 - used by every test here
 
@@ -191,6 +196,66 @@ async def test_load_is_told_in_both_forms() -> None:
         for wrong in ((metrics(kv_total_blocks=-1),), (metrics(gpu_prefix_cache_hit_rate=7),), (1, 2), (None,)):
             with pytest.raises(UserError):
                 publisher.publish(*wrong)
+
+    await serving(script)
+
+
+STEP = {
+    "dp_rank": 0,
+    "scheduled_num_prefill_requests": 1,
+    "scheduled_sum_prefill_tokens": 600,
+    "scheduled_sum_prefill_kv_tokens": 16,
+    "scheduled_num_decode_requests": 2,
+    "scheduled_sum_decode_kv_tokens": 300,
+    "queued_num_prefill_requests": 4,
+    "queued_sum_prefill_tokens": 900,
+    "queued_num_decode_requests": 0,
+    "queued_sum_decode_kv_tokens": 0,
+    "wall_time_secs": 0.25,
+}
+
+
+class Told(Sink):
+    """Steps that a subscriber is told of."""
+
+    def __init__(self) -> None:
+        self.steps: list[ForwardPass] = []
+
+    def delta(self, delta: Any) -> None:
+        for item in delta.items if isinstance(delta, Items) else ():
+            self.steps += [event for event in unpack(item) if isinstance(event, ForwardPass)]
+
+    def lost(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+async def test_steps_of_an_engine_in_a_python_file() -> None:
+    async def script(component: Component, endpoint: Endpoint) -> None:
+        connection, told = component.runtime.connection(), Told()
+        instance = Instance(
+            "test", "cached", "generate", endpoint.lease_id(), {"unix": connection.process_context.plan.server}
+        )
+        stream = connection.process_context.transport.open(instance, Subscribe("planner", steps=True), told)
+        publisher = FpmDirectPublisher(endpoint, str(endpoint.lease_id()), dp_size=2)
+        await asyncio.sleep(0.1)
+        for _ in range(3):
+            await asyncio.to_thread(publisher.publish, **STEP)
+        scheduled = ScheduledRequests(1, 600, None, 16, 2, 300)
+        expected = ForwardPass(1, 0.25, scheduled, QueuedRequests(4, 900, None, 0, 0))
+
+        async def over() -> bool:
+            return bool(told.steps) and told.steps[-1].wall_time == 0
+
+        await until(over)
+        assert told.steps[0] == expected
+        assert told.steps[-1].counter_id == 3
+        stream.cancel()
+        for wrong in ({"dp_rank": 2}, {"wall_time_secs": -1.0}, {"queued_sum_prefill_tokens": -1}, {"queued_sum": 1}):
+            with pytest.raises(UserError):
+                publisher.publish(**{**STEP, **wrong})
+        with pytest.raises(UserError, match="worker_id"):
+            FpmDirectPublisher(endpoint, "7")
+        publisher.shutdown()
 
     await serving(script)
 

@@ -68,6 +68,7 @@ class AdapterEngine(Engine[Generate]):
         self.block_size = self.room = self.vocabulary = self.total_blocks = self.used_blocks = 0
         self.tokens = self.steps = self.queued = self.queried = self.hits = self.preemptions = 0
         self.open = 0  # requests
+        self._answers: dict[Reply, int] = {}  # of these, with the tokens of their prompts
         self.can = self.capabilities  # as it has been started
         self._output: StartOutput | None = None
         self._apart = Apart(self.name)
@@ -150,6 +151,7 @@ class AdapterEngine(Engine[Generate]):
 
     async def _answer(self, request: Generate, reply: Reply, limit: int) -> None:
         self.open += 1
+        self._answers[reply] = tokens.count(request.token_ids) + tokens.count(request.prior_output)
         try:
             await self.generate(request, reply, limit)
         except RequestError as error:
@@ -161,6 +163,19 @@ class AdapterEngine(Engine[Generate]):
             reply.failed("EngineFailed", f"{self.name}: {type(error).__name__}: {error}")
         finally:
             self.open -= 1
+            del self._answers[reply]
+
+    def lengths(self) -> tuple[list[int], list[int]] | None:
+        """Tokens of each prompt that has no token yet, oldest first, and KV tokens of each answer that has begun.
+
+        None: there are other requests than those that are answered here.
+        """
+        if self.open != len(self._answers):
+            return None
+        answers = self._answers.items()
+        return [count for reply, count in answers if not reply.sent], [
+            count + reply.sent for reply, count in answers if reply.sent
+        ]
 
     @abstractmethod
     async def generate(self, request: Generate, reply: Reply, limit: int) -> None:

@@ -8,6 +8,9 @@ from dynamod.message.kv_events import ForwardPass, QueuedRequests, ScheduledRequ
 from ..base import StepClock
 from .scheduler import BatchScheduler
 
+NOTHING = ScheduledRequests(0, 0, 0.0, 0, 0, 0, 0.0)
+"""What a rank without work computes."""
+
 
 class Chunk(NamedTuple):
     """A part of a prompt that a step computes: tokens of the prompt, in the KV cache before, computed by the step."""
@@ -22,23 +25,20 @@ def forward_pass(
 ) -> ForwardPass:
     """The step that a rank computes now. `decoded`: KV tokens of each answer that gets a token."""
     prompts, preempted = scheduler.lengths()
-    queued = QueuedRequests(*_summary(prompts), *_summary(preempted))
+    queued = QueuedRequests(*summary(prompts), *summary(preempted))
     now = clock.current
     if now is None:
-        return ForwardPass(clock.steps, 0.0, _NOTHING, queued, rank, scheduler.begun)
-    number, _, variance = _summary([one.length for one in chunks])
+        return ForwardPass(clock.steps, 0.0, NOTHING, queued, rank, scheduler.begun)
+    number, _, variance = summary([one.length for one in chunks])
     computed, cached = sum([one.computed for one in chunks]), sum([one.cached for one in chunks])
-    scheduled = ScheduledRequests(number, computed, variance, cached, *_summary(decoded))
+    scheduled = ScheduledRequests(number, computed, variance, cached, *summary(decoded))
     return ForwardPass(clock.steps, now[0], scheduled, queued, rank, scheduler.begun)
 
 
-def _summary(values: Sequence[int]) -> tuple[int, int, float]:
+def summary(values: Sequence[int]) -> tuple[int, int, float]:
     """Number, sum and variance (of the population)."""
     count, total = len(values), sum(values)
     if count < 2:
         return count, total, 0.0
     mean = total / count
     return count, total, sum([(value - mean) ** 2 for value in values]) / count
-
-
-_NOTHING = ScheduledRequests(0, 0, 0.0, 0, 0, 0, 0.0)

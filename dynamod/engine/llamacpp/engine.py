@@ -307,8 +307,8 @@ class LlamaCpp(BatchingEngine):
             took = now() - began
             step_budget.took(sum([row.count for row in rows if row.count > 1]), took)
             scheduler.commit(rows)
-            if self.stepped is not None and rows:
-                self.stepped(0)
+            if self.stepped is not None and rows and clock.computed >= clock.due:
+                clock.due = clock.computed + self.stepped(0)
             clock.end()
             self._hand_out([row for row in rows if row.last], picked)
             step = following

@@ -277,14 +277,14 @@ class Mocker(BatchingEngine):
         step = self.ranks[rank].step
         if step is None:
             return [], []
-        chunks = [chunk for _, chunk in step.chunks]
         first = {id(sequence) for sequence, _ in step.chunks}
-        return chunks, [one.total - 1 for one in step.tokens if id(one) not in first]
+        decoded = [one.length + one.generated - 1 for one in step.tokens if id(one) not in first]
+        return [chunk for _, chunk in step.chunks], decoded
 
     def _hand_out(self, rank: int, sequences: list[Scheduled]) -> None:
         """The hot loop: once per token."""
-        if self.stepped is not None:
-            self.stepped(rank)
+        if self.stepped is not None and (clock := self.clocks[rank]).computed >= clock.due:
+            clock.due = clock.computed + self.stepped(rank)
         self.tokens += len(sequences)
         for sequence in sequences:
             stream: Stream = sequence.owner

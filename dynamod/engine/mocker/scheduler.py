@@ -123,7 +123,7 @@ class Scheduler(BatchScheduler[Sequence]):
     @property
     def begun(self) -> int:
         """See BatchScheduler."""
-        return sum([one.total - one.computed for one in self.running])
+        return sum([one.length + one.generated - one.computed for one in self.running])
 
     def step(self) -> Step:
         """One iteration. When all that is there waits for blocks of tiers, a part of that time passes."""

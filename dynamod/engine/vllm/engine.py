@@ -14,6 +14,7 @@ import msgspec
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
+from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
@@ -24,7 +25,8 @@ from ..adapter.tiers import HostTier, split
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
 from .request import logprobs, sampling
-from .tiers import record, with_tier
+from .statistics import Statistics
+from .tiers import with_tier
 from .transfer import CONNECTOR, LEASE, VllmTransfer, with_connector
 
 log = logging.getLogger("dynamod.engine")
@@ -77,7 +79,7 @@ class Vllm(AdapterEngine):
         self._llm = llm = await self.stage("loads the model", lambda: self._load(config))
         cache, ranks = config.cache_config, config.parallel_config.data_parallel_size
         self.block_size, self.room = cache.block_size, config.model_config.max_model_len
-        self._statistics.blocks = cache.num_gpu_blocks or 0
+        self._statistics.blocks, self._statistics.count = cache.num_gpu_blocks or 0, ranks
         self.total_blocks = self._statistics.blocks * ranks
         self.vocabulary = config.model_config.get_vocab_size()
         self._import_names()
@@ -115,7 +117,7 @@ class Vllm(AdapterEngine):
     def _load(self, config: Any) -> Any:
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._statistics = _Statistics(self)
+        self._statistics = Statistics(self)
         ports = self._side_channel(config.parallel_config.data_parallel_size) if self.own_transfer else None
         llm = AsyncLLM.from_vllm_config(config, stat_loggers=[self._statistics.of_rank], disable_log_stats=True)
         if ports is not None:
@@ -238,6 +240,10 @@ class Vllm(AdapterEngine):
         except self._refused as error:
             raise BadRequest(f"vLLM refuses the request: {one_line(error)}") from None
 
+    def forward_pass(self, rank: int) -> ForwardPass | None:
+        """By vLLM's statistics."""
+        return self._statistics.forward_pass(rank) if self._llm is not None else None
+
     async def _watch(self, failed: Callable[[], bool]) -> None:
         """An idle engine that ends is not seen by any request."""
         while not failed():  # noqa: ASYNC110 - vLLM has no event for it
@@ -251,50 +257,6 @@ class Vllm(AdapterEngine):
             await self.shut_down(workers.shutdown)
         else:
             await self.shut_down(None if llm is None else lambda: llm.shutdown(timeout=CLOSE / 2))
-
-
-class _Statistics:
-    """A logger of vLLM's statistics, by duck type: its base class is not there before vLLM is imported."""
-
-    def __init__(self, engine: AdapterEngine) -> None:
-        self._engine = engine
-        self._ranks: dict[int, tuple[int, float]] = {}  # requests that wait, share of the blocks in use
-        self.blocks = 0  # per rank
-
-    def of_rank(self, _config: Any, _rank: int = 0) -> "_Statistics":
-        """The same for all ranks."""
-        return self
-
-    def record(self, scheduler: Any, iteration: Any, mm_cache_stats: Any = None, engine_idx: int = 0) -> None:
-        """Once per step of a rank."""
-        engine = self._engine
-        if iteration is not None:
-            engine.preemptions += iteration.num_preempted_reqs
-        if scheduler is None:
-            return
-        engine.steps += 1
-        engine.queried += scheduler.prefix_cache_stats.queries
-        engine.hits += scheduler.prefix_cache_stats.hits
-        if engine.host_tier is not None and scheduler.connector_prefix_cache_stats is not None:
-            engine.hits += scheduler.connector_prefix_cache_stats.hits  # what is loaded counts as found
-        self._ranks[engine_idx] = scheduler.num_waiting_reqs, scheduler.kv_cache_usage
-        engine.queued = sum([waiting for waiting, _ in self._ranks.values()])
-        engine.used_blocks = round(sum([usage for _, usage in self._ranks.values()]) * self.blocks)
-        if not scheduler.kv_connector_stats:
-            return
-        if isinstance(engine.own_transfer, VllmTransfer):
-            engine.own_transfer.record(scheduler.kv_connector_stats)
-        elif engine.host_tier is not None:
-            record(engine.host_tier, scheduler.kv_connector_stats)
-
-    def log_engine_initialized(self) -> None:
-        """Nothing to say."""
-
-    def log(self) -> None:
-        """Nothing to say."""
-
-    def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Engines of workers do not sleep."""
 
 
 def _kv_bytes() -> int:

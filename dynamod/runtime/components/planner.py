@@ -63,7 +63,7 @@ class PlannerComponent(Actor):
             raise UserError(f"{name} has no pool to plan", f"write {name}.link(Worker) in the graph")
         await context.registry.leased(timeout=60)
         spawn, clock = self.context.task, asyncio.get_running_loop().time
-        self._subscriptions = EventSubscriptions(context.transport, spawn, clock, self._events)
+        self._subscriptions = EventSubscriptions(context.transport, spawn, clock, self._events, steps=True)
         context.registry.watch(CARDS, keep(self._cards, ModelCard))
         context.view.on_change(self._follow)
         context.questions["planner"] = self._answer

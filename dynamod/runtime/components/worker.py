@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dynamod.actor import handle
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
@@ -76,9 +78,12 @@ class WorkerComponent(Worker):
         message.reply.items((self.forward_pass_metrics(),), "stop")
 
     def forward_pass_metrics(self) -> dict[str, Any]:
-        """`worker_stats` and `kv_stats`; slots in all are 0 where the engine has no limit of its own."""
+        """`worker_stats` and `kv_stats`; slots in all are 0 where the engine has no limit of its own.
+
+        `forward_passes`: of each rank the step that it computes now, in the later form, without what is not known.
+        """
         assert self._engine is not None
-        load = self._engine.load()
+        load, worker = self._engine.load(), str(self._ctx.process_context.registry.lease)
         return {
             "worker_stats": {
                 "data_parallel_rank": None,
@@ -93,10 +98,21 @@ class WorkerComponent(Worker):
                 "gpu_prefix_cache_hit_rate": load.hit_rate,
             },
             "spec_decode_stats": None,
+            "forward_passes": [{"version": 1, "worker_id": worker, **_known(step)} for step in self.forward_passes()],
         }
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
+
+
+def _known(numbers: msgspec.Struct) -> dict[str, Any]:
+    """A struct's numbers by name, and those of its structs, without what is None."""
+    fields = msgspec.structs.asdict(numbers).items()
+    return {
+        name: _known(value) if isinstance(value, msgspec.Struct) else value
+        for name, value in fields
+        if value is not None
+    }
 
 
 def _maker(name: str) -> Any:

@@ -9,6 +9,7 @@ from dynamod.sdk.indexers import KvIndexer as KvIndexer
 from dynamod.sdk.indexers import OverlapScores as OverlapScores
 from dynamod.sdk.indexers import RadixTree as RadixTree
 from dynamod.sdk.publishers import ForwardPassMetrics as ForwardPassMetrics
+from dynamod.sdk.publishers import FpmDirectPublisher as FpmDirectPublisher
 from dynamod.sdk.publishers import KvEventPublisher as KvEventPublisher
 from dynamod.sdk.publishers import KvStats as KvStats
 from dynamod.sdk.publishers import WorkerMetricsPublisher as WorkerMetricsPublisher
@@ -20,6 +21,7 @@ __all__ = [
     "ApproxKvIndexer",
     "Capabilities",
     "ForwardPassMetrics",
+    "FpmDirectPublisher",
     "KvEventPublisher",
     "KvIndexer",
     "KvStats",
