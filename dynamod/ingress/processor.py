@@ -102,6 +102,10 @@ class ProcessorBackend:
             del row["transport"]  # the addresses of sockets are for those inside
         return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
 
+    async def check(self, job: Job) -> None:
+        """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
+        await self._processor.check(job)
+
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
         return await self._processor.requests.start(job, sink, await self._processor.lower(job))
@@ -313,6 +317,13 @@ class Processor(Actor):
         hashing = self._counts[name].overhead.block_hashing
         served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing)
         return await job.endpoint.lower(job, served)
+
+    async def check(self, job: Job) -> None:
+        """Lower a request whose card a worker has published. Raises RequestError."""
+        name = job.request.model
+        card = self.cards.get(name)
+        if card is not None and card is not self._kept.get(name):
+            await self.lower(job)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

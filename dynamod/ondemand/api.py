@@ -67,9 +67,9 @@ class ListOnDemand(Models):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list, without aliases."""
-        states = _states(self._backend)
-        models = frontend.backend.models().items()
-        rows = [_row(name, card, states.get(name)) for name, card in models if name == card.name]
+        states, cards = _states(self._backend), frontend.backend.models()
+        names = [*(name for name in states if name in cards), *(name for name in cards if name not in states)]
+        rows = [_row(name, cards[name], states.get(name)) for name in names if cards[name].name == name]
         return json_response(ModelsOnDemand("list", rows))
 
 

@@ -164,9 +164,12 @@ class OnDemandBackend:
         return loading
 
     def _state(self, model: str) -> tuple[str, float]:
-        return next((one.state, one.seconds) for one in self.keeper.reports() if one.model == model)
+        report = self.keeper.report(model)
+        return report.state, report.seconds
 
     async def _begin(self, job: Job, sink: ResponseSink, claim: Claim) -> Run:
+        if self._state(claim.model)[0] != "ready":
+            await self._inner.check(job)  # no model leaves for a request that is wrong
         over = self._releaser(claim)
         try:
             await self.ask(claim, claim.model)

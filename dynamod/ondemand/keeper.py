@@ -179,21 +179,22 @@ class ModelKeeper(Actor):
     # Published for reading.
 
     def reports(self) -> list[ModelReport]:
-        """All models."""
-        now = self._now()
-        return [
-            ModelReport(
-                one.name,
-                one.state,
-                round(now - one.since, 3),
-                len(one.running),
-                len(one.waiting),
-                one.took and round(one.took, 3),
-                one.memory,
-                one.last_error,
-            )
-            for one in self.core.models.values()
-        ]
+        """All models, as they are configured."""
+        return [self.report(name) for name in self.core.models]
+
+    def report(self, name: str) -> ModelReport:
+        """One model."""
+        one = self.core.models[name]
+        return ModelReport(
+            name,
+            one.state,
+            round(self._now() - one.since, 3),
+            len(one.running),
+            len(one.waiting),
+            one.took and round(one.took, 3),
+            one.memory,
+            one.last_error,
+        )
 
     def statistics(self) -> OnDemandStatistics:
         """A snapshot."""

@@ -87,6 +87,9 @@ def test_five_models_in_two_places(machine: Any) -> None:
     assert ask(machine, url, "nobody")[0] == 404
     assert machine.ask(url, "/models/unload", {"model": "first"})[0] == 200
     machine.until(lambda: states(machine, url)["a"] == "unloaded")
+    status, text = ask(machine, url, "a", "word " * 5000)
+    assert (status, json.loads(text)["error"]["code"]) == (400, "context_length_exceeded")
+    assert states(machine, url)["a"] == "unloaded", "no model is swapped for a request that is wrong"
     assert machine.ask(url, "/models/load", {"model": "c"})[0] == 200
     assert states(machine, url)["c"] == "ready"
     assert machine.row("c")["state"] == "Ready"
