@@ -15,8 +15,6 @@ from .state import Action, Admit, Drain, Model, Refuse, Start
 
 RETRY = Backoff(initial=5.0, factor=2.0, maximum=300.0)
 """Between loads that fail."""
-FOR_EVER = -1.0
-"""A `keep_alive` below 0: the model stays loaded."""
 
 
 class OnDemand:
@@ -43,7 +41,7 @@ class OnDemand:
         return self.tick(now)
 
     def came(self, now: float, name: str, request: str, keep_alive: float | None = None) -> list[Action]:
-        """A request came. `keep_alive`: seconds that the model stays after it; None: as configured."""
+        """A request came. `keep_alive`: seconds that the model stays after it, below 0 for ever; None: its `ttl`."""
         model = self.models[name]
         if model.state in ("unloaded", "draining") and now < model.retry_at:
             return [Refuse(request, model.last_error, model.retry_at - now)]
@@ -139,6 +137,9 @@ class OnDemand:
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
         for model in self.models.values():
+            limit = model.settings.load_seconds
+            if model.state == "loading" and not model.running and now - model.since >= limit:
+                return self.failed(now, model.name, f"it was not ready within {limit:g} s")
             if model.yields_to and self._content(model.yields_to):
                 model.yields_to = ""
         actions: list[Action] = [one for model in self.models.values() for one in self._admit(model)]
@@ -151,12 +152,15 @@ class OnDemand:
     # For those who wait.
 
     def estimate(self, now: float, name: str) -> float:
-        """Seconds until the model may be ready, by its last load; of one never loaded, by how long it takes so far."""
-        model = self.models[name]
+        """Seconds until the model may be ready, by its last load.
+
+        Of one that was never loaded by the longest load of the others, and at least as long as it takes so far.
+        """
+        model, room = self.models[name], 0.0
         so_far = now - model.since if model.state == "loading" else 0.0
         if model.took is None:
-            return max(1.0, so_far)
-        room = 0.0
+            longest = max((one.took for one in self.models.values() if one.took is not None), default=0.0)
+            return max(1.0, so_far, longest - so_far)
         if model.state != "loading" and (wanted := model.wanted_since) is not None and self._blocked(model):
             room = max(0.0, wanted + self.budget.patience - now)
         return max(1.0, room + model.took - so_far)

@@ -238,7 +238,9 @@ class ModelKeeper(Actor):
                 case Drain(name):
                     log.info("unloading model %s", name)
                     self._ended += 1
-                    self._loaded(name, _failed("it was unloaded", 1.0))
+                    model, now = self.core.models[name], self._now()
+                    why = model.last_error if now < model.retry_at else "it was unloaded"
+                    self._loaded(name, _failed(why, model.retry_at - now))
                     self.context.task(self._drain(name), f"unload {name}")
 
     def _look(self) -> None:
@@ -296,9 +298,7 @@ class ModelKeeper(Actor):
     def _give_up(self, name: str, why: str) -> None:
         log.error("model %s could not be loaded: %s", name, why)
         self._failed += 1
-        actions = self.core.failed(self._now(), name, why)
-        self._loaded(name, _failed(why, self.core.models[name].retry_at - self._now()))
-        self._do(actions)
+        self._do(self.core.failed(self._now(), name, why))
 
     async def _start(self, name: str) -> None:
         async with self._locks[name]:

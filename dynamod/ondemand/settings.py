@@ -22,6 +22,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ttl: Annotated[
         float | str | None, Meta(description="seconds without a request until it is unloaded, or like 5m; null: never")
     ] = None
+    load_timeout: Annotated[
+        float | str, Meta(description="seconds that a load may take until it is given up, or like 30m")
+    ] = 1800.0
     preload: Annotated[bool, Meta(description="loaded at the start, if it fits")] = False
     aliases: Annotated[tuple[str, ...], Meta(description="other names that it answers to")] = ()
     concurrency: Annotated[
@@ -40,6 +43,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def seconds(self) -> float | None:
         """The `ttl`; None: for ever."""
         return None if self.ttl is None else duration(self.ttl)
+
+    @property
+    def load_seconds(self) -> float:
+        """The `load_timeout`."""
+        return duration(self.load_timeout)
 
     @property
     def bytes(self) -> int:
@@ -122,7 +130,10 @@ def models_of(data: Mapping[str, Any]) -> dict[str, ModelSettings]:
     for name, model in found.items():
         where = f"models.{name}"
         _check(f"{where}.ttl", lambda: model.seconds, "seconds, 0 or more; null: it stays loaded")  # noqa: B023
+        _check(f"{where}.load_timeout", lambda: model.load_seconds, "seconds above 0")  # noqa: B023
         _check(f"{where}.memory", lambda: model.bytes, "bytes, 0 or more")  # noqa: B023
+        if not model.load_seconds:
+            raise UserError(f"{where}.load_timeout is 0", "seconds above 0")
         for alias in model.aliases:
             if not alias or alias in taken:
                 what = f"'{alias}' is {taken[alias]} already" if alias else "an alias is empty"

@@ -120,6 +120,7 @@ MODELS = st.fixed_dictionaries(
             memory=st.integers(1, 4),
             groups=GROUPS,
             preload=st.booleans(),
+            load_timeout=st.sampled_from([2, 1800]),
         )
         for name in NAMES
     }
@@ -313,6 +314,21 @@ def test_a_failed_load_is_said_and_not_tried_at_once() -> None:
     assert world.loading == {"a"}, "a person need not wait"
 
 
+def test_a_load_that_takes_too_long_has_failed() -> None:
+    world = World({"a": model(load_timeout="1m"), "b": model()}, Budget(models=1))
+    world.come("a")
+    second = world.come("b")
+    world.pass_time(59.0)
+    assert world.loading == {"a"}
+    world.pass_time(1.0)
+    assert world.refused[0].why == "it was not ready within 60 s"
+    assert world.draining == {"a"}
+    world.gone("a")
+    assert world.loading == {"b"}
+    world.ready("b")
+    assert second in world.running
+
+
 def test_keep_alive_of_a_request() -> None:
     world = World({"a": model(ttl="5m")}, Budget())
     request = world.come("a", 0.0)
@@ -384,3 +400,4 @@ def test_estimates_come_from_the_last_load() -> None:
     world.come("a")
     world.pass_time(8.0)
     assert world.core.estimate(world.now, "a") == 12.0
+    assert world.core.estimate(world.now, "b") == 20.0, "never loaded: as long as another"

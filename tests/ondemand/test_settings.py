@@ -16,6 +16,8 @@ ENTRY = {"component": "Worker"}
         ({"a": {"ttl": -1}}, {}, "models.a.ttl is -1"),
         ({"a": {"ttl": "soon"}}, {}, "models.a.ttl: 'soon' is no time"),
         ({"a": {"ttl": "-5m"}}, {}, "models.a.ttl is -300"),
+        ({"a": {"load_timeout": "x"}}, {}, "models.a.load_timeout: 'x' is no time"),
+        ({"a": {"load_timeout": 0}}, {}, "models.a.load_timeout is 0"),
         ({"a": {"tll": 5}}, {}, "models.a.tll: unknown key"),
         ({"a": {"concurrency": 0}}, {}, "models.a.concurrency"),
         ({"a": {"aliases": ["a"]}}, {}, "models.a.aliases: 'a' is the name of a model already"),
