@@ -103,7 +103,8 @@ class World:
         for name in sorted(self.draining):
             self.gone(name)
         for name in sorted(self.loading):
-            (self.fail if fail else self.ready)(name)
+            if name in self.loading:  # else it was ended for another
+                (self.fail if fail else self.ready)(name)
         for request in sorted(self.running):
             self.end(request)
         self.pass_time(1.0)
