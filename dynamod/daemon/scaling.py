@@ -52,5 +52,6 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
         for row in runner.rows(leaving=False)
         if row.component == component
     ]
-    each = runner.graph.services[component].gpus
-    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None)
+    each, cluster = runner.graph.services[component].gpus, runner.node.cluster_facts()
+    alone = cluster is not None and bool(cluster["etcd"]) and not cluster["connected"]
+    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None, alone=alone)

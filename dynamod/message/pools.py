@@ -1,4 +1,4 @@
-"""What the daemon tells the processes of a graph about a component that is run in several processes."""
+"""The processes of a component: what the daemon tells of them, and what planners of several nodes tell each other."""
 
 import msgspec
 
@@ -15,12 +15,42 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """`free`: replicas for which the node has devices left; None: they need none."""
+    """Those of one node. `free`: replicas for which it has devices left; None: they need none.
+
+    `alone`: it has lost the other nodes of its cluster.
+    """
 
     replicas: tuple[Replica, ...]
     free: int | None = None
+    alone: bool = False
 
     @property
     def wanted(self) -> int:
         """Replicas that are there to stay."""
         return sum(one.state != "Draining" for one in self.replicas)
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """A node is to run so many processes of a component. `leave`: those that go first, by number.
+
+    `since`: of the planner that is to do it; one that has started later does not.
+    """
+
+    number: int
+    since: float
+    replicas: int
+    leave: tuple[int, ...] = ()
+
+
+class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A planner, as others of its graph know it. `since`: seconds of the epoch.
+
+    The oldest decides, and gives the others `orders`, by component and node. Each tells of the `pools` of its node and
+    of the orders that are `done`: their numbers, by component.
+    """
+
+    node: str
+    since: float
+    pools: dict[str, Pool] = {}
+    orders: dict[str, dict[str, Order]] = {}
+    done: dict[str, int] = {}

@@ -95,9 +95,9 @@ class Controller:
 
     def _growth(self) -> float:
         interval = self.settings.adjustment_interval
-        if self.settings.load_predictor == "constant" or self.startup <= interval:
+        if self.startup <= interval:
             return 1.0
-        return self._arrivals.growth(self.startup)
+        return self._arrivals.growth(self.startup, self.settings.load_predictor)
 
     def _keep(self, now: float, need: int) -> int:
         """The most that was needed lately: workers that would have to be started again soon are not given up."""

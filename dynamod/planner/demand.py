@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .settings import Predictor
+
 MOST_TICKS = 720
 """That are kept: an hour of ticks of 5 s."""
 
@@ -21,6 +23,10 @@ TREND, LONGEST_TREND = 60.0, 120.0
 
 NORMAL_STEP = 0.954
 """Median of the steps between two counts, by their standard deviation: a load that rises or falls once is no burst."""
+
+
+Q_LEVEL, Q_TREND, R = 1.0, 0.1, 10.0
+"""Variances of the filter: of the level and the slope from tick to tick, and of a value."""
 
 
 class Demand(NamedTuple):
@@ -52,6 +58,26 @@ class _Tick(NamedTuple):
     context: int
 
 
+def by_line(work: Sequence[float]) -> tuple[float, float]:
+    """The last value of a line through these, and its slope less the error of it."""
+    steps = np.arange(len(work))
+    slope, start = (float(value) for value in np.polyfit(steps, work, 1))
+    spread = float(np.std(np.array(work) - (slope * steps + start)))
+    slope -= spread * math.sqrt(12 / len(work)) / len(work)
+    return slope * (len(work) - 1) + start, slope
+
+
+def by_filter(work: Sequence[float]) -> tuple[float, float]:
+    """Level and slope behind these by a Kalman filter of both, with the original's variances."""
+    move, noise = np.array([[1.0, 1.0], [0.0, 1.0]]), np.diag([Q_LEVEL, Q_TREND])
+    state, error = np.array([work[0], 0.0]), np.eye(2) * R
+    for value in work[1:]:
+        state, error = move @ state, move @ error @ move.T + noise
+        gain = error[:, 0] / (error[0, 0] + R)
+        state, error = state + gain * (value - state[0]), error - np.outer(gain, error[0])
+    return float(state[0]), float(state[1])
+
+
 class Arrivals:
     """Ticks of `interval` seconds."""
 
@@ -81,17 +107,18 @@ class Arrivals:
             context=max(one.context for one in ticks),
         )
 
-    def growth(self, ahead: float) -> float:
-        """What comes in so many seconds by what comes now, 1 to STEEPEST: by a line less the error of its slope."""
+    def growth(self, ahead: float, predictor: Predictor = "trend") -> float:
+        """What comes in so many seconds by what comes now, 1 to STEEPEST: by a line less the error of its slope.
+
+        `kalman`: by a filter of level and slope; `constant`: 1.
+        """
+        if predictor == "constant":
+            return 1.0
         span = min(LONGEST_TREND, max(TREND, ahead))
         ticks = self._last(2 * span)
         if len(ticks) * self._interval < span:
             return 1.0
-        work, steps = np.array([one.work for one in ticks]), np.arange(len(ticks))
-        slope, start = (float(value) for value in np.polyfit(steps, work, 1))
-        spread = float(np.std(work - (slope * steps + start)))
-        slope -= spread * math.sqrt(12 / len(ticks)) / len(ticks)
-        now = slope * (len(ticks) - 1) + start
+        now, slope = (by_filter if predictor == "kalman" else by_line)([one.work for one in ticks])
         if now <= 0 or slope <= 0:
             return 1.0
         return min(STEEPEST, 1 + slope * ahead / self._interval / now)

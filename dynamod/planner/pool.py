@@ -11,7 +11,7 @@ from dynamod.message.pools import Pool
 
 from .controller import Controller, Tick
 from .observation import Observation
-from .reconcile import Action, Reconciler, starting
+from .reconcile import Action, Pools, Reconciler, starting
 from .settings import PlannerSettings
 from .worker_view import WorkerView
 
@@ -24,8 +24,9 @@ SMOOTH = 0.5
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A tick. `at`: seconds of the epoch. `arrived`: requests since the one before. Tokens: `queued` to be computed,
-    `context` in use, of `capacity`. `startup`: seconds that workers take to start. `replicas`: what the node is to run
-    from now on, None: as it is. `refused`: why what was proposed is not done.
+    `context` in use, of `capacity`. `startup`: seconds that workers take to start. `replicas`: processes that there
+    are to be from now on, None: as it is; `nodes`: by node, if there are several. `refused`: why what was proposed is
+    not done.
     """
 
     at: float
@@ -39,6 +40,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     startup: float
     tick: Tick
     replicas: int | None = None
+    nodes: dict[str, int] | None = None
     refused: str = ""
     last_error: str = ""
 
@@ -75,7 +77,7 @@ class PlannedPool:
             raise UserError(f"planner of {self.component}: {error}") from None
 
     def look(self, now: float, pool: Pool) -> None:
-        """Measure how long workers take to become ready. `now`: monotonic seconds."""
+        """Measure how long workers of our node take to become ready. `now`: monotonic seconds."""
         there = {one.replica: one for one in pool.replicas}
         for replica, one in there.items():
             if one.state in ("Starting", "Restarting"):
@@ -93,17 +95,19 @@ class PlannedPool:
         self.controller.startup += SMOOTH * (seconds - self.controller.startup)
         self.reconciler.came_up()
 
-    def tick(self, now: float, at: float, pool: Pool, room: int) -> Action:
+    def tick(self, now: float, at: float, pools: Pools, room: int) -> Action:
         """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget."""
         loads = {lease: worker.load() for lease, worker in self.workers.items()}
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
-        coming = starting(pool, loads.keys())
+        coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived)
         tick = self.controller.tick(seen)
         target = min(tick.target, max(room, seen.expected))
-        action = self.reconciler.decide(now, target, pool, loads)
-        changed = 0 if action.replicas is None else action.replicas - pool.wanted
-        failed = [one for one in pool.replicas if one.state == "Fatal"]
+        action = self.reconciler.decide(now, target, pools, loads)
+        after = {node: pool.wanted for node, pool in pools.items()}
+        changed = sum(change.replicas - after[node] for node, change in action.changes.items())
+        after |= {node: change.replicas for node, change in action.changes.items()}
+        failed = [one for pool in pools.values() for one in pool.replicas if one.state == "Fatal"]
         self.expected = max(0, seen.expected + changed)
         self.records.append(
             Record(
@@ -117,7 +121,8 @@ class PlannedPool:
                 capacity=sum(load.capacity for load in loads.values()),
                 startup=self.controller.startup,
                 tick=tick,
-                replicas=action.replicas,
+                replicas=sum(after.values()) if action.changes else None,
+                nodes=after if len(after) > 1 else None,
                 refused=action.refused,
                 last_error=next((one.last_error for one in failed), ""),
             )

@@ -1,6 +1,8 @@
 """Whether what a controller proposes is done now, and with which processes. Pure: the caller has the clock."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -25,23 +27,32 @@ Refusal = Literal[
     "worker_count_mismatch",
     "workers_fail",
     "no_devices",
+    "cluster_lost",
 ]
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """`replicas`: processes that the node is to run, None: as it is. `leave`: those that go first, by number.
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node is to run: so many processes. `leave`: those that go first, by number."""
 
-    `refused`: why what was proposed is not done, or not all of it.
-    """
-
-    replicas: int | None = None
+    replicas: int
     leave: tuple[int, ...] = ()
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """`changes`: by node. `refused`: why what was proposed is not done, or not all of it."""
+
+    changes: dict[str, Change] = {}
     refused: Refusal = ""
 
 
-def starting(pool: Pool, ready: Collection[int]) -> int:
-    """Processes of the node that will be ready, or are without having been seen yet. `ready`: leases."""
-    return sum(one.state not in ("Draining", "Fatal") and one.lease not in ready for one in pool.replicas)
+Pools = Mapping[str, Pool]
+"""Those of a component, by node."""
+
+
+def starting(pools: Pools, ready: Collection[int]) -> int:
+    """Processes that will be ready, or are without having been seen yet. `ready`: leases."""
+    replicas = [one for pool in pools.values() for one in pool.replicas]
+    return sum(one.state not in ("Draining", "Fatal") and one.lease not in ready for one in replicas)
 
 
 class Reconciler:
@@ -51,74 +62,95 @@ class Reconciler:
         self.settings = settings
         self.paused = self.manual = self.in_progress = False
         self.failures, self._retry = 0, 0.0
-        self._own: int | None = None  # what the node was to run, as far as we know
+        self._own: dict[str, int] = {}  # what nodes were to run, as far as we know
         self._ready: Collection[int] | None = None
 
     def resume(self) -> None:
         """Take over again, from what there is."""
         self.paused = self.manual = False
-        self._own, self.failures, self._retry = None, 0, 0.0
+        self.failures, self._retry = 0, 0.0
+        self._own.clear()
 
-    def decide(self, now: float, target: int, pool: Pool, loads: Mapping[int, WorkerLoad]) -> Action:
-        """`target`: ready and starting workers in all. `loads`: of the ready ones, by lease, also of other nodes."""
+    def decide(self, now: float, target: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
+        """`target`: ready and starting workers in all. `loads`: of the ready ones, by lease, of all nodes."""
         settled, self._ready = self._ready is None or self._ready == loads.keys(), loads.keys()
-        failed = [one for one in pool.replicas if one.state == "Fatal"]
-        here = {one.lease for one in pool.replicas}
-        expected = len(loads) + starting(pool, loads.keys())
+        here = {one.lease for pool in pools.values() for one in pool.replicas}
+        expected, there = len(loads) + starting(pools, loads.keys()), sum(pool.wanted for pool in pools.values())
         if self.in_progress:
             return Action(refused="scaling_in_progress" if target != expected else "")
-        if self._own is None:
-            self._own = pool.wanted
-        self.manual = self.manual or pool.wanted != self._own
-        elsewhere = sum(lease not in here for lease in loads)
-        wanted = max(0, target - elsewhere)
-        if not failed and wanted == pool.wanted:
+        self._own = {node: self._own.get(node, pool.wanted) for node, pool in pools.items()}
+        self.manual = self.manual or any(pool.wanted != self._own[node] for node, pool in pools.items())
+        failed = any(one.state == "Fatal" for pool in pools.values() for one in pool.replicas)
+        wanted = max(0, target - sum(lease not in here for lease in loads))
+        if not failed and wanted == there:
             return Action(refused="manual" if self.manual and target != expected else "")
-        if why := self._held():
+        if why := self._held(pools):
             return Action(refused=why)
         if failed:
-            return self._drop(now, pool, failed)
-        if wanted > pool.wanted:
-            return self._more(now, wanted, pool)
+            return self._drop(now, pools)
+        if wanted > there:
+            return self._more(now, wanted - there, pools)
         if not settled:
             return Action(refused="worker_count_mismatch")
-        return self._less(wanted, pool, loads)
+        return self._less(there - wanted, pools, loads)
 
-    def _held(self) -> Refusal:
+    def _held(self, pools: Pools) -> Refusal:
         if self.settings.no_operation or self.settings.advisory:
             return "disabled"
+        if any(pool.alone for pool in pools.values()):
+            return "cluster_lost"
         return "paused" if self.paused else "manual" if self.manual else ""
 
-    def _drop(self, now: float, pool: Pool, failed: Collection[Replica]) -> Action:
+    def _drop(self, now: float, pools: Pools) -> Action:
         """Give up those that did not become ready; others are started in their place after a while."""
         self.failures += 1
         self._retry = now + min(LONGEST, BACKOFF * 2 ** (self.failures - 1))
-        self._own = pool.wanted - len(failed)
-        return Action(replicas=self._own, leave=tuple(one.replica for one in failed), refused="workers_fail")
+        leave = [(node, one) for node, pool in pools.items() for one in pool.replicas if one.state == "Fatal"]
+        return self._leave(pools, leave, "workers_fail")
 
-    def _more(self, now: float, wanted: int, pool: Pool) -> Action:
+    def _more(self, now: float, more: int, pools: Pools) -> Action:
+        """Each on the node that has room for most of them; where nobody counts, on the one that has fewest."""
         if now < self._retry or self.failures >= ATTEMPTS:
             return Action(refused="workers_fail")
-        free = wanted if pool.free is None else pool.wanted + pool.free
-        if free <= pool.wanted:
-            return Action(refused="no_devices")
-        self._own = min(wanted, free)
-        return Action(replicas=self._own, refused="no_devices" if free < wanted else "")
+        added: Counter[str] = Counter()
+        refused: Refusal = ""
+        for _ in range(more):
+            room = {
+                node: (math.inf if pool.free is None else pool.free - added[node], -pool.wanted - added[node])
+                for node, pool in pools.items()
+                if pool.free is None or pool.free > added[node]
+            }
+            if not room:
+                refused = "no_devices"
+                break
+            added[max(room, key=lambda node: room[node])] += 1
+        changes = {node: Change(replicas=pools[node].wanted + count) for node, count in added.items()}
+        return self._act(changes, refused)
 
-    def _less(self, wanted: int, pool: Pool, loads: Mapping[int, WorkerLoad]) -> Action:
+    def _less(self, fewer: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
         """Those that are not ready go first, then those with the fewest KV tokens."""
-        here = [one for one in pool.replicas if one.state != "Draining"]
-        here.sort(key=lambda one: (one.lease in loads, _tokens(loads.get(one.lease)), -one.replica))
-        self._own = wanted
-        return Action(replicas=wanted, leave=tuple(one.replica for one in here[: len(here) - wanted]))
+        there = [(node, one) for node, pool in pools.items() for one in pool.replicas if one.state != "Draining"]
+        there.sort(key=lambda one: (one[1].lease in loads, _tokens(loads.get(one[1].lease)), -one[1].replica))
+        return self._leave(pools, there[:fewer])
+
+    def _leave(self, pools: Pools, leave: Sequence[tuple[str, Replica]], refused: Refusal = "") -> Action:
+        numbers = {node: tuple(one.replica for where, one in leave if where == node) for node in pools}
+        changes = {
+            node: Change(replicas=pools[node].wanted - len(gone), leave=gone) for node, gone in numbers.items() if gone
+        }
+        return self._act(changes, refused)
+
+    def _act(self, changes: dict[str, Change], refused: Refusal) -> Action:
+        self._own |= {node: change.replicas for node, change in changes.items()}
+        return Action(changes=changes, refused=refused)
 
     def came_up(self) -> None:
         """A worker has become ready."""
         self.failures, self._retry = 0, 0.0
 
-    def failed_to_scale(self) -> None:
-        """What was decided could not be done: whatever there is now is the start."""
-        self._own = None
+    def settled(self) -> None:
+        """What was decided is done, or could not be: whatever there is now is the start."""
+        self._own.clear()
 
 
 def _tokens(load: WorkerLoad | None) -> int:

@@ -11,7 +11,7 @@ from dynamod.message.errors import UserError
 
 Target = Literal["sla", "throughput", "latency", "load"]
 TARGETS: tuple[str, ...] = get_args(Target)
-Predictor = Literal["constant", "trend"]
+Predictor = Literal["constant", "trend", "kalman"]
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -28,7 +28,9 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
-    in place of `min_endpoint`, for that pool.
+    in place of `min_endpoint`, for that pool. `environment`: who runs the processes: the daemon; an outside program, by
+    keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
+    one, the component in small letters.
     """
 
     optimization_target: Target = "sla"
@@ -46,7 +48,10 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     decode_kv_scale_down_threshold: Share = 0.5
     metric_pulling_interval: Seconds = 1.0
     drain_timeout: Seconds = 30.0
-    environment: Literal["local"] = "local"
+    environment: Literal["local", "virtual", "kubernetes"] = "local"
+    kubernetes_url: str = ""
+    kubernetes_namespace: str = ""
+    kubernetes_deployments: dict[str, str] = {}
     prefill_min_endpoint: Count | None = None
     decode_min_endpoint: Count | None = None
     no_operation: bool = False

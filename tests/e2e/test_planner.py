@@ -211,7 +211,7 @@ def test_two_pools(machine: Any) -> None:
         (("--Planner.optimization-target=cheap",), "optimization-target"),
         (("--Planner.load-predictor=oracle",), "load-predictor"),
         (("--Planner.speed=1",), "unknown key"),
-        (("--Planner.environment=mars",), "environment"),
+        (("--Planner.environment=mars",), "local, virtual, kubernetes"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_starts(machine: Any, flags: tuple[str, ...], said: str) -> None:

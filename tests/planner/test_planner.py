@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dynamod.message.errors import UserError
 from dynamod.planner.controller import Controller, Tick
-from dynamod.planner.demand import STEEPEST, Arrivals, Demand
+from dynamod.planner.demand import STEEPEST, Arrivals, Demand, by_filter
 from dynamod.planner.laws import FULLEST, MARGIN, ORIGINAL, Thresholds, by_threshold, estimate, needed
 from dynamod.planner.observation import Observation, StepSample, WorkerLoad
 from dynamod.planner.settings import PlannerSettings, settings_of
@@ -157,10 +157,10 @@ def test_a_queue_starts_workers_and_starting_ones_count() -> None:
 
 def test_load_that_grows_is_met_before_it_is_there() -> None:
     targets: dict[str, int] = {}
-    for predictor in ("constant", "trend"):
+    for predictor in ("constant", "trend", "kalman"):
         pool = Pool(startup=60, load_predictor=predictor)
         targets[predictor] = [pool.tick(0.3 * number) for number in range(48)][-1].target
-    assert targets["trend"] > targets["constant"]
+    assert min(targets["trend"], targets["kalman"]) > targets["constant"]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=100))
@@ -168,7 +168,8 @@ def test_a_trend_is_never_beyond_its_bounds(counts: list[int]) -> None:
     arrivals = Arrivals(5.0)
     for count in counts:
         arrivals.add([0.1] * count, 0)
-    assert 1.0 <= arrivals.growth(60.0) <= STEEPEST
+    assert all(1.0 <= arrivals.growth(60.0, predictor) <= STEEPEST for predictor in ("trend", "kalman"))
+    assert arrivals.growth(60.0, "constant") == 1.0
     demand = arrivals.demand(30.0)
     recent = counts[-6:]
     assert demand.rate == pytest.approx(sum(recent) / len(recent) / 5.0)
@@ -179,6 +180,12 @@ def test_steady_load_has_no_trend() -> None:
     for _ in range(50):
         arrivals.add([0.1] * 7, 0)
     assert arrivals.growth(300.0) == 1.0
+    assert arrivals.growth(300.0, "kalman") == pytest.approx(1.0)
+
+
+def test_the_filter_follows_a_line() -> None:
+    level, slope = by_filter([3 + 2 * number for number in range(50)])
+    assert (level, slope) == (pytest.approx(101, rel=0.01), pytest.approx(2, rel=0.01))
 
 
 def test_limits_hold() -> None:

@@ -7,6 +7,7 @@ from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, Request
 from dynamod.message.pools import Pool, Replica
 from dynamod.planner.observation import StepSample, WorkerLoad
 from dynamod.planner.pool import PlannedPool
+from dynamod.planner.reconcile import Change
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 
@@ -60,8 +61,8 @@ def test_how_long_workers_take_to_start_is_measured() -> None:
 
 def test_ticks_are_kept_with_their_reasons() -> None:
     one = made(min_endpoint=3)
-    action = one.tick(0, 1000.0, replicas("Ready"), 8)
-    assert action.replicas == 3
+    action = one.tick(0, 1000.0, {"here": replicas("Ready")}, 8)
+    assert action.changes == {"here": Change(replicas=3)}
     last = one.status()["last"]
     assert (last["at"], last["ready"], last["starting"], last["replicas"]) == (1000.0, 1, 0, 3)
     assert (last["tick"]["reason"], last["tick"]["target"]) == ("scale_up", 3)
@@ -70,15 +71,15 @@ def test_ticks_are_kept_with_their_reasons() -> None:
 
 def test_the_budget_of_all_pools_bounds_it_and_takes_nothing_away() -> None:
     one = made(min_endpoint=3)
-    assert one.tick(0, 0.0, replicas("Ready"), 2).replicas == 2
-    assert one.tick(5, 0.0, replicas("Ready", "Starting"), 1).replicas is None
+    assert one.tick(0, 0.0, {"here": replicas("Ready")}, 2).changes["here"].replicas == 2
+    assert one.tick(5, 0.0, {"here": replicas("Ready", "Starting")}, 1).changes == {}
 
 
 def test_limits_are_changed_and_stay_possible() -> None:
     one = made()
-    one.tick(0, 0.0, replicas("Ready"), 8)
+    one.tick(0, 0.0, {"here": replicas("Ready")}, 8)
     one.use(one.limited(min_endpoint=2))
-    assert one.tick(5, 0.0, replicas("Ready"), 8).replicas == 2
+    assert one.tick(5, 0.0, {"here": replicas("Ready")}, 8).changes["here"].replicas == 2
     with pytest.raises(UserError, match="planner of Worker: min-endpoint 9 is above max-gpu-budget 8"):
         one.limited(min_endpoint=9)
 

@@ -5,6 +5,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dynamod.message.errors import UserError
+
 from ..adapter.arguments import Names, show
 from ..adapter.tiers import split
 
@@ -35,8 +37,10 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
     """`values` with what is better here than SGLang's own defaults, where nothing is given.
 
     Tokens go in and out, so it needs no tokenizer. `sockets`: beginning of the paths of those for KV events. `cpu`:
-    with kernels that need nothing compiled; `context`: tokens that the model can take.
+    with kernels that need nothing compiled; `context`: tokens that the model can take. Raises UserError.
     """
+    if cpu and values.get("enable_forward_pass_metrics"):
+        raise UserError("SGLang measures its steps on GPUs only", "leave out enable_forward_pass_metrics")
     events = {
         "publisher": "zmq",
         # A rank adds its number to what stands behind the colon, if "tcp" is in the address: so each has its own.
@@ -51,6 +55,8 @@ def defaults(values: Mapping[str, Any], *, sockets: str, context: int = 0, cpu: 
         "page_size": PAGE_SIZE,
         "kv_events_config": None if values.get("disable_radix_cache") else json.dumps(events),
     }
+    if values.get("enable_forward_pass_metrics"):
+        own["forward_pass_metrics_ipc_name"] = f"ipc://{sockets}-steps"
     if cpu:
         own |= {"device": "cpu", "attention_backend": "torch_native", "sampling_backend": "pytorch"}
         own |= {"disable_overlap_schedule": True, "disable_cuda_graph": True, "grammar_backend": "none"}

@@ -15,6 +15,7 @@ import msgspec
 
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed
+from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import HANDOFF_FAILED, Generate
 from dynamod.transport.base import Reply
 
@@ -26,6 +27,7 @@ from ..own_transfer import digest
 from .arguments import NAMES, defaults
 from .cpu import run_scheduler_process
 from .request import logprobs, sampling
+from .steps import StepReader
 from .tiers import with_tier
 from .transfer import SgLangTransfer, with_mode
 
@@ -45,6 +47,7 @@ class SgLang(AdapterEngine):
     capabilities = Capabilities(greedy_continuation=True, kv_events=True, logprobs=True, logit_bias=True)
     _engine: Any = None
     _ports: ReservedPorts | None = None
+    _steps: StepReader | None = None
 
     async def load_engine(self) -> None:
         """Import SGLang, load, read its answers."""
@@ -79,6 +82,9 @@ class SgLang(AdapterEngine):
         events = json.loads(values["kv_events_config"] or "{}")
         if events.get("publisher") == "zmq" and not arguments.disable_radix_cache:
             self.serve_blocks(events.get("endpoint"), events.get("replay_endpoint"), ranks)
+        if values.get("enable_forward_pass_metrics"):
+            self._steps = StepReader(self, str(values["forward_pass_metrics_ipc_name"]), ranks)
+            self.spawn(self._steps.run(), "steps")
         self.spawn(self._watch(), "watch")
         self.spawn(self._look(), "load")
 
@@ -199,6 +205,10 @@ class SgLang(AdapterEngine):
             self.own_transfer.failed["failed"] += 1
         code = HANDOFF_FAILED if lacks else None
         reply.failed("EngineFailed", f"SGLang ended the request: {why}", retry=lacks, code=code)
+
+    def forward_pass(self, rank: int) -> ForwardPass | None:
+        """As SGLang has published it."""
+        return None if self._steps is None else self._steps.forward_pass(rank)
 
     async def _watch(self) -> None:
         """SGLang watches its processes, and sends SIGQUIT when one has ended."""

@@ -17,20 +17,18 @@ from dynamod.message.control import patience
 from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
-from dynamod.message.pools import Pool
+from dynamod.message.pools import Order, Pool
 from dynamod.planner.metrics import rows
 from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import Action
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 from dynamod.runtime.context import ComponentContext
 
+from .connectors import Connector, connector
+from .planner_nodes import PlannerNodes
 from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
-
-ASK = 5.0
-"""Seconds that the daemon has to tell of a pool's processes."""
 
 LIMITS = {"min": "min_endpoint", "max": "max_gpu_budget"}
 """What `dynamo planner set` takes, and the settings that it changes."""
@@ -40,7 +38,9 @@ Key = tuple[str, int]
 
 
 class PlannerComponent(Actor):
-    """Follows the workers of the pools that its service depends on. One task looks at the pools and decides."""
+    """Follows the workers of the pools that its service depends on. One task looks at the pools, and decides unless the
+    planner of another node does.
+    """
 
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
@@ -54,6 +54,8 @@ class PlannerComponent(Actor):
         self._cards: dict[str, ModelCard] = {}
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
+        self._nodes: PlannerNodes
+        self._connector: Connector
 
     async def started(self) -> None:
         """Follow the workers that are there, and begin to tick. Raises UserError without a pool."""
@@ -68,6 +70,11 @@ class PlannerComponent(Actor):
         context.view.on_change(self._follow)
         context.questions["planner"] = self._answer
         context.rows.append(self._rows)
+        prefill = [name for name, pool in self._pools.items() if pool.kind == PREFILL]
+        self._connector = connector(self._settings, context.registry, self._ctx.namespace, prefill)
+        place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
+        longest = patience(self._settings.drain_timeout)
+        self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
         self._follow()
         self.context.task(self._run(), "ticks")
 
@@ -105,61 +112,75 @@ class PlannerComponent(Actor):
     # What is done.
 
     async def _run(self) -> None:
-        clock, due = asyncio.get_running_loop().time, 0.0
+        clock, due, active = asyncio.get_running_loop().time, 0.0, True
         while True:
             await asyncio.sleep(min(self._settings.metric_pulling_interval, self._settings.adjustment_interval))
             self._follow()  # a card may have come behind its instance
             self._subscriptions.look()
-            states = {name: state for name in self._pools if (state := await self._look(name)) is not None}
+            standby = self._connector.everywhere and not self._nodes.active
+            states = {} if standby else await self._look()
+            if states is None:
+                continue
+            self._nodes.tell(states)
             now = clock()
-            for name, state in states.items():
-                self._pools[name].look(now, state)
-            if now < due or len(states) < len(self._pools):
+            for name, pool in self._pools.items():
+                if name in states:
+                    pool.look(now, states[name])
+                self._end_of_orders(pool)
+            if active != (active := self._nodes.active):
+                log.info("this planner decides from now on" if active else "the planner of another node decides")
+            if now < due or not active:
                 continue
             due = now + self._settings.adjustment_interval
-            for name, state in states.items():
-                self._tick(self._pools[name], now, state)
+            for pool in self._pools.values():
+                self._tick(pool, now)
 
-    async def _look(self, component: str) -> Pool | None:
-        """The pool's processes; None when the daemon does not tell."""
+    async def _look(self) -> dict[str, Pool] | None:
+        """The processes of the pools on our node, where it has them; None when nobody tells."""
+        found: dict[str, Pool] = {}
         try:
-            found = await self._ctx.process_context.registry.ask("pool", {"component": component}, timeout=ASK)
+            for name, pool in self._pools.items():
+                if (state := await self._connector.pool(name, pool.workers)) is not None:
+                    found[name] = state
         except (DynamodError, TimeoutError) as error:
-            wrong = f"{component} is not planned: {error or 'the daemon does not answer'}"
+            wrong = f"nothing is planned: {error or 'no answer'}"
             if wrong != self._wrong:
                 log.warning("%s", wrong)
             self._wrong = wrong
             return None
         self._wrong = ""
-        return msgspec.convert(found, Pool)
+        return found
 
-    def _tick(self, pool: PlannedPool, now: float, state: Pool) -> None:
+    def _end_of_orders(self, pool: PlannedPool) -> None:
+        if pool.reconciler.in_progress and not self._nodes.pending(pool.component):
+            pool.reconciler.in_progress = False
+            pool.reconciler.settled()
+
+    def _tick(self, pool: PlannedPool, now: float) -> None:
         others = sum(other.expected for other in self._pools.values() if other is not pool)
-        action = pool.tick(now, time.time(), state, self._settings.max_gpu_budget - others)
+        states = self._nodes.pools(pool.component)
+        action = pool.tick(now, time.time(), states, self._settings.max_gpu_budget - others)
         record = pool.records[-1]
         if action.refused and (len(pool.records) < 2 or pool.records[-2].refused != action.refused):
             proposal = f"{record.ready + record.starting} -> {record.tick.target} workers"
             why = f": {record.last_error}" if record.last_error else ""
             log.info("%s: %s (%s) not done: %s%s", pool.component, proposal, record.tick.reason, action.refused, why)
-        if action.replicas is not None:
+        if action.changes:
             log.info(
                 "%s: %d -> %d processes (%s; %d requests, %d prompt tokens wait, %d KV tokens of %d)",
-                *(pool.component, state.wanted, action.replicas, record.tick.reason),
+                *(pool.component, sum(state.wanted for state in states.values()), record.replicas, record.tick.reason),
                 *(record.arrived, record.queued, record.context, record.capacity),
             )
-            self.context.task(self._scale(pool, action), f"scale {pool.component}")
+            pool.reconciler.in_progress = True
+            self._nodes.order(pool.component, action.changes)
 
-    async def _scale(self, pool: PlannedPool, action: Action) -> None:
-        pool.reconciler.in_progress = True
-        finish = self._settings.drain_timeout
-        arguments = {"component": pool.component, "replicas": action.replicas, "leave": action.leave, "timeout": finish}
+    async def _apply(self, component: str, order: Order) -> None:
+        """Have it done, and tell that it is."""
         try:
-            await self._ctx.process_context.registry.ask("scale", arguments, timeout=patience(finish))
+            await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
-            log.error("%s could not be scaled: %s", pool.component, error or "the daemon does not answer")
-            pool.reconciler.failed_to_scale()
-        finally:
-            pool.reconciler.in_progress = False
+            log.error("%s could not be scaled: %s", component, error or "no answer")
+        self._nodes.tell(await self._look() or {}, {component: order.number})
 
     # What is asked.
 
@@ -182,9 +203,10 @@ class PlannerComponent(Actor):
                 pass
             case other:
                 raise UserError(f"a planner has no action '{other}'", "status, pause, resume, set")
-        return [
+        found = [
             {**pool.status(), "records": [msgspec.to_builtins(record) for record in pool.records]} for pool in pools
         ]
+        return found if self._nodes.active else [{**one, "state": "standby"} for one in found]
 
     def _set(self, pools: Sequence[PlannedPool], given: dict[str, Any]) -> None:
         if not given or (unknown := given.keys() - LIMITS.keys()):

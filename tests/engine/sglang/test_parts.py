@@ -44,6 +44,14 @@ def test_defaults_give_way() -> None:
     assert defaults({}, sockets="", context=9**9, cpu=True)["max_total_tokens"] == 32768
 
 
+def test_steps_are_measured_on_gpus() -> None:
+    name = "forward_pass_metrics_ipc_name"
+    assert name not in defaults({}, sockets="/run/x")
+    assert defaults({"enable_forward_pass_metrics": True}, sockets="/run/x")[name] == "ipc:///run/x-steps"
+    with pytest.raises(UserError, match="on GPUs only"):
+        defaults({"enable_forward_pass_metrics": True}, sockets="/run/x", cpu=True)
+
+
 def request(prior: tuple[int, ...] = (), stops: Stops = Stops(), **fields: Any) -> Generate:
     ids = tokens.pack((1, 2))
     return Generate("r", "m", ids, stops, Sampling(**fields), eos_token_ids=(9,), prior_output=tokens.pack(prior))

@@ -1,0 +1,175 @@
+"""Who runs the processes of pools: the daemon, an outside program that is told by etcd, or Kubernetes."""
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dynamod.discovery.base import Registry
+from dynamod.discovery.link import LinkRegistry
+from dynamod.message.control import patience
+from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.pools import Order, Pool, Replica
+from dynamod.planner.settings import PlannerSettings
+
+log = logging.getLogger("dynamod.planner")
+
+ASK = 5.0
+"""Seconds that the daemon, or Kubernetes, has to answer."""
+
+CONFIRM = 600.0
+"""Seconds that an outside program has to confirm a decision."""
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod finds its token, its namespace and the certificate of the API."""
+
+
+class Connector(Protocol):
+    """`everywhere`: it answers for all nodes, so that only the planner that decides asks it."""
+
+    everywhere: bool
+
+    async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
+        """The processes of a component; None where it has none. `ready`: leases. Raises DynamodError, TimeoutError."""
+
+    async def scale(self, component: str, order: Order) -> None:
+        """Do it, and come back when it is done. Raises DynamodError, TimeoutError."""
+
+
+class Local:
+    """The daemon of our node."""
+
+    everywhere = False
+
+    def __init__(self, registry: LinkRegistry, finish: float) -> None:
+        self._registry, self._finish = registry, finish
+
+    async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
+        """As it says; None for a component that is placed on other nodes."""
+        try:
+            return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
+        except UserError:
+            return None
+
+    async def scale(self, component: str, order: Order) -> None:
+        """Open streams get `finish` seconds."""
+        arguments = {"component": component, "replicas": order.replicas, "leave": order.leave, "timeout": self._finish}
+        await self._registry.ask("scale", arguments, timeout=patience(self._finish))
+
+
+class Virtual:
+    """An outside program, by keys under `v1/{namespace}/planner/` with numbers as text, as the original writes them.
+
+    `num_prefill_workers`, `num_decode_workers` and, last, `decision_id` are ours. The program does it and puts
+    `scaled_decision_id`.
+    """
+
+    everywhere = True
+
+    def __init__(self, registry: Registry, namespace: str, prefill: Collection[str]) -> None:
+        self._registry, self._prefill, self._prefix = registry, prefill, f"v1/{namespace}/planner/"
+        self._decision = self._scaled = 0
+        self._confirmed = asyncio.Event()
+        self._wanted: dict[str, int] = {}
+        registry.watch(f"{self._prefix}scaled_decision_id", self._confirm)
+
+    def _confirm(self, _key: str, value: bytes | None) -> None:
+        text = (value or b"").strip()
+        self._scaled = int(text) if text.isdigit() else 0
+        self._confirmed.set()
+
+    async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
+        """Those that are there, and those that it has confirmed and that are not there yet."""
+        return _pool(ready, self._wanted.get(component, len(ready)))
+
+    async def scale(self, component: str, order: Order) -> None:
+        """Put the numbers and wait for the confirmation."""
+        self._decision = max(self._decision + 1, self._scaled + 1)
+        name = "num_prefill_workers" if component in self._prefill else "num_decode_workers"
+        self._registry.put(f"{self._prefix}{name}", str(order.replicas).encode())
+        self._registry.put(f"{self._prefix}decision_id", str(self._decision).encode())
+        decision = self._decision
+        async with asyncio.timeout(CONFIRM):
+            while self._scaled < decision:
+                self._confirmed.clear()
+                await self._confirmed.wait()
+        self._wanted[component] = order.replicas
+
+
+class Kubernetes:
+    """Deployments, by the `scale` subresource of the API. `deployments`: their names, by component."""
+
+    everywhere = True
+
+    def __init__(self, url: str, namespace: str, deployments: Mapping[str, str]) -> None:
+        self._deployments = deployments
+        place = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not (url or place[0]):
+            raise UserError("kubernetes: this is no pod", "set kubernetes-url, or environment: local")
+        self._url = (url or f"https://{place[0]}:{place[1]}").rstrip("/")
+        self._namespace = namespace or _read("namespace") or "default"
+
+    async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
+        """Those that are ready for us, and those that the deployment has or will have beside them."""
+        found = await self._ask("GET", component)
+        return _pool(ready, int(found.get("spec", {}).get("replicas", 0)))
+
+    async def scale(self, component: str, order: Order) -> None:
+        """Kubernetes drains pods by their grace period."""
+        await self._ask("PATCH", component, {"spec": {"replicas": order.replicas}})
+
+    async def _ask(self, method: str, component: str, body: Any = None) -> dict[str, Any]:
+        import aiohttp  # nobody else in this process needs it
+
+        name = self._deployments.get(component, component.lower())
+        url = f"{self._url}/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}/scale"
+        headers = {"Authorization": f"Bearer {token}"} if (token := _read("token")) else {}
+        if body is not None:
+            headers["Content-Type"] = "application/merge-patch+json"
+        certificate = ACCOUNT / "ca.crt"
+        trust = ssl.create_default_context(cafile=str(certificate)) if certificate.exists() else True
+        data = None if body is None else msgspec.json.encode(body)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK)) as session,
+                session.request(method, url, data=data, headers=headers, ssl=trust) as answer,
+            ):
+                text = await answer.text()
+                if answer.status != 200:
+                    raise DynamodError(f"kubernetes: {method} {url} answers {answer.status}: {text[:200]}")
+                return dict(msgspec.json.decode(text))
+        except (aiohttp.ClientError, msgspec.DecodeError, TypeError, ValueError) as error:
+            raise DynamodError(f"kubernetes: {method} {url}: {error}") from None
+
+
+def _read(name: str) -> str:
+    try:
+        return (ACCOUNT / name).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _pool(ready: Collection[int], wanted: int) -> Pool:
+    """A process for each that is ready, and others that start; those above `wanted` are about to go."""
+    there: Sequence[Replica] = [
+        Replica(replica=number, state="Ready" if number < wanted else "Draining", lease=lease)
+        for number, lease in enumerate(sorted(ready))
+    ]
+    coming = [Replica(replica=number, state="Starting") for number in range(len(ready), wanted)]
+    return Pool(replicas=(*there, *coming))
+
+
+def connector(settings: PlannerSettings, registry: LinkRegistry, namespace: str, prefill: Collection[str]) -> Connector:
+    """What `environment` names. `prefill`: components of prefill workers. Raises UserError."""
+    match settings.environment:
+        case "virtual":
+            return Virtual(registry, namespace, prefill)
+        case "kubernetes":
+            return Kubernetes(settings.kubernetes_url, settings.kubernetes_namespace, settings.kubernetes_deployments)
+        case _:
+            return Local(registry, settings.drain_timeout)

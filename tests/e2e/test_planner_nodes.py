@@ -1,0 +1,108 @@
+"""A planner over two nodes: replicas go where devices are free; the planner of the other node follows one that ends."""
+
+import json
+import os
+import signal
+from contextlib import closing
+from typing import Any
+
+from .nodes import Servers, on
+from .together import together
+
+CONFIG = """\
+graph: graphs.agg_planner:Frontend
+Frontend: {port: 0, ServiceArgs: {nodes: one}}
+Processor: {router_mode: kv, ServiceArgs: {nodes: one}}
+Worker:
+  engine: mocker
+  model: sample
+  migration_limit: 10
+  engine_args: {speedup_ratio: 0.2, block_size: 16}
+  ServiceArgs: {workers: 1, resources: {gpu: 1}}
+Planner: {metric-pulling-interval: 0.2, adjustment-interval: 0.4, drain-timeout: 0.5}
+"""
+
+
+class Two:
+    """Nodes one, with the frontend and one device, and two, with three."""
+
+    def __init__(self, machine: Any, servers: Servers) -> None:
+        self.machine, self.env = machine, {}
+        (machine.folder / "two.yaml").write_text(CONFIG)
+        self.commands = {}
+        for node, gpus in (("one", "0"), ("two", "0,1,2")):
+            self.env[node] = on(machine, servers, node, DYNAMOD_GPUS=gpus)
+            self.commands[node] = machine.start("dynamo", "serve", "-f", "two.yaml", **self.env[node])
+        self.url = self.commands["one"].ready()
+        self.commands["two"].ready()
+
+    def ask(self, node: str, method: str, path: str, body: Any = None) -> Any:
+        socket = self.machine.folder / node / "d.sock"
+        with closing(self.machine.unix(socket_path=socket)) as connection:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            return json.loads(connection.getresponse().read())
+
+    def workers(self) -> dict[str, int]:
+        rows = {node: self.ask(node, "GET", "/v1/ps/Worker") for node in self.env}
+        return {
+            node: sum(row["component"] == "Worker" and row["state"] == "Ready" for row in rows[node]) for node in rows
+        }
+
+    def states(self) -> list[str]:
+        """Of the planners of nodes one and two."""
+        answers = [self.ask(node, "GET", "/v1/planner") for node in self.env]
+        return [answer[0]["state"] if isinstance(answer, list) else "" for answer in answers]
+
+    def plan(self, **arguments: Any) -> None:
+        """Both are told, for the other one may have to follow."""
+        for node in self.env:
+            assert isinstance(self.ask(node, "POST", "/v1/plan", arguments), list)
+
+
+@together
+def test_replicas_go_where_devices_are_free_and_no_stream_is_lost(machine: Any, servers: Servers) -> None:
+    two = Two(machine, servers)
+    machine.until(lambda: sorted(two.states()) == ["active", "standby"], 20, "one of them decides")
+    machine.until(lambda: two.workers() == {"one": 1, "two": 1})
+    two.plan(action="set", min=4, max=4)
+    machine.until(lambda: two.workers() == {"one": 1, "two": 3}, 20, "all devices in use")
+    machine.until(lambda: len(json.loads(machine.ask(two.url, "/health")[1])["instances"]) == 4)
+    fields = {"max_tokens": 400, "ignore_eos": True}
+    streams = [machine.stream(two.url, f"topic {number}", **fields) for number in range(16)]
+    two.plan(action="set", min=1, max=1)
+    machine.until(lambda: sum(two.workers().values()) == 1, 20, "one worker")
+    texts = [stream.read().text for stream in streams]
+    assert [(stream.finish, stream.error) for stream in streams] == [("length", None)] * 16
+    assert texts == machine.chats(two.url, [f"topic {number}" for number in range(16)], **fields)
+
+    active = ["one", "two"][two.states().index("active")]
+    [planner] = [row for row in two.ask(active, "GET", "/v1/ps") if row["component"] == "Planner"]
+    os.kill(planner["pid"], signal.SIGKILL)
+    expected = ["standby", "active"] if active == "one" else ["active", "standby"]
+    machine.until(lambda: two.states() == expected, 20, "the other planner")
+    assert sum(two.workers().values()) == 1
+    two.plan(action="set", min=3, max=4)
+    machine.until(lambda: sum(two.workers().values()) == 3, 20, "what it orders is done on both nodes")
+    for command in two.commands.values():
+        command.end()
+
+
+@together
+def test_without_etcd_nothing_is_scaled_and_requests_are_served(machine: Any, servers: Servers) -> None:
+    two = Two(machine, servers)
+    machine.until(lambda: sorted(two.states()) == ["active", "standby"], 20, "one of them decides")
+    machine.until(lambda: two.workers() == {"one": 1, "two": 1})
+    servers.kill("etcd")
+
+    def refused() -> bool:
+        answers = [two.ask(node, "GET", "/v1/planner") for node in two.env]
+        return any(answer[0]["last"] and answer[0]["last"]["refused"] == "cluster_lost" for answer in answers)
+
+    two.plan(action="set", min=4, max=4)
+    machine.until(refused, 20, "it says so")
+    assert machine.chat(two.url, "hello", max_tokens=4)
+    assert two.workers()["one"] == 1
+    servers.up()
+    machine.until(lambda: sum(two.workers().values()) == 4, 30, "it goes on")
+    for command in two.commands.values():
+        command.end()
