@@ -37,6 +37,7 @@ PACKAGES: dict[str, set[str]] = {
     "planner": EVERYBODY | {"router", "discovery", "kvcache"},
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY | {"http", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
+    "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
     "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
     "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
 }

@@ -40,7 +40,8 @@ Runs one engine. Words and flags may come in any order.
                                 the model is its name there (default: the first that it lists)
   out=auto, out=dyn             the models of workers that are found (with in=http)
   out=dyn://ns.component.endpoint  only those at this address; with --model-name and --model-path a static worker
-  model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`
+  model                         folder, GGUF file, org/name or org/name:Q4_K_M on Hugging Face, or `sample`;
+                                with in=http several, which are loaded when they are asked for
 
 flags:
 """
@@ -55,6 +56,7 @@ examples:
   dynamo-run in=http out=mocker --model-path sample --extra-engine-args mocker.json
   dynamo-run in=http out=pystr:my_chat.py --model-name mine -- --size 7
   dynamo-run in=http out=openai:http://127.0.0.1:8080/v1
+  dynamo-run in=http small.gguf large.gguf --max-models 1
   dynamo-run in=http out=auto
   dynamo-run in=dyn://llama3B.backend.generate out=mistralrs sample
   dynamo-run in=dyn://llama3B.prefill.generate out=llamacpp sample --disaggregation-mode prefill
@@ -74,6 +76,7 @@ class RunArguments:
     flags: argparse.Namespace = field(default_factory=argparse.Namespace)
     rest: Sequence[str] = ()
     engine_args: Mapping[str, Any] = field(default_factory=dict)  # by flags of the engine's own
+    models: Sequence[str] = ()  # where they are loaded on demand
 
 
 class _RunParser(Parser):
@@ -92,6 +95,8 @@ def parser() -> Parser:
     add = p.add_argument
     _frontend_flags(add, 8080)
     worker_flags(add)
+    most = "in=http: models are loaded when they are asked for, and at most N at once"
+    add("--max-models", type=int, metavar="N", help=most)
     add("--request-template", metavar="FILE", help="JSON: model, temperature, max_completion_tokens of each request")
     add("--resume", action="store_true", help="in=batch: goes on behind the answers that are there")
     add("--overwrite", action="store_true", help="in=batch: starts anew where answers are there")
@@ -197,10 +202,18 @@ def parse(argv: Sequence[str]) -> RunArguments:
     if wrong := [word for word in unknown if word.startswith("-")]:
         flag = wrong[0].partition("=")[0]
         raise UserError(f"unknown flag {flag}", f"{near(flag, known.flags())}see dynamo-run --help")
-    if len(models) > 1:
-        raise UserError(f"one model at a time, not {' and '.join(models)}", "see dynamo-run --help")
+    way = ways["in"] or ("text" if sys.stdin.isatty() else "stdin")
+    on_demand = len(models) > 1 or flags.max_models is not None
+    if on_demand and way != "http":
+        problem = (
+            f"one model at a time, not {' and '.join(models)}" if len(models) > 1 else "--max-models has no effect"
+        )
+        raise UserError(f"{problem} with in={way}", "several belong to in=http; see dynamo-run --help")
+    if on_demand and not models:
+        raise UserError("--max-models: which models?", "for example: dynamo-run in=http a.gguf b.gguf --max-models 1")
     model = models[0] if models else (flags.model_path or "")
-    return RunArguments(ways["in"] or ("text" if sys.stdin.isatty() else "stdin"), ways["out"], model, flags, rest)
+    several = tuple(models) if on_demand else ()
+    return RunArguments(way, ways["out"], model, flags, rest, models=several)
 
 
 class _Same(argparse.Action):

@@ -16,7 +16,7 @@ from dynamod import __version__
 from dynamod.actor import System
 from dynamod.discovery.link import LinkRegistry
 from dynamod.graph.absolute import absolute
-from dynamod.graph.graph import Graph
+from dynamod.graph.graph import ON_DEMAND, PROCESSOR, Graph
 from dynamod.message.control import FINISH
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.node import Ended, FromNode, Hello, Output, Refused, Report, Welcome
@@ -270,7 +270,7 @@ class _Foreground:
 
     def _model_added(self, served: ServedModel) -> None:
         kinds = {spec.component_kind for spec in self._request.graph.services.values()}
-        if self._request.talk is None and "processor" in kinds:
+        if self._request.talk is None and kinds & {PROCESSOR, ON_DEMAND}:
             row = (served.type, served.model, served.namespace, served.component, served.endpoint)
             head = ("MODEL TYPE", "MODEL NAME", "NAMESPACE", "COMPONENT", "ENDPOINT")
             _print(f"Added new {served.type} model {served.model}\n{table(head, [row])}")

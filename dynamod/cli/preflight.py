@@ -5,14 +5,17 @@ from collections.abc import Mapping
 
 from dynamod.engine.interpreter import missing
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_handoff, require_installed
-from dynamod.graph.graph import FRONTEND, PROCESSOR, WORKER, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
+from dynamod.ondemand.settings import OnDemandSettings
 from dynamod.worker.settings import WorkerSettings
+
+_PROCESSORS = {PROCESSOR: ProcessorSettings, ON_DEMAND: OnDemandSettings}
 
 
 def lacks_model(graph: Graph) -> bool:
@@ -31,8 +34,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     """
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
-        if spec.component_kind == PROCESSOR:
-            validate(ProcessorSettings, given(spec.config, processor_environment(env)), spec.name)
+        if spec.component_kind in _PROCESSORS:
+            kind = _PROCESSORS[spec.component_kind]
+            validate(kind, given(spec.config, processor_environment(env)), spec.name)
         elif spec.component_kind == FRONTEND:
             settings: FrontendSettings = validate(
                 FrontendSettings, given(spec.config, frontend_environment(env)), spec.name

@@ -110,6 +110,10 @@ def serve(graph: Graph, title: str, flags: argparse.Namespace, make: "Callable[[
 
 def build(arguments: RunArguments) -> Graph:
     """The graph that the words describe. Raises UserError for combinations that make no sense."""
+    if arguments.models:
+        from .run_models import models_graph
+
+        return models_graph(arguments)
     flags, output = arguments.flags, arguments.output
     discover = output in ("auto", "dyn")
     if arguments.input.startswith("dyn://"):

@@ -12,7 +12,8 @@ import msgspec
 
 T = TypeVar("T")
 
-FRONTEND, PROCESSOR, WORKER, PLANNER = "frontend", "processor", "worker", "planner"
+FRONTEND, PROCESSOR, WORKER = "frontend", "processor", "worker"
+PLANNER, ON_DEMAND = "planner", "ondemand"
 """Kinds of the components that ship; `runtime.components` knows the actor of each."""
 
 

@@ -19,6 +19,7 @@ from dynamod.graph.depends import Dependency
 from dynamod.graph.describe import describe
 from dynamod.graph.graph import Graph, ServiceSpec
 from dynamod.graph.importing import Importer
+from dynamod.graph.models import DEFAULT, MODELS, expanded
 from dynamod.graph.service import Links, Service, collecting
 from dynamod.graph.yamlgraph import planned
 from dynamod.message.errors import UserError
@@ -49,6 +50,10 @@ def load_graph(
     document = read_config(text, str(shown or ""), overrides, environ)
     folders = [folder, *([file.parent] if file else []), importing.shipped_root()]
     wanted: object = target or document.data.get("graph")
+    if MODELS in document.data:
+        target = wanted if isinstance(wanted, str) else DEFAULT if wanted is None else None
+        document = expanded(document, target)
+        wanted = document.data["graph"]
     if wanted is None:
         raise importing.no_module("", folder)
     with Importer(folders) as importer, collecting() as links:
@@ -59,7 +64,7 @@ def load_graph(
             found, namespace = planned(document, loader.service, loader.resolve)
         else:
             raise document.error(("graph",), "expected 'module:Class' or a mapping with services")
-        source = wanted if isinstance(wanted, str) else document.source
+        source = target or (wanted if isinstance(wanted, str) else document.source)
         graph = describe(found, document, namespace, importer.sys_path(), source)
     if service_name is None:
         return graph

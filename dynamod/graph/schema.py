@@ -50,6 +50,12 @@ def schema(graphs: Sequence[Graph] | None = None) -> dict[str, Any]:
     defs: dict[str, Any] = {"ServiceArgs": _object(_PROCESS)}
     properties: dict[str, Any] = {
         "graph": {"oneOf": [_TARGET, _graph()]},
+        "models": {
+            "type": "object",
+            "additionalProperties": {"type": "object"},
+            "description": "models that are loaded on demand, by the name for clients: engine, model, args, ttl, ...",
+        },
+        "budget": {"type": "object", "description": "what of them may be loaded at once: models, memory, patience"},
         "Common": {"type": "object", "description": "values that services take by naming them in common-configs"},
     }
     typed: dict[str, list[Any]] = {}

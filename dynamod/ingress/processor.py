@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dynamod.actor import Actor, Backoff, Ref, Total, handle
-from dynamod.discovery.view import View
+from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound, UserError
 from dynamod.migration.base import Limits
@@ -35,6 +35,7 @@ from .lowering import Lowered, Served
 from .memory import trim_memory
 
 if TYPE_CHECKING:
+    from .api.endpoint import Endpoint
     from .model_files import ModelFiles
 
 log = logging.getLogger("dynamod.frontend")
@@ -78,6 +79,9 @@ class ProcessorBackend:
     mailbox.
     """
 
+    endpoints: "Sequence[Endpoint]" = ()
+    """Those that only this backend has."""
+
     def __init__(self, ref: Ref, processor: "Processor", view: View) -> None:
         self._processor, self._view = processor, view
 
@@ -97,6 +101,10 @@ class ProcessorBackend:
         for row in rows:
             del row["transport"]  # the addresses of sockets are for those inside
         return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
+
+    async def check(self, job: Job) -> None:
+        """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
+        await self._processor.check(job)
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
@@ -136,6 +144,7 @@ class Processor(Actor):
         self._loading: dict[str, ModelCard] = {}
         self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
+        self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
@@ -209,9 +218,23 @@ class Processor(Actor):
 
     # Models.
 
+    def keep(self, card: ModelCard) -> None:
+        """Let the model be asked for although nobody serves it; who serves it later may say more of it."""
+        self._kept[card.name] = card
+        if card.name not in self.cards and card.name not in self._loading:
+            self._model_changed(card.name, card)
+
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
         self._loads(name)
+        if name in self._kept:
+            here = self.cards.get(name)
+            if card is None and here is not None:
+                return
+            card = card or self._kept[name]
+            if here is not None and not disagree(card, here):
+                self._ready(name, self._models[name], card)  # the same tokenizer: a worker has come back
+                return
         if card is None:
             self._models.pop(name, None)
             self._counts.pop(name, None)
@@ -294,6 +317,13 @@ class Processor(Actor):
         hashing = self._counts[name].overhead.block_hashing
         served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing)
         return await job.endpoint.lower(job, served)
+
+    async def check(self, job: Job) -> None:
+        """Lower a request whose card a worker has published. Raises RequestError."""
+        name = job.request.model
+        card = self.cards.get(name)
+        if card is not None and card is not self._kept.get(name):
+            await self.lower(job)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

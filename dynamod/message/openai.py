@@ -155,6 +155,12 @@ class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_field
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     safety_identifier: str | None = None
+    keep_alive: Annotated[
+        float | str | None, Meta(description="how long a model on demand stays loaded after this, as Ollama has it")
+    ] = None
+    send_loading_state: Annotated[
+        bool | None, Meta(description="a stream has comments about its model on demand until that is loaded")
+    ] = None
 
     def wants(self, annotation: str) -> bool:
         """Whether `nvext.annotations` asks for it."""

@@ -9,8 +9,8 @@ from dynamod.runtime.components import COMPONENTS, component_class
 
 
 def test_the_shipped_services_name_kinds_that_are_known() -> None:
-    services = load_graph("graphs.agg_planner:Frontend").services.values()
-    assert {spec.component_kind for spec in services} == set(COMPONENTS)
+    graphs = [load_graph("graphs.agg_planner:Frontend"), load_graph(None, "configs/models.yaml")]
+    assert {spec.component_kind for graph in graphs for spec in graph.services.values()} == set(COMPONENTS)
 
 
 @pytest.mark.parametrize("kind", COMPONENTS)
@@ -27,7 +27,7 @@ def test_a_user_names_an_actor_in_full() -> None:
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("wroker", "known kinds: frontend, planner, processor, worker; or module:Class"),
+        ("wroker", "known kinds: frontend, planner, processor, ondemand, worker; or module:Class"),
         ("no_such_module:Actor", "no_such_module"),
         ("dynamod.actor:NoSuchClass", "NoSuchClass"),
     ],

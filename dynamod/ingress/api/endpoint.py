@@ -49,15 +49,16 @@ class Frontend:
         return f"{wanted}-{secrets.token_hex(4)}" if wanted in self.ids else wanted
 
     def pick(self, name: str, type_: str = "") -> tuple[str, ModelCard]:
-        """The model asked for, with its card; without a name the only one. `type_`: what it must serve.
+        """The model asked for, by its own name, with its card. `type_`: what it must serve.
 
+        Without a name it is the only one, aliases apart.
         Raises BadRequest, NotFound or Overloaded.
         """
         models = self.backend.models()
         if not models:
             raise Overloaded("no model is being served; start a worker", retry_after=1)
         if not name:
-            if len(models) > 1:
+            if len({card.name for card in models.values()}) > 1:
                 raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
             name = next(iter(models))
         card = models.get(name)
@@ -65,7 +66,7 @@ class Frontend:
             raise NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
         if type_ and type_ not in card.types:
             raise NotFound(f"the model `{name}` does not serve {type_}", param="model")
-        return name, card
+        return card.name, card
 
     def context_length(self) -> int:
         """The longest of the served models, in tokens."""

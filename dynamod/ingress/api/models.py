@@ -1,7 +1,7 @@
 """/v1/models: what can be asked for now."""
 
 import time
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import msgspec
 from aiohttp import web
@@ -27,7 +27,7 @@ class Model(msgspec.Struct, omit_defaults=True):
     context_length: int = 0
 
     @classmethod
-    def of(cls, name: str, card: ModelCard) -> "Model":
+    def of(cls, name: str, card: ModelCard) -> Self:
         """The model of a card."""
         length = card.context_length
         return cls(name, "model", card.created or _SINCE, "dynamod", length, length)

@@ -17,6 +17,7 @@ _ERRORS = {
     400: "The request is wrong; `param` names the field",
     401: "No API key, or a wrong one",
     404: "Unknown model",
+    409: "Requests wait for the model",
     408: "Nothing of the body has come for a minute",
     413: "The body is too large",
     415: "The body is not said to be JSON, or has an encoding that is not served",

@@ -50,6 +50,7 @@ class StreamWriter(ResponseWriter):
         )
         self.events = EventStream(self._frames)
         self._ready: list[bytes] = []
+        self._commented = False
         self._dirty: dict[int, Choice] = {}  # choices with text that may go
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
@@ -83,6 +84,13 @@ class StreamWriter(ResponseWriter):
         self._dirty[index] = choice
         self.events.push(self)
 
+    def comment(self, text: str) -> None:
+        """A line that clients ignore; it commits the response to its status."""
+        if self.open:
+            self._commented = True
+            self._ready.append(self._frames.comment(text))
+            self.events.push(self)
+
     def chunk(self, index: int, chunk: Any) -> None:
         """A chunk of a text engine, with ids and index of this answer."""
         super().chunk(index, chunk)
@@ -96,7 +104,7 @@ class StreamWriter(ResponseWriter):
 
     def pending(self, committed: bool) -> bool:
         """Whether there is something to send: annotations alone do not commit the response to a status."""
-        return bool(self._dirty) or (committed and bool(self._ready))
+        return bool(self._dirty) or ((committed or self._commented) and bool(self._ready))
 
     def take(self) -> bytes:
         """Everything that is ready, with the text of each choice as one frame."""

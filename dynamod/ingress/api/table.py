@@ -1,5 +1,6 @@
 """All endpoints of the API, one line each, and the server made of them."""
 
+from collections.abc import Sequence
 from functools import cache, partial
 
 from aiohttp import web
@@ -30,8 +31,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
-def make_server(settings: FrontendSettings, backend: Backend, collect: Collect | None = None) -> Server:
-    """A server for everything that the backend serves; it does not listen yet."""
+def make_server(
+    settings: FrontendSettings, backend: Backend, collect: Collect | None = None, more: Sequence[Endpoint] = ()
+) -> Server:
+    """A server for everything that the backend serves; it does not listen yet.
+
+    `more`: endpoints of this backend, which take the place of those with the same path.
+    """
+    endpoints = (*{(one.method, one.path): one for one in (*ENDPOINTS, *more)}.values(),)
     frontend = Frontend(settings, backend)
     routes = [
         Route(
@@ -41,10 +48,10 @@ def make_server(settings: FrontendSettings, backend: Backend, collect: Collect |
             guarded=True,
             prefix=bool(one.prefix),
         )
-        for one in ENDPOINTS
+        for one in endpoints
     ]
 
-    described = cache(partial(document, ENDPOINTS, settings))  # made when first asked for
+    described = cache(partial(document, endpoints, settings))  # made when first asked for
 
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from dynamod.actor import Actor
-from dynamod.graph.graph import FRONTEND, PLANNER, PROCESSOR, WORKER
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER
 from dynamod.message.errors import UserError
 
 COMPONENTS = {
     FRONTEND: f"{__name__}.frontend:FrontendComponent",
     PLANNER: f"{__name__}.planner:PlannerComponent",
     PROCESSOR: f"{__name__}.processor:ProcessorComponent",
+    ON_DEMAND: f"{__name__}.ondemand:OnDemandComponent",
     WORKER: f"{__name__}.worker:WorkerComponent",
 }
 """`module:Class` of an actor that takes a ComponentContext, by kind. Imported when it is started."""

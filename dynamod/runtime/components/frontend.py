@@ -33,7 +33,7 @@ class FrontendComponent(Actor):
             )
         backend: ProcessorBackend = await processor.ask(GetBackend(), timeout=5.0)
         settings = validate(FrontendSettings, given(ctx.config, from_environment()), ctx.name)
-        self._server = make_server(settings, backend, self._families)
+        self._server = make_server(settings, backend, self._families, backend.endpoints)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())
 

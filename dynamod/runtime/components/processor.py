@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from typing import ClassVar
 
 import msgspec
 
@@ -33,9 +34,11 @@ ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
 class ProcessorComponent(Processor):
     """Serves the models of the whole registry, or only those at `only_endpoint`; there static workers too."""
 
+    settings_type: ClassVar[type[ProcessorSettings]] = ProcessorSettings
+
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
-        settings = validate(ProcessorSettings, given(ctx.config, from_environment()), ctx.name)
+        self._settings = settings = validate(self.settings_type, given(ctx.config, from_environment()), ctx.name)
         self._only = Address.parse(settings.only_endpoint) if settings.only_endpoint else None
         self._static_here: dict[str, Instance] = {}
         self._static = (settings.static_model or "", settings.static_model_name or "")

@@ -1,0 +1,143 @@
+"""The processor of models on demand: it keeps their cards, and has the daemon start and end their workers."""
+
+import asyncio
+import logging
+import os
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dynamod.actor import handle
+from dynamod.discovery.keys import Address
+from dynamod.graph.service_config import COMMON, merge_common
+from dynamod.graph.typed import validate
+from dynamod.ingress.processor import RELOAD, GetBackend
+from dynamod.message.control import FINISH
+from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.pools import Pool
+from dynamod.ondemand.backend import OnDemandBackend
+from dynamod.ondemand.keeper import ModelKeeper
+from dynamod.ondemand.settings import OnDemandSettings, names_of
+from dynamod.preprocess.card import read_card
+from dynamod.preprocess.fetch import fetch
+from dynamod.runtime.context import ComponentContext
+from dynamod.worker.settings import WorkerSettings
+
+from .processor import CATCH_UP, ProcessorComponent
+
+log = logging.getLogger("dynamod.frontend")
+
+ASK = 30.0
+"""Seconds within which the daemon answers, beside the time that a drain takes."""
+
+
+class Daemon:
+    """The workers of our graph, as our daemon manages them."""
+
+    def __init__(self, ctx: ComponentContext) -> None:
+        self._registry = ctx.process_context.registry
+
+    async def scale(self, component: str, replicas: int) -> None:
+        """Run so many; returns when those that go have finished."""
+        arguments = {"component": component, "replicas": replicas}
+        await self._registry.ask("scale", arguments, timeout=FINISH + ASK)
+
+    async def pool(self, component: str) -> Pool:
+        """Those that there are."""
+        return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
+
+
+class OnDemandComponent(ProcessorComponent):
+    """Serves the models of `models:`, loaded or not, and those that other graphs serve."""
+
+    settings_type = OnDemandSettings
+
+    def __init__(self, ctx: ComponentContext) -> None:
+        super().__init__(ctx)
+        assert isinstance(self._settings, OnDemandSettings)
+        self._on_demand, budget = self._settings.read()
+        self._sizes: dict[str, int] = {}  # bytes, by model
+        self._keeper = ModelKeeper(self._on_demand, budget, Daemon(ctx), self._serves, self._memory)
+
+    async def started(self) -> None:
+        """Read the cards of all models, then look after their workers."""
+        await super().started()
+        for name, one in self._on_demand.items():
+            self.context.task(self._keep(name, one.component), f"card of {name}")
+        try:
+            async with asyncio.timeout(CATCH_UP):
+                while not self._on_demand.keys() <= self.cards.keys():  # noqa: ASYNC110 - read in threads
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            log.warning("not all models could be read within %g s; going on without", CATCH_UP)
+        self._keeper_ref = self.context.child("models", self._keeper)
+        await self.context.system.ready(self._keeper_ref, timeout=60)
+        self._view.on_change(self._keeper.look_soon)
+
+    async def _keep(self, name: str, component: str) -> None:
+        """Read the card of a model from its files, again and again until they are there."""
+        for attempt in count(1):
+            try:
+                self.keep(await self._card(name, component))
+                return
+            except DynamodError as error:
+                why = error.line() if isinstance(error, UserError) else str(error)
+                log.error("the files of model %s cannot be read: %s", name, why)
+            await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
+
+    async def _card(self, name: str, component: str) -> ModelCard:
+        """What is known before a worker says it: an engine may take text where we have a tokenizer."""
+        config = self._ctx.process_context.plan.config
+        section = merge_common(config.get(COMMON) or {}, config[component])
+        worker: WorkerSettings = validate(WorkerSettings, section, component)
+        if not worker.entry.model:
+            return ModelCard(name, kind="text", engine=worker.name, context_length=worker.context_length or 0)
+        path = await fetch(worker.model_config or worker.model, weights=False)
+        length = worker.context_length
+        self._sizes[name] = await asyncio.to_thread(_bytes, path)
+        return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name)
+
+    @handle
+    async def get_backend(self, message: GetBackend) -> Any:
+        """How requests come."""
+        inner = await super().get_backend(message)
+        names, space = names_of(self._on_demand), self._ctx.namespace
+        places = {name: f"dyn://{Address(space, one.component)}" for name, one in self._on_demand.items()}
+        return OnDemandBackend(inner, self._keeper, self._keeper_ref, names, places, self._settings.queue_timeout)
+
+    def _announced(self, name: str, card: ModelCard | None) -> None:
+        super()._announced(name, card)
+        self._keeper.look_soon()
+
+    def _memory(self, model: str) -> int:
+        """Resident bytes of its worker; while none is there those of its files."""
+        resident = sum(_resident(one.pid) for one in self._workers_of(model))
+        return resident or self._sizes.get(model, 0)
+
+    def _serves(self, model: str) -> bool:
+        """Whether its worker is ready, and that one's card is the one by which requests are prepared."""
+        return bool(self._workers_of(model))
+
+    def _workers_of(self, model: str) -> list[Instance]:
+        """Ready ones of our graph on our node: what others serve is not ours to end."""
+        card, place = self.cards.get(model), self._ctx.process_context
+        if card is None:
+            return []
+        ours = f"{place.plan.graph}/{self._on_demand[model].component}."
+        found = self._view.served(model, card, "").instances
+        return [one for one in found if one.node == place.registry.node and one.process.startswith(ours)]
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0  # it has ended
+
+
+def _bytes(path: Path) -> int:
+    """Of a model's file, or of the files in its folder."""
+    return sum(one.stat().st_size for one in ([path] if path.is_file() else path.iterdir()) if one.is_file())

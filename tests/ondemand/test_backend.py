@@ -1,0 +1,162 @@
+"""What a request holds of its model: from its turn to the end of its last choice, and nothing behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from dynamod.actor import System
+from dynamod.actor.testing import virtual
+from dynamod.ingress.base import Job
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
+from dynamod.message.openai import EngineFields
+from dynamod.ondemand.backend import OnDemandBackend
+from dynamod.ondemand.keeper import ModelKeeper
+from dynamod.ondemand.settings import Budget, ModelSettings
+
+from .test_keeper import Workers
+
+
+class Sink:
+    """Keeps what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        for name in ("started", "text", "logprobs", "chunk", "finish", "fail"):
+            setattr(self, name, lambda *_given, name=name: self.calls.append(name))
+
+
+class Inner:
+    """A processor's backend whose requests do what the test says."""
+
+    def __init__(self) -> None:
+        self.sinks: list[Any] = []
+        self.cancelled = 0
+        self.error: RequestError | None = None
+        self.wrong: RequestError | None = None
+        self.model: Callable[[str], None] = lambda _name: None
+
+    def models(self) -> Mapping[str, ModelCard]:
+        return {name: ModelCard(name) for name in ("a", "b", "elsewhere")}
+
+    def health(self) -> Mapping[str, Any]:
+        return {"endpoints": ["dyn://x.y.z"], "instances": []}
+
+    async def check(self, job: Job) -> None:
+        if self.wrong is not None:
+            raise self.wrong
+
+    async def start(self, job: Job, sink: Any) -> "Inner":
+        if self.error is not None:
+            raise self.error
+        self.sinks.append(sink)
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+
+@asynccontextmanager
+async def backend(timeout: float | None = 60.0) -> AsyncIterator[tuple[OnDemandBackend, Inner, Workers]]:
+    workers, inner = Workers(), Inner()
+    models = {name: ModelSettings(component=name) for name in ("a", "b")}
+    async with System() as system:
+        keeper = ModelKeeper(models, Budget(models=1), workers, workers.serves)
+        ref = system.start("models", lambda: keeper)
+        await system.ready(ref, timeout=5.0)
+        names = {"a": "a", "b": "b", "first": "a"}
+        yield OnDemandBackend(cast("Any", inner), keeper, ref, names, {"a": "dyn://a.b.c"}, timeout), inner, workers
+
+
+def job(model: str = "a", **fields: Any) -> Job:
+    return Job("1", cast("Any", None), msgspec.convert({"model": model, **fields}, EngineFields), b"{}")
+
+
+def held(made: OnDemandBackend) -> tuple[int, int]:
+    one = made.keeper.report("a")
+    return one.running, one.waiting
+
+
+@virtual
+async def test_a_request_holds_its_model_until_its_last_choice_is_complete() -> None:
+    async with backend() as (made, inner, _):
+        run = await made.start(job(), cast("Any", (sink := Sink())))
+        assert held(made) == (1, 0)
+        (inside,) = inner.sinks
+        inside.started(2, 5, {})
+        inside.text(0, "x", 1)
+        inside.finish(0, "stop", 1)
+        await asyncio.sleep(0.1)
+        assert held(made) == (1, 0)
+        inside.finish(1, "stop", 1)
+        await asyncio.sleep(0.1)
+        assert held(made) == (0, 0)
+        assert sink.calls == ["started", "text", "finish", "finish"]
+        run.cancel()
+        await asyncio.sleep(0.1)
+        assert held(made) == (0, 0)
+
+
+@virtual
+async def test_a_request_that_fails_or_whose_client_leaves_holds_nothing() -> None:
+    async with backend() as (made, inner, _):
+        await made.start(job(), cast("Any", Sink()))
+        inner.sinks[0].fail(EngineFailed("gone"))
+        run = await made.start(job(), cast("Any", Sink()))
+        run.cancel()
+        assert inner.cancelled == 1
+        inner.error = BadRequest("too long")
+        with pytest.raises(BadRequest):
+            await made.start(job(), cast("Any", Sink()))
+        waiting = asyncio.ensure_future(made.start(job("b"), cast("Any", Sink())))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0.1)
+        assert held(made) == (0, 0)
+        assert (made.keeper.report("b").running, made.keeper.report("b").waiting) == (0, 0)
+
+
+@virtual
+async def test_who_waits_too_long_is_told_how_long_a_load_takes() -> None:
+    async with backend(timeout=2.0) as (made, _, workers):
+        workers.start = 9.0
+        with pytest.raises(Overloaded, match="not ready within 2 s") as caught:
+            await made.start(job(), cast("Any", Sink()))
+        assert caught.value.retry_after == pytest.approx(2.0, abs=0.1), "as long as it has taken so far"
+        await asyncio.sleep(10.0)
+        run = await made.start(job(), cast("Any", Sink()))
+        run.cancel()
+        with pytest.raises(Overloaded) as caught:
+            await made.start(job("b"), cast("Any", Sink()))
+        await asyncio.sleep(10.0)
+        with pytest.raises(Overloaded) as caught:
+            await made.start(job("a"), cast("Any", Sink()))
+        assert caught.value.retry_after == pytest.approx(9.0 - 1.8, abs=0.5), "what is left of a load like the last"
+
+
+@virtual
+async def test_wrong_requests_load_nothing() -> None:
+    async with backend() as (made, inner, workers):
+        inner.wrong = BadRequest("too long")
+        with pytest.raises(BadRequest, match="too long"):
+            await made.start(job(), cast("Any", Sink()))
+        inner.wrong = None
+        with pytest.raises(BadRequest, match="is no time"):
+            await made.start(job(keep_alive="soon"), cast("Any", Sink()))
+        assert workers.scaled == []
+
+
+@virtual
+async def test_names_endpoints_and_models_of_other_graphs() -> None:
+    async with backend() as (made, inner, workers):
+        assert sorted(made.models()) == ["a", "b", "elsewhere", "first"]
+        assert made.models()["first"].name == "a"
+        assert made.health()["endpoints"] == ["dyn://a.b.c", "dyn://x.y.z"]
+        assert await made.start(job("elsewhere"), cast("Any", Sink())) is inner
+        assert workers.scaled == []
