@@ -22,11 +22,12 @@ STYLE = (
 
 
 def draw(results: Sequence[Planned], title: str) -> str:
-    """A picture (SVG): goodput over missed targets, the load, and workers and first tokens of each planner."""
-    total = TOP + (2 * len(results) + 2) * (HEIGHT + SPACE)
+    """A picture (SVG): the goodput of several, the load, and workers and first tokens of each planner."""
+    total = TOP + (2 * len(results) + 1 + (len(results) > 1)) * (HEIGHT + SPACE)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{LEFT + WIDTH + 60}" height="{total}">'
     places = (TOP + place * (HEIGHT + SPACE) for place in count())
-    panels = [_front(results, next(places)), _load(results, next(places))]
+    panels = [_front(results, next(places))] if len(results) > 1 else []
+    panels.append(_load(results, next(places)))
     for one in results:
         panels += [_workers(results, one, next(places)), _first_tokens(results, one, next(places))]
     return (

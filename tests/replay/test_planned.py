@@ -14,7 +14,8 @@ from dynamod.engine.mocker.timing import TIMINGS
 from dynamod.message.errors import UserError
 from dynamod.planner.observation import Observation
 from dynamod.planner.settings import PlannerSettings
-from dynamod.replay.planned import Game, draw, sweep
+from dynamod.replay.picture import draw
+from dynamod.replay.planned import Game, sweep
 from dynamod.replay.scaling import Plan, Scaling, ScalingReplay
 from dynamod.replay.simulate import Outcome, Replay
 from dynamod.replay.trace import Conversations, make_conversations
@@ -111,7 +112,9 @@ def test_a_sweep_and_its_picture() -> None:
     found = [game().play(name, 0.0) for name in sweep(PlannerSettings(max_gpu_budget=2))]
     assert [one.planner for one in found[:2]] == ["static:1", "static:2"]
     picture = draw(found, "a & b")
-    assert picture.count("<polyline") == picture.count("<circle") == len(found)
+    assert picture.count("<circle") == len(found)
+    assert picture.count("<polyline") == 1 + 2 * len(found), "the load; workers and first tokens of each"
+    assert draw(found[:1], "one").count("<circle") == 0
     assert "a &amp; b" in picture
 
 
