@@ -266,14 +266,11 @@ class ModelKeeper(Actor):
         while True:
             await asyncio.sleep(LOOK)
             self._look()
-            states = [(name, model.state) for name, model in self.core.models.items()]
-            unsure = [
-                name for name, state in states if state == "loading" or (state == "unloaded" and self._serving(name))
-            ]
-            await asyncio.gather(*(self._check(name) for name in unsure))
+            await asyncio.gather(*(self._check(name) for name in self.core.models if self._unsure(name)))
             self._do(self.core.tick(self._now()))
 
     def _unsure(self, name: str) -> bool:
+        """Whether what is known of its worker may be wrong."""
         state = self.core.models[name].state
         return state == "loading" or (state == "unloaded" and self._serving(name))
 
