@@ -74,11 +74,12 @@ def test_a_prefill_worker_that_goes_while_it_computes(machine: Any, shape: str, 
 @together
 def test_no_prefill_worker_left_where_one_is_needed(machine: Any) -> None:
     """The request waits for the one that comes back; a new one is refused until then."""
-    url = start(machine, "rendezvous", speedup_ratio=0.2, startup_time=2.0).ready()
+    url = start(machine, "rendezvous", speedup_ratio=0.1, startup_time=2.0).ready()
     machine.until(lambda: [row["state"] for row in machine.ps()[:2]] == ["Ready", "Ready"])
+    pid = machine.row("PrefillWorker")["pid"]
     begun = machine.begin(url, LONG, request="waits", max_tokens=20)
     machine.until(lambda: sessions(machine)["open"] == 1)
-    os.kill(machine.row("PrefillWorker")["pid"], signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
     machine.until(lambda: counts(machine, url)["remote_prefill_failed_total"] >= 1)  # it may be asked once more
     status, text = machine.ask(url, "/v1/chat/completions", chat_body("hello", max_tokens=2))
     assert (status, "No prefill worker of model 'sample' is ready" in text) == (503, True), text
