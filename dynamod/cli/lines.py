@@ -26,6 +26,7 @@ class Lines:
         self._waiting: deque[Output] = deque(maxlen=HELD)
         self._readers: dict[str, LineReader] = {}
         self._errors: list[logging.LogRecord] = []
+        self._told: tuple[str, ...] = ()
         self._tracebacks: set[str] = set()
         self._ready = False
 
@@ -50,10 +51,11 @@ class Lines:
         self.release()
 
     def release(self, told: Iterable[str] = ()) -> None:
-        """Print the errors that wait, but those that say one of `told`."""
-        errors, self._errors, told = self._errors, [], tuple(told)
+        """Print the errors that wait, but those that say one of `told`: now, or of an earlier call."""
+        errors, self._errors = self._errors, []
+        self._told += tuple(filter(None, told))
         for record in errors:
-            if not any(text and text in record.getMessage() for text in told):
+            if not any(text in record.getMessage() for text in self._told):
                 self._emit(record)
 
     def _daemons(self, record: logging.LogRecord) -> None:

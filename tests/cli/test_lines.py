@@ -39,6 +39,20 @@ def test_what_the_last_line_says_is_not_said_before() -> None:
     assert run(main()) == [("engine loads", ""), ("another thing is wrong", "")]
 
 
+def test_what_the_last_line_has_said_is_not_said_behind_it() -> None:
+    """The news of a model that cannot be served may be faster than the log line about it."""
+
+    async def main() -> list[tuple[str, str]]:
+        shown = Shown()
+        shown.lines.release(["no such file"])
+        shown.lines.take(line("cannot serve model bad: no such file"))
+        shown.lines.take(line("another thing is wrong"))
+        shown.lines.release()
+        return shown.printed
+
+    assert run(main()) == [("another thing is wrong", "")]
+
+
 def test_an_error_that_ends_nothing_is_printed_shortly() -> None:
     async def main() -> None:
         shown = Shown()
