@@ -211,7 +211,7 @@ def pools(found: list[dict[str, Any]]) -> str:
 
 
 def ticks(pool: dict[str, Any]) -> str:
-    """`explain planner`: the last ticks of a pool, those of one kind together."""
+    """`explain planner`: the last ticks of a pool, one line each."""
     heads = ["TIME", "READY", "STARTING", "REQUESTS", "QUEUED", "KV TOKENS", "NEEDED", "FORECAST", "QUEUE", "KEPT"]
     rows: list[list[str]] = []
     for record in pool["records"][-EXPLAINED:]:

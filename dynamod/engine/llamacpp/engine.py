@@ -367,7 +367,7 @@ class LlamaCpp(BatchingEngine):
             stream.send(one, finish)
 
     def scheduled(self, rank: int) -> tuple[list[Chunk], list[int]]:
-        """See BatchingEngine."""
+        """Rows of the step: parts of prompts, and KV tokens of each answer that gets a token."""
         decoded = [row.start + 1 for row in self._rows if row.count == 1 and row.sequence.answers]
         chunks = [
             Chunk(len(row.sequence.ids), row.start, row.count)

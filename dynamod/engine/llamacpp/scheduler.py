@@ -77,13 +77,13 @@ class Scheduler(BatchScheduler[Sequence]):
                     self.free(sequence)
 
     def lengths(self) -> tuple[list[int], list[int]]:
-        """See BatchScheduler. Held ones wait too."""
+        """Tokens of each prompt that waits or is held, and of each answer that gave way to others."""
         waiting = [*self.waiting, *self.held]
         return [len(one.ids) for one in waiting if not one.answers], [len(one.ids) for one in waiting if one.answers]
 
     @property
     def begun(self) -> int:
-        """See BatchScheduler."""
+        """Tokens that are still to be computed, of prompts that have begun."""
         return sum([one.missing for one in self.running if one.missing > 1 or not one.answers])
 
     def free(self, sequence: Sequence) -> None:

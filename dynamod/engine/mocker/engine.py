@@ -273,7 +273,7 @@ class Mocker(BatchingEngine):
         )
 
     def scheduled(self, rank: int) -> tuple[list[Chunk], list[int]]:
-        """See BatchingEngine. The tokens of the step are counted already."""
+        """Parts of prompts, and KV tokens of each answer that gets a token: those of the step are counted already."""
         step = self.ranks[rank].step
         if step is None:
             return [], []

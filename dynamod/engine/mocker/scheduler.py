@@ -116,13 +116,13 @@ class Scheduler(BatchScheduler[Sequence]):
         return length - here * self._settings.block_size
 
     def lengths(self) -> tuple[list[int], list[int]]:
-        """See BatchScheduler."""
+        """Tokens of each prompt that waits, and of each answer that gave way to others."""
         waiting = self.waiting
         return [one.total for one in waiting if not one.generated], [one.total for one in waiting if one.generated]
 
     @property
     def begun(self) -> int:
-        """See BatchScheduler."""
+        """Tokens that are still to be computed, of sequences that run."""
         return sum([one.length + one.generated - one.computed for one in self.running])
 
     def step(self) -> Step:

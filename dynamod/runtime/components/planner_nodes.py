@@ -36,6 +36,7 @@ class PlannerNodes:
         self._begun: dict[str, int] = {}  # number of the last order for our node, by component
         self._ordered: dict[str, float] = {}  # when, by component
         self._number = 0
+        self._told = b""  # our record, as it was put last
         registry.watch(prefix, self._changed)
         self._put()
 
@@ -85,7 +86,7 @@ class PlannerNodes:
             for name, pool in self._mine.pools.items()
         }
         value = msgspec.json.encode(msgspec.structs.replace(self._mine, pools=still))
-        if value != getattr(self, "_told", b""):
+        if value != self._told:
             self._told = value
             self._registry.put(self._key, value)
 
