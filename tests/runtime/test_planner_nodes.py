@@ -99,5 +99,7 @@ async def test_what_has_not_changed_is_not_put_again_and_what_nobody_understands
     one.tell(1)
     one.tell(1)
     assert len(puts) == before + 1, "uptimes are not told"
+    one.nodes.tell(None, {"Worker": 7})
+    assert (len(puts), wanted(one)) == (before + 2, {"one": 1}), "who tells of no pools keeps them"
     registry.put(f"{PLANNERS}dynamo/agg/77", b"{]", registry.grant())
     assert one.nodes.active

@@ -180,7 +180,7 @@ class PlannerComponent(Actor):
             await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
             log.error("%s could not be scaled: %s", component, error or "no answer")
-        self._nodes.tell(await self._look() or {}, {component: order.number})
+        self._nodes.tell(await self._look(), {component: order.number})
 
     # What is asked.
 

@@ -50,9 +50,10 @@ class PlannerNodes:
         records = (*self._others.values(), self._mine)
         return {one.node: one.pools[component] for one in records if component in one.pools}
 
-    def tell(self, pools: Mapping[str, Pool], done: Mapping[str, int] | None = None) -> None:
-        """The pools of our node, by component, and the orders that have been done."""
-        self._mine = msgspec.structs.replace(self._mine, pools=dict(pools), done={**self._mine.done, **(done or {})})
+    def tell(self, pools: Mapping[str, Pool] | None, done: Mapping[str, int] | None = None) -> None:
+        """The pools of our node, by component (None: as they were), and the orders that have been done."""
+        pools, done = self._mine.pools if pools is None else pools, {**self._mine.done, **(done or {})}
+        self._mine = msgspec.structs.replace(self._mine, pools=dict(pools), done=done)
         self._put()
 
     def order(self, component: str, changes: Mapping[str, Change]) -> None:
