@@ -247,8 +247,9 @@ class _Foreground:
 
     @property
     def _asks_itself(self) -> bool:
-        """Whether the graph has workers and an ingress for them."""
-        kinds = {self._request.graph.services[name].component_kind for name in self._components}
+        """Whether the graph starts workers and an ingress for them."""
+        services = [self._request.graph.services[name] for name in self._components]
+        kinds = {one.component_kind for one in services if one.workers}
         return {"processor", "worker"} <= kinds
 
     async def _talk(self, talk: Talk, url: str) -> None:

@@ -15,6 +15,10 @@ PREFILL_SETTINGS = "public/components/disagg_router/models/chat/"
 """Operators put settings of prompts here into etcd, by model: the original's key. Nodes only read it."""
 PLANNERS = "v1/planners/"
 """Planners: `v1/planners/{namespace}/{graph}/{lease in hex}`."""
+PARKED = "v1/parked/"
+"""Models whose workers are started when somebody asks for them: `v1/parked/{lease in hex}/{component}`."""
+WANTED = "v1/wanted/"
+"""Models that requests wait for: `v1/wanted/{lease in hex}/{model}`."""
 STATIC = "local/static/"
 """Static workers of this node."""
 EXITED = "v1/exited/"
@@ -54,6 +58,16 @@ class Address:
 def instance_key(instance: Instance) -> str:
     """Key of an instance: `v1/instances/{namespace}/{component}/{endpoint}/{id in hex}`."""
     return f"{INSTANCES}{_place(instance)}"
+
+
+def parked_key(lease: int, component: str) -> str:
+    """Key of the model of a component that may have no workers."""
+    return f"{PARKED}{lease:x}/{component}"
+
+
+def wanted_key(lease: int, model: str) -> str:
+    """Key that stands while requests wait for a model at an ingress process."""
+    return f"{WANTED}{lease:x}/{model}"
 
 
 def static_key(instance: Instance) -> str:

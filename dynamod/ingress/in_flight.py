@@ -22,6 +22,7 @@ from dynamod.transport.base import Transport
 from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import ModelCounts
 from .lowering import Lowered
+from .parked import ParkedModels
 from .peer_fetch import PeerFetch
 from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
@@ -49,6 +50,7 @@ class RequestsInFlight:
         migration_limit: int | None,
         longest: int | None,
         node: Callable[[], str],
+        parked: ParkedModels,
     ) -> None:
         self._view, self._transport, self._dispatcher = view, transport, dispatcher
         self._spawn, self._now, self._counts = spawn, now, counts
@@ -56,6 +58,7 @@ class RequestsInFlight:
         self._suspicions = RequestSuspicions(view, now, node)
         self._prefill = RemotePrefill(view, transport, dispatcher, limits, lambda name: counts[name].prefill)
         self._peers = PeerFetch(view, transport, lambda name: counts[name].peers)
+        self._parked = parked
         self._open: dict[InFlightRequest, None] = {}  # in the order of their start: so clocks act, too
         self.started = self.completed = 0
 
@@ -118,7 +121,7 @@ class RequestsInFlight:
             index,
             transport=self._transport,
             acquire=partial(self._acquire, card, prompt, _priority(job)),
-            available=partial(self._dispatcher.available, card, prompt),
+            available=partial(self._available, card, prompt),
             exact=isinstance(request, Generate) and card.capabilities.continues,
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             now=self._now,
@@ -147,7 +150,15 @@ class RequestsInFlight:
     ) -> Awaitable[Placement]:
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
         timeout = self._limits.first if alone else self._limits.queue
-        return self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
+        place = self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
+        return self._wanting(card, place) if self._parked.starts(card) else place
+
+    async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
+        with self._parked.wanted(card.name):
+            return await place
+
+    def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int]) -> bool:
+        return self._dispatcher.available(card, prompt, tried) or self._parked.starts(card)
 
     def _completed(self, request: InFlightRequest) -> None:
         self._open.pop(request, None)

@@ -18,7 +18,7 @@ import msgspec
 
 from dynamod.actor import Actor, Backoff, Ref, Total, handle
 from dynamod.discovery.view import View, disagree
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import NotFound, UserError
 from dynamod.migration.base import Limits
 from dynamod.preprocess.model import Model
@@ -33,6 +33,7 @@ from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelSe
 from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .memory import trim_memory
+from .parked import ParkedModels
 
 if TYPE_CHECKING:
     from .api.endpoint import Endpoint
@@ -100,7 +101,8 @@ class ProcessorBackend:
         rows = [msgspec.to_builtins(instance) for instance in shown]
         for row in rows:
             del row["transport"]  # the addresses of sockets are for those inside
-        return {"endpoints": sorted({f"dyn://{instance.path}" for instance in serving}), "instances": rows}
+        places = {f"dyn://{instance.path}" for instance in serving} | self._processor.parked.places()
+        return {"endpoints": sorted(places), "instances": rows}
 
     async def check(self, job: Job) -> None:
         """Look for mistakes in a request for a model that has been served, loaded or not. Raises RequestError."""
@@ -108,6 +110,8 @@ class ProcessorBackend:
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""
+        if job.request.model in self._processor.parked:
+            await self._processor.awake(job)
         return await self._processor.requests.start(job, sink, await self._processor.lower(job))
 
 
@@ -117,7 +121,7 @@ class Processor(Actor):
     `announce(name, card)` is called when a model can be asked for here, and with None when no longer; `refused(name,
     why)` when its files are of no use, and with an empty text when that is over. `node()`: the name of this node;
     models of workers on other nodes are fetched when they are not found here. `decisions`: requests of which the
-    routing decisions are kept. `live`: see `Dispatcher`.
+    routing decisions are kept. `live`: see `Dispatcher`. `want`: see `ParkedModels`.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class Processor(Actor):
         node: Callable[[], str] = lambda: "",
         decisions: int = 1000,
         live: Mapping[str, LivePrefill] = MappingProxyType({}),
+        want: Callable[[str, bool], None] = lambda _name, _waits: None,
     ) -> None:
         self._view, self._transport = view, transport
         self._needs_blocks = routing.needs_blocks
@@ -147,6 +152,7 @@ class Processor(Actor):
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
+        self.parked = ParkedModels(view, want, self.keep, self.forget)
         self.dispatch = Dispatcher(view, transport, routing, self._counts, decisions, live)
         self._requests: RequestsInFlight | None = None
 
@@ -165,6 +171,7 @@ class Processor(Actor):
             migration_limit=self._migration_limit,
             longest=self._longest_move,
             node=self._node,
+            parked=self.parked,
         )
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.instances_changed)
@@ -223,6 +230,12 @@ class Processor(Actor):
         self._kept[card.name] = card
         if card.name not in self.cards and card.name not in self._loading:
             self._model_changed(card.name, card)
+
+    def forget(self, name: str) -> None:
+        """Let the model be asked for only while somebody serves it."""
+        del self._kept[name]
+        if self._view.card(name) is None:
+            self._model_changed(name, None)
 
     def _model_changed(self, name: str, card: ModelCard | None) -> None:
         self._loading.pop(name, None)
@@ -324,6 +337,18 @@ class Processor(Actor):
         card = self.cards.get(name)
         if card is not None and card is not self._kept.get(name):
             await self.lower(job)
+
+    async def awake(self, job: Job) -> None:
+        """Wait until a model that may have no workers has some, if the request can be served. Raises RequestError."""
+        card = self.cards.get(job.request.model)
+        if card is None:
+            return
+        if not self._view.served(card.name, card, "").instances:
+            await self.check(job)
+            await self.parked.served(card, "", self._limits.queue)
+        card = self.cards.get(card.name, card)  # that of the worker
+        if card.capabilities.needs_prefill:
+            await self.parked.served(card, PREFILL, self._limits.queue)
 
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""

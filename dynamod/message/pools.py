@@ -2,6 +2,8 @@
 
 import msgspec
 
+from .discovery import ModelCard, Word
+
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """A process of the component, as `ps` shows it. `uptime`: seconds. `lease`: 0 until it has one."""
@@ -54,3 +56,22 @@ class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     pools: dict[str, Pool] = {}
     orders: dict[str, dict[str, Order]] = {}
     done: dict[str, int] = {}
+
+
+class ParkedModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model that can be asked for although it may have no workers: a planner starts them when somebody does.
+
+    `place`: where they will serve it, dyn://... `startup`: seconds that they take, as far as is known. `problem`: why
+    it starts none now.
+    """
+
+    card: ModelCard
+    place: str
+    startup: float
+    problem: str = ""
+
+
+class WantedModel(msgspec.Struct, frozen=True):
+    """Requests for a model wait at an ingress process until a worker is there."""
+
+    model: Word

@@ -6,8 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from dynamod.message.discovery import PREFILL
+
 from .demand import Arrivals
-from .laws import ORIGINAL, Estimate, Thresholds, by_threshold, needed
+from .laws import ORIGINAL, Estimate, Thresholds, by_queue, by_threshold, needed
 from .observation import Observation
 from .settings import PlannerSettings
 from .steps import StepTimes
@@ -18,7 +20,7 @@ PATIENCE = 0.5
 CLEAR = 10.0
 """Seconds in which a queue should be worked off, and a quarter of the time that workers take to start."""
 
-Reason = Literal["no_data", "no_change", "scale_up", "scale_up_queue", "scale_down", "hold", "limit"]
+Reason = Literal["no_data", "no_change", "scale_up", "scale_up_queue", "scale_down", "hold", "limit", "wanted", "idle"]
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,17 +44,23 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """`startup`: seconds that workers take to start, as far as is known; whoever measures it sets it."""
+    """`kind`: of the workers.
 
-    def __init__(self, settings: PlannerSettings) -> None:
-        self.settings = settings
+    `startup`: seconds that they take to start, as far as is known; whoever measures it sets it.
+    """
+
+    def __init__(self, settings: PlannerSettings, kind: str = "") -> None:
+        self.settings, self._kind = settings, kind
         self.startup = settings.startup
         self._times = StepTimes()
         self._arrivals = Arrivals(settings.adjustment_interval)
         self._needs: deque[tuple[float, int]] = deque()
+        self._needed_at: float | None = None  # when somebody needed the pool the last time
 
     def tick(self, seen: Observation) -> Tick:
         """Decide."""
+        if seen.busy or self._needed_at is None:
+            self._needed_at = seen.now if seen.busy or seen.expected else -math.inf
         self._times.learn([step for worker in seen.ready for step in worker.steps])
         if self.settings.optimization_target == "sla":
             return self._by_sla(seen)
@@ -60,9 +68,13 @@ class Controller:
 
     def _by_threshold(self, seen: Observation) -> Tick:
         settings, target = self.settings, self.settings.optimization_target
-        own = Thresholds(settings.decode_kv_scale_up_threshold, settings.decode_kv_scale_down_threshold)
-        change = 0 if seen.starting else by_threshold(seen.ready, ORIGINAL.get(target, own))
-        return self._bounded(seen, seen.expected + change)
+        if target == "load" and self._kind == PREFILL:
+            limits = Thresholds(settings.prefill_queue_scale_up_threshold, settings.prefill_queue_scale_down_threshold)
+            change = by_queue(seen.ready, limits)
+        else:
+            own = Thresholds(settings.decode_kv_scale_up_threshold, settings.decode_kv_scale_down_threshold)
+            change = by_threshold(seen.ready, ORIGINAL.get(target, own))
+        return self._bounded(seen, seen.expected + (0 if seen.starting else change))
 
     def _by_sla(self, seen: Observation) -> Tick:
         settings, times = self.settings, self._times
@@ -101,12 +113,21 @@ class Controller:
 
     def _keep(self, now: float, need: int) -> int:
         """The most that was needed lately: workers that would have to be started again soon are not given up."""
-        hold = self.settings.hold
         self._needs.append((now, need))
-        since = now - (max(self.settings.window, self.startup) if hold is None else hold)
+        since = now - self._hold
         while self._needs[0][0] < since:
             self._needs.popleft()
         return max(need for _, need in self._needs)
+
+    @property
+    def _hold(self) -> float:
+        hold = self.settings.hold
+        return max(self.settings.window, self.startup) if hold is None else hold
+
+    def _idle(self, now: float) -> bool:
+        """Whether nobody needs the pool, nor has lately, so that it may have no workers."""
+        since = self._needed_at if self._needed_at is not None else now
+        return not self.settings.min_endpoint and now - since >= max(self._hold, self.settings.window)
 
     def _queue(self, seen: Observation, work: float) -> int:
         """Workers that clear the queue, if it is longer than first tokens may take; else 0."""
@@ -116,11 +137,15 @@ class Controller:
         return math.ceil(work + waiting / (CLEAR + self.startup / 4))
 
     def _bounded(self, seen: Observation, target: int, facts: Tick | None = None, reason: Reason = "no_change") -> Tick:
-        settings = self.settings
-        bounded = min(max(target, settings.min_endpoint), settings.max_gpu_budget)
+        settings, idle = self.settings, self._idle(seen.now)
+        bounded = 0 if idle else min(max(target, settings.min_endpoint, 1), settings.max_gpu_budget)
         facts = facts or Tick(now=seen.now, expected=seen.expected, target=bounded, reason=reason)
         lately = max(facts.needed, facts.forecast)
-        if bounded > seen.expected:
+        if idle:
+            reason = "idle"
+        elif not seen.expected and seen.wanted:
+            reason = "wanted"
+        elif bounded > seen.expected:
             reason = "scale_up_queue" if facts.queue >= bounded > lately else "scale_up"
         elif bounded < seen.expected:
             reason = "scale_down"

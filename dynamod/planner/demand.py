@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arima import by_arima
 from .settings import Predictor
 
 MOST_TICKS = 720
@@ -110,7 +111,7 @@ class Arrivals:
     def growth(self, ahead: float, predictor: Predictor = "trend") -> float:
         """What comes in so many seconds by what comes now, 1 to STEEPEST: by a line less the error of its slope.
 
-        `kalman`: by a filter of level and slope; `constant`: 1.
+        `kalman`: by a filter of level and slope; `arima`: by a model of the series; `constant`: 1.
         """
         if predictor == "constant":
             return 1.0
@@ -118,7 +119,14 @@ class Arrivals:
         ticks = self._last(2 * span)
         if len(ticks) * self._interval < span:
             return 1.0
-        now, slope = (by_filter if predictor == "kalman" else by_line)([one.work for one in ticks])
+        work, steps = [one.work for one in ticks], max(1, round(ahead / self._interval))
+        match predictor:
+            case "arima":
+                now, slope = by_arima(work, steps)
+            case "kalman":
+                now, slope = by_filter(work)
+            case _:
+                now, slope = by_line(work)
         if now <= 0 or slope <= 0:
             return 1.0
         return min(STEEPEST, 1 + slope * ahead / self._interval / now)

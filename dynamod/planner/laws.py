@@ -53,7 +53,7 @@ def needed(demand: Demand, times: StepTimes, settings: PlannerSettings, most: in
 
 
 class Thresholds(NamedTuple):
-    """Shares of the KV cache in use, at any worker and at all of them."""
+    """Shares of the KV cache in use, at any worker and at all of them; or prompts that wait, per worker."""
 
     up: float
     down: float
@@ -73,3 +73,13 @@ def by_threshold(ready: Sequence[WorkerLoad], limits: Thresholds) -> int:
     if len(ready) > 1 and max(uses) < limits.down and max(uses) * len(ready) / (len(ready) - 1) < limits.up:
         return -1
     return 0
+
+
+def by_queue(ready: Sequence[WorkerLoad], limits: Thresholds) -> int:
+    """1: more prompts wait per worker than the limit. -1: fewer, also with one worker less. Else 0."""
+    waiting, workers = sum(one.queued_prompts for one in ready), len(ready)
+    if not workers:
+        return 0
+    if waiting > limits.up * workers:
+        return 1
+    return -1 if workers > 1 and waiting < limits.down * (workers - 1) else 0

@@ -16,10 +16,13 @@ class StepSample(NamedTuple):
 class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
     """What a ready worker has to do, in tokens. `steps`: some of those since the last tick.
 
-    `queued_prefill`: prompts that wait there. `running_prefill`: what is left of those that have begun. `context`: KV
-    cache in use, of `capacity`; both 0 where nobody knows.
+    `requests`: that are open there. `queued_prompts`: prompts of which nothing is computed yet. `queued_prefill`: their
+    tokens. `running_prefill`: what is left of those that have begun. `context`: KV cache in use, of `capacity`; both 0
+    where nobody knows.
     """
 
+    requests: int = 0
+    queued_prompts: int = 0
     queued_prefill: int = 0
     running_prefill: int = 0
     context: int = 0
@@ -30,13 +33,15 @@ class WorkerLoad(msgspec.Struct, frozen=True, kw_only=True):
 class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """A pool at a tick. `now`: seconds of a monotonic clock. `starting`: workers that are not ready yet.
 
-    `arrived`: prompt tokens that had to be computed, of each request since the last tick.
+    `arrived`: prompt tokens that had to be computed, of each request since the last tick. `wanted`: requests wait that
+    no worker of the pool has, or other pools that need this one have requests.
     """
 
     now: float
     ready: tuple[WorkerLoad, ...]
     starting: int = 0
     arrived: tuple[int, ...] = ()
+    wanted: bool = False
 
     @property
     def expected(self) -> int:
@@ -47,6 +52,11 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     def queued(self) -> int:
         """Prompt tokens that are still to be computed."""
         return sum(one.queued_prefill + one.running_prefill for one in self.ready)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody needs the pool now."""
+        return self.wanted or bool(self.arrived) or any(one.requests for one in self.ready)
 
     @property
     def context(self) -> int:

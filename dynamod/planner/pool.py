@@ -55,6 +55,8 @@ class PlannedPool:
         self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
         self.expected = 0
         """Workers that are there, or starting, after the last tick."""
+        self.busy = False
+        """Whether requests were there at the last tick."""
         self._seen: Collection[int] | None = None  # processes at the last look
         self.reconciler: Reconciler
         self.controller: Controller
@@ -64,7 +66,7 @@ class PlannedPool:
         """Other settings from now on; what was learned stays."""
         settings = msgspec.structs.replace(settings, min_endpoint=settings.least(self.kind))
         if not self.records:
-            self.controller, self.reconciler = Controller(settings), Reconciler(settings)
+            self.controller, self.reconciler = Controller(settings, self.kind), Reconciler(settings)
         else:
             self.controller.settings = self.reconciler.settings = settings
 
@@ -95,13 +97,19 @@ class PlannedPool:
         self.controller.startup += SMOOTH * (seconds - self.controller.startup)
         self.reconciler.came_up()
 
-    def tick(self, now: float, at: float, pools: Pools, room: int) -> Action:
-        """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget."""
+    def tick(
+        self, now: float, at: float, pools: Pools, room: int, *, wanted: bool = False, needed: bool = False
+    ) -> Action:
+        """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget.
+
+        `wanted`: requests wait for workers. `needed`: other pools have requests, for which this one works.
+        """
         loads = {lease: worker.load() for lease, worker in self.workers.items()}
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
-        seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived)
-        tick = self.controller.tick(seen)
+        seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived, wanted=wanted)
+        self.busy = seen.busy
+        tick = self.controller.tick(msgspec.structs.replace(seen, wanted=wanted or needed))
         target = min(tick.target, max(room, seen.expected))
         action = self.reconciler.decide(now, target, pools, loads)
         after = {node: pool.wanted for node, pool in pools.items()}

@@ -1,6 +1,7 @@
 """Settings of a planner. Names and defaults are the original's where it has them; `-` and `_` are the same."""
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -11,24 +12,27 @@ from dynamod.message.errors import UserError
 
 Target = Literal["sla", "throughput", "latency", "load"]
 TARGETS: tuple[str, ...] = get_args(Target)
-Predictor = Literal["constant", "trend", "kalman"]
+Predictor = Literal["constant", "trend", "kalman", "arima"]
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
+Ratio = Annotated[float, Meta(gt=0)]
 
 
 class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"):
     """`optimization_target` sla: first tokens within `ttft` ms for all but `late` of the requests, others within `itl`.
 
     The other targets compare KV use and queued prompts with thresholds, by one worker at a time: `throughput` and
-    `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache).
+    `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache), that
+    of prefill workers with `prefill_queue_scale_up_threshold` and `_down_` (prompts that wait, per worker).
     `adjustment_interval`: seconds between two ticks. `window`: seconds of arrivals that count. `hold`: seconds for
     which what was needed is kept; by itself as long as workers take to start, at least `window`. `startup`: seconds
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
-    in place of `min_endpoint`, for that pool. `environment`: who runs the processes: the daemon; an outside program, by
+    in place of `min_endpoint`, for that pool; with 0 a pool that nobody needs for `hold` has no workers, and gets one
+    when a request waits. `environment`: who runs the processes: the daemon; an outside program, by
     keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
     one, the component in small letters.
     """
@@ -46,6 +50,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     max_gpu_budget: Annotated[int, Meta(ge=1)] = 8
     decode_kv_scale_up_threshold: Share = 0.9
     decode_kv_scale_down_threshold: Share = 0.5
+    prefill_queue_scale_up_threshold: Ratio = 0.5
+    prefill_queue_scale_down_threshold: Ratio = 0.2
     metric_pulling_interval: Seconds = 1.0
     drain_timeout: Seconds = 30.0
     environment: Literal["local", "virtual", "kubernetes"] = "local"
@@ -63,11 +69,13 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             if least is not None and least > self.max_gpu_budget:
                 key = name.replace("_", "-")
                 raise ValueError(f"{key} {least} is above max-gpu-budget {self.max_gpu_budget}")
-        if self.decode_kv_scale_down_threshold >= self.decode_kv_scale_up_threshold:
-            down, up = self.decode_kv_scale_down_threshold, self.decode_kv_scale_up_threshold
-            raise ValueError(
-                f"decode-kv-scale-down-threshold {down:g} is not below decode-kv-scale-up-threshold {up:g}"
-            )
+        for name in ("decode_kv", "prefill_queue"):
+            keys = f"{name}_scale_down_threshold", f"{name}_scale_up_threshold"
+            (down, up), shown = (getattr(self, key) for key in keys), [key.replace("_", "-") for key in keys]
+            if down >= up:
+                raise ValueError(f"{shown[0]} {down:g} is not below {shown[1]} {up:g}")
+        if self.load_predictor == "arima" and find_spec("statsmodels") is None:
+            raise ValueError("load-predictor arima needs the extra arima: pip install 'dynamod-llm[arima]'")
 
     def least(self, pool: str) -> int:
         """Workers that a pool has at least: the pool of prefill workers, or any other."""

@@ -42,6 +42,8 @@ class WorkerView:
         steps, self._steps = tuple(self._steps), []
         last = self._last.values()
         return WorkerLoad(
+            requests=self._load.running + self._load.waiting,
+            queued_prompts=sum(step.queued_requests.num_prefill_requests or 0 for step in last),
             queued_prefill=sum(step.queued_requests.sum_prefill_tokens or 0 for step in last),
             running_prefill=sum(step.running_prefill_tokens or 0 for step in last),
             context=self._load.active_blocks * self._block_size,

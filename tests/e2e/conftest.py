@@ -226,6 +226,10 @@ class Command:
         self._popen.wait(5)
 
 
+CLIENTS = 32768
+"""From here on the kernel chooses ports, for servers that listen on port 0 as for clients."""
+
+
 class Machine:
     """A folder, a control socket in it, and commands that use them."""
 
@@ -254,6 +258,17 @@ class Machine:
         daemon = Pid.of(number)
         assert daemon is not None
         return daemon
+
+    def orphans(self) -> list[str]:
+        """Processes whose environment names our folder, with their commands."""
+        found, name = [], f"{self.folder}/".encode()
+        for place in Path("/proc").glob("[0-9]*"):
+            try:
+                if name in (place / "environ").read_bytes():
+                    found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
+            except OSError:
+                pass  # it has ended, or is another user's
+        return found
 
     def shared_by_others(self, command: Command) -> bool:
         """Whether other commands run that may use the same daemon."""
@@ -442,7 +457,13 @@ class Machine:
             if left:
                 faults.append(f"left behind by {command._popen.args}: {left}")
             command.kill()
-        faults += [f"port {port} is not free" for port in self.ports if not self.free(f":{port}")]
+        # The kernel may have given the others to somebody else by now.
+        own = [port for port in self.ports if port < CLIENTS]
+        faults += [f"port {port} is not free" for port in own if not self.free(f":{port}")]
+        try:
+            until(lambda: not self.orphans(), 5.0)
+        except AssertionError:
+            faults.append(f"processes are left behind: {self.orphans()}")
         shutil.rmtree(self.folder)
         assert not faults, "\n".join(faults)
 

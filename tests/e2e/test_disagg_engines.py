@@ -107,7 +107,7 @@ def test_the_answering_worker_dies(machine: Any, shape: str) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @together
 def test_a_client_that_leaves_leaves_no_blocks(machine: Any, shape: str) -> None:
-    url = start(machine, shape, speedup_ratio=0.2).ready()
+    url = start(machine, shape, speedup_ratio=0.02).ready()  # a prompt takes ten seconds
     begun = [machine.begin(url, f"{number} {LONG}", request=f"r{number}", max_tokens=50) for number in range(3)]
     machine.until(lambda: sessions(machine)["open"] == 3)
     for one in begun:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from .asking import chat_body, request_of
 from .together import together
 
 QUICK = ("--Planner.metric-pulling-interval=0.2", "--Planner.adjustment-interval=0.4", "--Planner.drain-timeout=1")
@@ -201,6 +202,58 @@ def test_two_pools(machine: Any) -> None:
     machine.until(lambda: target(machine) == 3, 10, "a decision")
     time.sleep(1)
     assert states(machine) == ["Ready"], "three are the budget of both"
+    command.end()
+
+
+ZERO = ("--Planner.min-endpoint=0", "--Planner.window=1", "--Planner.hold=1")
+
+
+def refusal(machine: Any, url: str) -> tuple[int, str, int]:
+    """Of a chat: status, message, seconds after which to come again."""
+    with closing(machine._connect(url, 30.0)) as connection:
+        connection.request(*request_of("/v1/chat/completions", chat_body("hi", max_tokens=2)))
+        response = connection.getresponse()
+        return response.status, json.load(response)["error"]["message"], int(response.headers["Retry-After"])
+
+
+@together
+def test_to_zero_and_back(machine: Any) -> None:
+    """Nobody has come yet, many come at once, one takes long, nobody comes, the frontend ends, somebody comes."""
+    command = serve(machine, *ZERO, "--Worker.ServiceArgs.workers=0")
+    url = command.ready()
+    machine.until(lambda: machine.serves(url), 10, "the model of no worker")
+    assert states(machine) == []
+    assert machine.ask(url, "/health")[0] == 200
+    answers = machine.chats(url, [f"topic {number}" for number in range(8)], max_tokens=8)
+    long = machine.stream(url, "long", max_tokens=500, ignore_eos=True).read()
+    assert (long.finish, long.error) == ("length", None)
+    machine.until(lambda: states(machine) == [], 30, "no worker")
+    assert last(machine)["tick"]["reason"] == "idle"
+    assert machine.serves(url)
+    assert machine.run("dynamo", "restart", "Frontend").code == 0
+    machine.until(lambda: machine.serves(url), 20, "the model behind a new frontend")
+    assert states(machine) == []
+    assert answers == machine.chats(url, [f"topic {number}" for number in range(8)], max_tokens=8)
+    assert "wanted" in {record["tick"]["reason"] for record in pool(machine)["records"]}
+    command.end()
+
+
+@together
+def test_zero_when_nobody_starts_a_worker_in_time_or_at_all(machine: Any) -> None:
+    slow = ("--Worker.engine_args.startup_time=3", "--Processor.queue_timeout=1", "--Planner.startup=7")
+    command = serve(machine, *ZERO, *slow, "--Worker.ServiceArgs.workers=0", "--Planner.hold=60")
+    url = command.ready()
+    machine.until(lambda: machine.serves(url), 10, "the model of no worker")
+    assert refusal(machine, url) == (503, "no worker of model 'sample' was ready within 1 s", 6)
+    machine.until(lambda: states(machine) == ["Ready"], 20, "it comes all the same")
+    assert machine.chat(url, "hi", max_tokens=2)
+    machine.run("dynamo", "scale", "Worker", "0")
+    machine.until(lambda: pool(machine)["state"] == "manual", 10, "it has seen it")
+    status, message, _ = refusal(machine, url)
+    assert (status, "none is started: somebody else has scaled it" in message) == (503, True), message
+    plan(machine, action="resume")
+    machine.until(lambda: states(machine) == ["Ready"], 20, "it has been needed a short time ago")
+    assert machine.chat(url, "hi", max_tokens=2)
     command.end()
 
 

@@ -33,7 +33,7 @@ class Warm:
             [sys.executable, "-c", SERVER.read_text(), self._path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=dict(env),
+            env={name: value for name, value in env.items() if name != "DYNAMOD_SOCKET"},  # of the first machine
             cwd=self._folder,
         )
         atexit.register(self.close)

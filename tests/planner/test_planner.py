@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dynamod.message.errors import UserError
 from dynamod.planner.controller import Controller, Tick
 from dynamod.planner.demand import STEEPEST, Arrivals, Demand, by_filter
-from dynamod.planner.laws import FULLEST, MARGIN, ORIGINAL, Thresholds, by_threshold, estimate, needed
+from dynamod.planner.laws import FULLEST, MARGIN, ORIGINAL, Thresholds, by_queue, by_threshold, estimate, needed
 from dynamod.planner.observation import Observation, StepSample, WorkerLoad
 from dynamod.planner.settings import PlannerSettings, settings_of
 from dynamod.planner.steps import StepTimes
@@ -209,6 +209,51 @@ def test_to_zero_where_that_is_allowed() -> None:
     assert [pool.tick(0).target for _ in range(20)][-1] == 0
 
 
+def idle(controller: Controller, now: float, workers: int, **more: Any) -> Tick:
+    return controller.tick(Observation(now=now, ready=loads(workers, context=0), **more))
+
+
+@pytest.mark.parametrize("target", ["sla", "throughput", "latency", "load"])
+def test_a_pool_that_nobody_needs_for_a_while_has_no_workers(target: Any) -> None:
+    settings = PlannerSettings(min_endpoint=0, hold=20, window=10, startup=1, optimization_target=target)
+    controller = Controller(settings)
+    assert idle(controller, 0, 0).target == 0, "nobody has come yet"
+    woken = idle(controller, 5, 0, wanted=True)
+    assert (woken.target, woken.reason) == (1, "wanted")
+    assert idle(controller, 10, 1, arrived=(100,)).target == 1
+    busy = Observation(now=60.0, ready=(WorkerLoad(requests=1, capacity=1000, steps=STEPS),))
+    assert controller.tick(busy).target == 1, "an answer that takes long"
+    assert [idle(controller, 60 + second, 1).target for second in (5, 10, 15)] == [1, 1, 1]
+    last = idle(controller, 80, 1)
+    assert (last.target, last.reason) == (0, "idle")
+
+
+def test_workers_without_steps_are_given_up_when_nobody_needs_them() -> None:
+    controller = Controller(PlannerSettings(min_endpoint=0, hold=20, window=10))
+    targets = [controller.tick(Observation(now=now, ready=loads(2, context=0, steps=()))).target for now in (0, 10, 20)]
+    assert targets == [2, 2, 0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 9)), max_size=40), st.integers(0, 2))
+def test_a_pool_is_never_empty_while_somebody_needs_it(ticks: list[tuple[bool, int, int]], least: int) -> None:
+    settings = PlannerSettings(min_endpoint=least, hold=10, window=10)
+    controller, ready = Controller(settings), 0
+    for number, (wanted, open_, arrived) in enumerate(ticks):
+        there = tuple(WorkerLoad(requests=open_, capacity=1000, steps=STEPS) for _ in range(ready))
+        seen = Observation(now=5.0 * number, ready=there, arrived=(100,) * (arrived if ready else 0), wanted=wanted)
+        ready = controller.tick(seen).target
+        assert ready >= max(least, int(seen.busy))
+
+
+@pytest.mark.parametrize(("waiting", "change"), [((2, 0), 1), ((1, 0), 0), ((0, 0), -1), ((0,), 0), ((1,), 1), ((), 0)])
+def test_prefill_workers_by_the_prompts_that_wait(waiting: tuple[int, ...], change: int) -> None:
+    ready = tuple(WorkerLoad(queued_prompts=count, context=999, capacity=1000) for count in waiting)
+    assert by_queue(ready, Thresholds(0.5, 0.2)) == change
+    if ready:
+        controller = Controller(PlannerSettings(optimization_target="load"), "prefill")
+        assert controller.tick(Observation(now=5.0, ready=ready)).target == max(1, len(ready) + change)
+
+
 @pytest.mark.parametrize(
     ("uses", "change"), [([0.5, 0.95], 1), ([0.3, 0.5], 0), ([0.3, 0.35], -1), ([0.45, 0.45], 0), ([], 0)]
 )
@@ -242,6 +287,8 @@ def test_targets_of_thresholds_change_by_one_and_wait_for_who_starts(target: str
         ({"load-predictor": "oracle"}, "$.load-predictor"),
         ({"speed": 1}, "speed"),
         ({"decode-kv-scale-down-threshold": 0.95}, "decode-kv-scale-down-threshold 0.95 is not below"),
+        ({"prefill-queue-scale-up-threshold": 0.1}, "prefill-queue-scale-down-threshold 0.2 is not below"),
+        ({"prefill-queue-scale-down-threshold": 0}, "$.prefill-queue-scale-down-threshold"),
     ],
 )
 def test_bad_settings_are_named(given_: dict[str, Any], said: str) -> None:

@@ -11,8 +11,6 @@ import msgspec
 
 from dynamod.actor import handle
 from dynamod.discovery.keys import Address
-from dynamod.graph.service_config import COMMON, merge_common
-from dynamod.graph.typed import validate
 from dynamod.ingress.processor import RELOAD, GetBackend
 from dynamod.message.control import FINISH
 from dynamod.message.discovery import Instance, ModelCard
@@ -21,11 +19,9 @@ from dynamod.message.pools import Pool
 from dynamod.ondemand.backend import OnDemandBackend
 from dynamod.ondemand.keeper import ModelKeeper
 from dynamod.ondemand.settings import OnDemandSettings, names_of
-from dynamod.preprocess.card import read_card
-from dynamod.preprocess.fetch import fetch
 from dynamod.runtime.context import ComponentContext
-from dynamod.worker.settings import WorkerSettings
 
+from .configured import configured_card
 from .processor import CATCH_UP, ProcessorComponent
 
 log = logging.getLogger("dynamod.frontend")
@@ -81,24 +77,15 @@ class OnDemandComponent(ProcessorComponent):
         """Read the card of a model from its files, again and again until they are there."""
         for attempt in count(1):
             try:
-                self.keep(await self._card(name, component))
+                card = await configured_card(self._ctx, component, name)
+                if card.path:
+                    self._sizes[name] = await asyncio.to_thread(_bytes, Path(card.path))
+                self.keep(card)
                 return
             except DynamodError as error:
                 why = error.line() if isinstance(error, UserError) else str(error)
                 log.error("the files of model %s cannot be read: %s", name, why)
             await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
-
-    async def _card(self, name: str, component: str) -> ModelCard:
-        """What is known before a worker says it: an engine may take text where we have a tokenizer."""
-        config = self._ctx.process_context.plan.config
-        section = merge_common(config.get(COMMON) or {}, config[component])
-        worker: WorkerSettings = validate(WorkerSettings, section, component)
-        if not worker.entry.model:
-            return ModelCard(name, kind="text", engine=worker.name, context_length=worker.context_length or 0)
-        path = await fetch(worker.model_config or worker.model, weights=False)
-        length = worker.context_length
-        self._sizes[name] = await asyncio.to_thread(_bytes, path)
-        return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name)
 
     @handle
     async def get_backend(self, message: GetBackend) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dynamod.actor import Actor, Reason
-from dynamod.discovery.keys import CARDS, card_key
+from dynamod.discovery.keys import CARDS, Address, card_key
 from dynamod.discovery.records import keep
 from dynamod.graph.typed import validate
 from dynamod.ingress.subscriptions import EventSubscriptions
@@ -23,8 +23,10 @@ from dynamod.planner.pool import PlannedPool
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 from dynamod.runtime.context import ComponentContext
+from dynamod.transport.waiting import comes
 
 from .connectors import Connector, connector
+from .parking import Parking
 from .planner_nodes import PlannerNodes
 from .worker import LOAD_METRICS
 
@@ -55,6 +57,8 @@ class PlannerComponent(Actor):
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
+        self._parking: Parking
+        self._woken = asyncio.Event()
         self._connector: Connector
 
     async def started(self) -> None:
@@ -75,6 +79,9 @@ class PlannerComponent(Actor):
         place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
         longest = patience(self._settings.drain_timeout)
         self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
+        places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
+        self._parking = Parking(self._ctx, self.context, places, self._woken.set)
+        self._park()
         self._follow()
         self.context.task(self._run(), "ticks")
 
@@ -98,6 +105,11 @@ class PlannerComponent(Actor):
                 self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0)
                 self._subscriptions.follow((name, lease), instance)
 
+    def _park(self) -> None:
+        for name, pool in self._pools.items():
+            if pool.kind != PREFILL and not pool.controller.settings.min_endpoint:
+                self._parking.keep(name)
+
     def _key(self, instance: Instance) -> Key | None:
         name = self._places.get((instance.namespace, instance.component))
         if name is None or instance.endpoint == LOAD_METRICS or instance.state != "ready":
@@ -114,7 +126,10 @@ class PlannerComponent(Actor):
     async def _run(self) -> None:
         clock, due, active = asyncio.get_running_loop().time, 0.0, True
         while True:
-            await asyncio.sleep(min(self._settings.metric_pulling_interval, self._settings.adjustment_interval))
+            pause = min(self._settings.metric_pulling_interval, self._settings.adjustment_interval)
+            if await comes(self._woken, pause):
+                self._woken.clear()
+                due = 0.0
             self._follow()  # a card may have come behind its instance
             self._subscriptions.look()
             standby = self._connector.everywhere and not self._nodes.active
@@ -157,10 +172,13 @@ class PlannerComponent(Actor):
             pool.reconciler.settled()
 
     def _tick(self, pool: PlannedPool, now: float) -> None:
-        others = sum(other.expected for other in self._pools.values() if other is not pool)
-        states = self._nodes.pools(pool.component)
-        action = pool.tick(now, time.time(), states, self._settings.max_gpu_budget - others)
+        others = [other for other in self._pools.values() if other is not pool]
+        states, room = self._nodes.pools(pool.component), self._settings.max_gpu_budget
+        room -= sum(other.expected for other in others)
+        wanted, needed = self._parking.wanted(pool.component), any(other.busy for other in others)
+        action = pool.tick(now, time.time(), states, room, wanted=wanted, needed=needed)
         record = pool.records[-1]
+        self._parking.tell(pool.component, record.startup, action.refused if wanted else "", record.last_error)
         if action.refused and (len(pool.records) < 2 or pool.records[-2].refused != action.refused):
             proposal = f"{record.ready + record.starting} -> {record.tick.target} workers"
             why = f": {record.last_error}" if record.last_error else ""
@@ -217,6 +235,7 @@ class PlannerComponent(Actor):
         changed = [pool.limited(**{LIMITS[key]: value for key, value in given.items()}) for pool in pools]
         for pool, settings in zip(pools, changed, strict=True):
             pool.use(settings)
+        self._park()
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:
         return rows(self._pools.values())
