@@ -31,6 +31,7 @@ from ..ports import free_port
 from .asking import Begun, Streaming, chat_body, request_of
 from .forks import ENTRIES
 from .nodes import Servers
+from .processes import Pid, named_in_environment, tree
 from .together import play
 from .warm import warm
 
@@ -63,47 +64,6 @@ def until(condition: Callable[[], T], seconds: float = SLOW, what: str = "") -> 
             raise AssertionError(f"not within {seconds:g} s: {what or condition}")
         time.sleep(0.02)
     return value
-
-
-@dataclass(frozen=True)
-class Pid:
-    """A process that cannot be mistaken for a later one of the same number."""
-
-    pid: int
-    born: str
-
-    @classmethod
-    def of(cls, pid: int) -> "Pid | None":
-        fields = _stat(pid)
-        return cls(pid, fields[19]) if fields and fields[0] not in "ZX" else None
-
-    @property
-    def lives(self) -> bool:
-        return Pid.of(self.pid) == self
-
-
-def _stat(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (OSError, ValueError):
-        return []
-
-
-def tree(pid: int) -> set[Pid]:
-    """A process and all below it."""
-    found = {one for one in [Pid.of(pid)] if one is not None}
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return found
-    for task in tasks:
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            found |= tree(int(child))
-    return found
 
 
 @dataclass(frozen=True)
@@ -258,17 +218,6 @@ class Machine:
         daemon = Pid.of(number)
         assert daemon is not None
         return daemon
-
-    def orphans(self) -> list[str]:
-        """Processes whose environment names our folder, with their commands."""
-        found, name = [], f"{self.folder}/".encode()
-        for place in Path("/proc").glob("[0-9]*"):
-            try:
-                if name in (place / "environ").read_bytes():
-                    found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
-            except OSError:
-                pass  # it has ended, or is another user's
-        return found
 
     def shared_by_others(self, command: Command) -> bool:
         """Whether other commands run that may use the same daemon."""
@@ -461,9 +410,9 @@ class Machine:
         own = [port for port in self.ports if port < CLIENTS]
         faults += [f"port {port} is not free" for port in own if not self.free(f":{port}")]
         try:
-            until(lambda: not self.orphans(), 5.0)
+            until(lambda: not named_in_environment(f"{self.folder}/"), 5.0)
         except AssertionError:
-            faults.append(f"processes are left behind: {self.orphans()}")
+            faults.append(f"processes are left behind: {named_in_environment(f'{self.folder}/')}")
         shutil.rmtree(self.folder)
         assert not faults, "\n".join(faults)
 

@@ -1,0 +1,57 @@
+"""Processes of this machine, as /proc has them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Pid:
+    """A process that cannot be mistaken for a later one of the same number."""
+
+    pid: int
+    born: str
+
+    @classmethod
+    def of(cls, pid: int) -> "Pid | None":
+        fields = _stat(pid)
+        return cls(pid, fields[19]) if fields and fields[0] not in "ZX" else None
+
+    @property
+    def lives(self) -> bool:
+        return Pid.of(self.pid) == self
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (OSError, ValueError):
+        return []
+
+
+def tree(pid: int) -> set[Pid]:
+    """A process and all below it."""
+    found = {one for one in [Pid.of(pid)] if one is not None}
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return found
+    for task in tasks:
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            found |= tree(int(child))
+    return found
+
+
+def named_in_environment(text: str) -> list[str]:
+    """Processes whose environment has this text, with their commands."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if text.encode() in (place / "environ").read_bytes():
+                found.append(f"{place.name}: {(place / 'cmdline').read_bytes().replace(bytes(1), b' ').decode()}")
+        except OSError:
+            pass  # it has ended, or is another user's
+    return found
