@@ -12,15 +12,13 @@ import msgspec
 
 from dynamod.discovery.base import Registry
 from dynamod.discovery.link import LinkRegistry
-from dynamod.message.control import patience
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.pools import Order, Pool, Replica
 from dynamod.planner.settings import PlannerSettings
 
-log = logging.getLogger("dynamod.planner")
+from .processes import ASK, Processes
 
-ASK = 5.0
-"""Seconds that the daemon, or Kubernetes, has to answer."""
+log = logging.getLogger("dynamod.planner")
 
 CONFIRM = 600.0
 """Seconds that an outside program has to confirm a decision."""
@@ -47,19 +45,18 @@ class Local:
     everywhere = False
 
     def __init__(self, registry: LinkRegistry, finish: float) -> None:
-        self._registry, self._finish = registry, finish
+        self._processes, self._finish = Processes(registry), finish
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
         """As it says; None for a component that is placed on other nodes."""
         try:
-            return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
+            return await self._processes.pool(component)
         except UserError:
             return None
 
     async def scale(self, component: str, order: Order) -> None:
         """Open streams get `finish` seconds."""
-        arguments = {"component": component, "replicas": order.replicas, "leave": order.leave, "timeout": self._finish}
-        await self._registry.ask("scale", arguments, timeout=patience(self._finish))
+        await self._processes.scale(component, order.replicas, leave=order.leave, finish=self._finish)
 
 
 class Virtual:

@@ -7,43 +7,21 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from dynamod.actor import handle
 from dynamod.discovery.keys import Address
 from dynamod.ingress.processor import RELOAD, GetBackend
-from dynamod.message.control import FINISH
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
-from dynamod.message.pools import Pool
 from dynamod.ondemand.backend import OnDemandBackend
 from dynamod.ondemand.keeper import ModelKeeper
 from dynamod.ondemand.settings import OnDemandSettings, names_of
 from dynamod.runtime.context import ComponentContext
 
 from .configured import configured_card
+from .processes import Processes
 from .processor import CATCH_UP, ProcessorComponent
 
 log = logging.getLogger("dynamod.frontend")
-
-ASK = 30.0
-"""Seconds within which the daemon answers, beside the time that a drain takes."""
-
-
-class Daemon:
-    """The workers of our graph, as our daemon manages them."""
-
-    def __init__(self, ctx: ComponentContext) -> None:
-        self._registry = ctx.process_context.registry
-
-    async def scale(self, component: str, replicas: int) -> None:
-        """Run so many; returns when those that go have finished."""
-        arguments = {"component": component, "replicas": replicas}
-        await self._registry.ask("scale", arguments, timeout=FINISH + ASK)
-
-    async def pool(self, component: str) -> Pool:
-        """Those that there are."""
-        return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
 
 
 class OnDemandComponent(ProcessorComponent):
@@ -56,7 +34,9 @@ class OnDemandComponent(ProcessorComponent):
         assert isinstance(self._settings, OnDemandSettings)
         self._on_demand, budget = self._settings.read()
         self._sizes: dict[str, int] = {}  # bytes, by model
-        self._keeper = ModelKeeper(self._on_demand, budget, Daemon(ctx), self._serves, self._memory)
+        self._keeper = ModelKeeper(
+            self._on_demand, budget, Processes(ctx.process_context.registry), self._serves, self._memory
+        )
 
     async def started(self) -> None:
         """Read the cards of all models, then look after their workers."""

@@ -1,0 +1,33 @@
+"""The processes of our graph's components on our node, as its daemon manages them."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from dynamod.discovery.link import LinkRegistry
+from dynamod.message.control import FINISH, patience
+from dynamod.message.pools import Pool
+
+ASK = 5.0
+"""Seconds that the daemon has to answer."""
+
+
+class Processes:
+    """Asked of the daemon over our link. All raise UserError, DynamodError and TimeoutError."""
+
+    def __init__(self, registry: LinkRegistry) -> None:
+        self._registry = registry
+
+    async def pool(self, component: str) -> Pool:
+        """Those that there are."""
+        return msgspec.convert(await self._registry.ask("pool", {"component": component}, timeout=ASK), Pool)
+
+    async def scale(
+        self, component: str, replicas: int, *, leave: Collection[int] = (), finish: float = FINISH
+    ) -> None:
+        """Run so many; returns when those that go have ended. `leave`: go first, by number.
+
+        `finish`: seconds that their open streams get.
+        """
+        arguments = {"component": component, "replicas": replicas, "leave": tuple(leave), "timeout": finish}
+        await self._registry.ask("scale", arguments, timeout=patience(finish))
