@@ -18,6 +18,7 @@ from dynamod.message.discovery import PREFILL, Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.message.pools import Order, Pool
+from dynamod.planner.arima import prepare
 from dynamod.planner.metrics import rows
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.settings import PlannerSettings
@@ -67,6 +68,8 @@ class PlannerComponent(Actor):
         if not self._pools:
             name = self._ctx.name
             raise UserError(f"{name} has no pool to plan", f"write {name}.link(Worker) in the graph")
+        if self._settings.load_predictor == "arima":
+            await asyncio.to_thread(prepare)
         await context.registry.leased(timeout=60)
         spawn, clock = self.context.task, asyncio.get_running_loop().time
         self._subscriptions = EventSubscriptions(context.transport, spawn, clock, self._events, steps=True)
