@@ -22,6 +22,7 @@ class ParkedModels:
     """`want(model, waits)`: publish that requests wait for a model, or that none does any more.
 
     `keep(card)`, `forget(name)`: from now on the model can be asked for, or only while somebody serves it.
+    `coming(name)`: whether a worker comes by itself; set by whoever knows more than planners say.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class ParkedModels:
         forget: Callable[[str], None],
     ) -> None:
         self._view, self._want, self._keep, self._forget = view, want, keep, forget
+        self.coming: Callable[[str], bool] = lambda _name: False
         self._records: dict[str, ParkedModel] = {}  # by key
         self._models: dict[str, ParkedModel] = {}
         self._leaving: dict[str, asyncio.TimerHandle] = {}
@@ -77,9 +79,11 @@ class ParkedModels:
         return {record.place for record in self._models.values() if not record.problem}
 
     def starts(self, card: ModelCard) -> bool:
-        """Whether nobody serves the model, and a worker comes when somebody asks for it."""
+        """Whether nobody serves the model, and a worker comes for those who wait."""
         record = self._models.get(card.name)
-        return record is not None and not record.problem and not self._view.served(card.name, card, "").instances
+        if not self.coming(card.name) and (record is None or record.problem):
+            return False
+        return not self._view.served(card.name, card, "").instances
 
     @contextmanager
     def wanted(self, name: str) -> Generator[None]:

@@ -234,6 +234,19 @@ def test_a_worker_that_is_killed_while_it_loads_is_started_again(machine: Any) -
 
 
 @together
+def test_the_only_worker_of_a_model_is_killed_under_its_streams(machine: Any) -> None:
+    """They wait until it has started again, and go on."""
+    _, url = serve(machine, "models: {a: {engine: mocker, model: sample, args: {speedup_ratio: 0.5}}}\n")
+    body = {**chat_body("hello", stream=True, max_tokens=60, ignore_eos=True), "model": "a"}
+    alone = Streaming(machine._connect(url, 30.0), body).read().text
+    streams = [Streaming(machine._connect(url, 60.0), body) for _ in range(4)]
+    os.kill(machine.row("a")["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert (stream.finish, stream.error, stream.text) == ("length", None, alone)
+
+
+@together
 def test_an_ingress_that_is_killed_finds_what_is_loaded(machine: Any) -> None:
     _, url = serve(machine, "models: {a: {engine: echo_full}, b: {engine: echo_full}}\nbudget: {models: 1}\n")
     assert ask(machine, url, "a")[0] == 200

@@ -38,6 +38,12 @@ class OnDemandComponent(ProcessorComponent):
             self._on_demand, budget, Processes(ctx.process_context.registry), self._serves, self._memory
         )
 
+        self.parked.coming = self._comes
+
+    def _comes(self, name: str) -> bool:
+        """Whether the worker of a model that is wanted starts again, so that requests that had begun wait for it."""
+        return name in self._on_demand and self._keeper.core.models[name].state in ("loading", "ready")
+
     async def started(self) -> None:
         """Read the cards of all models, then look after their workers."""
         await super().started()
