@@ -30,7 +30,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
     in place of `min_endpoint`, for that pool. `environment`: who runs the processes: the daemon; an outside program, by
     keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
-    one, the component in small letters.
+    one, the component in small letters. `role_switch`: a worker may change between prefill and decode, where that is as
+    good as a start.
     """
 
     optimization_target: Target = "sla"
@@ -54,6 +55,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kubernetes_deployments: dict[str, str] = {}
     prefill_min_endpoint: Count | None = None
     decode_min_endpoint: Count | None = None
+    role_switch: bool = True
     no_operation: bool = False
     advisory: bool = False
 

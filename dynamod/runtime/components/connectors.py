@@ -30,9 +30,13 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Connector(Protocol):
-    """`everywhere`: it answers for all nodes, so that only the planner that decides asks it."""
+    """`everywhere`: it answers for all nodes, so that only the planner that decides asks it.
+
+    `switches`: it can have workers change their role.
+    """
 
     everywhere: bool
+    switches: bool
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
         """The processes of a component; None where it has none. `ready`: leases. Raises DynamodError, TimeoutError."""
@@ -45,6 +49,7 @@ class Local:
     """The daemon of our node."""
 
     everywhere = False
+    switches = True
 
     def __init__(self, registry: LinkRegistry, finish: float) -> None:
         self._registry, self._finish = registry, finish
@@ -58,8 +63,9 @@ class Local:
 
     async def scale(self, component: str, order: Order) -> None:
         """Open streams get `finish` seconds."""
-        arguments = {"component": component, "replicas": order.replicas, "leave": order.leave, "timeout": self._finish}
-        await self._registry.ask("scale", arguments, timeout=patience(self._finish))
+        command, fields = ("switch", ("switch", "role")) if order.switch else ("scale", ("replicas", "leave"))
+        arguments = {"component": component, "timeout": self._finish, **{key: getattr(order, key) for key in fields}}
+        await self._registry.ask(command, arguments, timeout=patience(self._finish))
 
 
 class Virtual:
@@ -70,6 +76,7 @@ class Virtual:
     """
 
     everywhere = True
+    switches = False
 
     def __init__(self, registry: Registry, namespace: str, prefill: Collection[str]) -> None:
         self._registry, self._prefill, self._prefix = registry, prefill, f"v1/{namespace}/planner/"
@@ -105,6 +112,7 @@ class Kubernetes:
     """Deployments, by the `scale` subresource of the API. `deployments`: their names, by component."""
 
     everywhere = True
+    switches = False
 
     def __init__(self, url: str, namespace: str, deployments: Mapping[str, str]) -> None:
         self._deployments = deployments
