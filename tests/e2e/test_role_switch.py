@@ -4,10 +4,12 @@ import itertools
 import json
 import os
 import signal
+from contextlib import closing
 from typing import Any
 
 from .disagg import LONG, SLOW, counts, serve
-from .test_planner import moved, texts
+from .test_planner import moved, plan, pool, texts
+from .test_planner import serve as planned
 from .together import together
 
 PROMPTS = [f"{number} {LONG}" for number in range(6)]
@@ -122,3 +124,80 @@ def test_engines_and_names_that_have_no_role_to_change(machine: Any) -> None:
     status, told = machine.raw("POST", "/v1/switch/Worker", {"role": "decode", "expected_epoch": "now"})
     assert (status, "expected_epoch" in told["error"]["message"]) == (400, True)
     command.end()
+
+
+BY_LOAD = (
+    *("--Planner.optimization-target=load", "--Planner.decode-kv-scale-up-threshold=0.2"),
+    *("--Planner.decode-kv-scale-down-threshold=0.1", "--Planner.max-gpu-budget=3"),
+    *("--Processor.max-local-prefill-length=32", "--Processor.max-prefill-queue-size=1000"),
+)
+
+
+def roles(machine: Any) -> list[str]:
+    """Of the workers that are Ready and do not change."""
+    rows = [row for row in machine.ps() if "Worker" in row["component"]]
+    return sorted(row["role"] for row in rows if row["state"] == "Ready" and not row["detail"])
+
+
+def wants(machine: Any, component: str) -> int:
+    """Workers that a pool proposes to have."""
+    last = pool(machine, component)["last"]
+    return last["tick"]["target"] if last else 0
+
+
+@together
+def test_a_planner_moves_a_worker_to_where_the_load_is(machine: Any) -> None:
+    """Prompts that wait, then answers: three are the budget, so a prefill worker answers, and then back."""
+    arguments = json.dumps({**SLOW, "num_gpu_blocks": 400, "speedup_ratio": 0.5})
+    flags = (f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}", *BY_LOAD)
+    command = planned(machine, *flags, "--Planner.prefill-min-endpoint=2", graph="disagg_planner")
+    url = command.ready()
+    machine.until(lambda: roles(machine) == ["aggregated", "prefill", "prefill"], 30, "two prefill workers")
+    pids = {row["pid"] for row in machine.ps("Worker") + machine.ps("PrefillWorker")}
+
+    def begun(count: int) -> list[Any]:
+        return [machine.begin(url, f"{number} {LONG}", request=str(number), max_tokens=2) for number in range(count)]
+
+    prompts = begun(12)
+    machine.until(
+        lambda: wants(machine, "PrefillWorker") == 3, 30, "more prefill workers are wanted, and not to be had"
+    )
+    topics, fields = ["topic 0", "topic 1"], {"max_tokens": 180, "ignore_eos": True}
+    streams = [machine.stream(url, topic, **fields) for topic in topics]
+    load = [machine.stream(url, f"load {number}", max_tokens=3000, ignore_eos=True) for number in range(10)]
+    machine.until(lambda: pool(machine)["last"]["context"] > 1800, 30, "more than a worker should have")
+    assert wants(machine, "Worker") == 2
+    plan(machine, action="set", component="PrefillWorker", min=1)
+    machine.until(lambda: roles(machine) == ["aggregated", "decode", "prefill"], 60, "one of them answers")
+    [record] = [one for one in pool(machine)["records"] if one["switched"]]
+    changed = record["switched"].split()[0]
+    assert (record["tick"]["reason"], record["replicas"]) == ("switch", 2)
+    assert record["switched"] == f"{changed} becomes decode"
+    topics.append("topic 2")
+    streams += [machine.stream(url, topics[-1], **fields)]
+
+    def answered() -> int:
+        assert machine.chat(url, "hello", max_tokens=2)
+        return int(details(machine, changed)["engine"]["tokens"])
+
+    machine.until(answered, what="it answers")
+    more = begun(40)
+    machine.until(lambda: wants(machine, "PrefillWorker") == 2, 30, "another prefill worker is wanted")
+    for stream in load:
+        stream.close()
+    machine.until(lambda: roles(machine).count("prefill") == 2, 60, "it goes back, or the other one does")
+    assert " becomes prefill" in machine.run("dynamo", "explain", "planner").out
+    assert pids == {row["pid"] for row in machine.ps("Worker") + machine.ps("PrefillWorker")}, "nobody is started"
+    for one in more:
+        one.leave()
+    assert all(one.answer()["usage"]["completion_tokens"] for one in prompts)
+    found = texts(streams)
+    with closing(machine.unix()) as connection:
+        connection.request("GET", "/v1/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    counted = [line for line in lines if line.startswith("dynamo_planner_role_switches_total{")]
+    assert sorted(float(line.rpartition(" ")[2]) for line in counted) == [1.0, 1.0]
+    assert pool(machine)["state"] == pool(machine, "PrefillWorker")["state"] == "active"
+    command.end()
+    url = serve(machine, "--name=plain").ready()
+    assert found == machine.chats(url, topics, **fields)
