@@ -12,7 +12,7 @@ from dynamod.message.control import FINISH
 from dynamod.message.errors import UserError
 
 from . import bench, complete, doctor, infra, models, planner, reload, serve, sim
-from .options import OPEN, Component, Finish, Form, Output, Socket, Timeout, examples, overrides
+from .options import OPEN, Component, Finish, Form, Output, Role, Socket, Timeout, examples, overrides
 
 app = typer.Typer(
     name="dynamo",
@@ -174,6 +174,23 @@ def scale(
 ) -> None:
     """Run a component in this many processes; those too many finish their streams first."""
     _ask("scale", socket, output, change=True, component=component, replicas=replicas, timeout=timeout)
+
+
+@app.command(epilog=examples("dynamo switch Worker.1 prefill", "dynamo switch agg/PrefillWorker decode --timeout 30"))
+def switch(
+    component: Annotated[
+        str, typer.Argument(help="worker, like Worker.1; or all of Worker", autocompletion=complete.workers)
+    ],
+    role: Annotated[Role, typer.Argument(help="what it is for from now on")],
+    timeout: Finish = FINISH,
+    socket: Socket = None,
+    output: Output = Form.TEXT,
+) -> None:
+    """Have a worker compute prompts for others, or answer, without a restart: its model and KV cache stay.
+
+    Open requests finish first. Several workers change one after the other.
+    """
+    _ask("switch", socket, output, change=True, component=component, role=role, timeout=timeout)
 
 
 @app.command(epilog=examples("dynamo drain Worker"))

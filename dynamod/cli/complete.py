@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from .main import COMPLETE
 
@@ -60,6 +61,13 @@ def components(incomplete: str) -> list[str]:
     return [name for name in _rows("component") if name.startswith(incomplete)]
 
 
+def workers(incomplete: str) -> list[str]:
+    """Processes of the running daemon that have a role, and their components."""
+    found = [row for row in _ps() if row.get("role")]
+    names = {name for row in found for name in (row["component"], row["process"].rpartition("/")[2])}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
 def graphs(incomplete: str) -> list[str]:
     """Graphs that run."""
     return [name for name in _rows("graph") if name.startswith(incomplete)]
@@ -97,10 +105,13 @@ def models(incomplete: str) -> list[str]:
 
 
 def _rows(key: str) -> list[str]:
+    return sorted({str(row[key]) for row in _ps() if key in row})
+
+
+def _ps() -> list[dict[str, Any]]:
     from .client import Control
 
     try:
-        rows = Control().get("ps")
+        return list(Control().get("ps"))
     except Exception:  # no daemon, or one that does not answer
         return []
-    return sorted({str(row[key]) for row in rows if key in row})

@@ -110,11 +110,13 @@ def processes(rows: list[dict[str, Any]], width: int | None = None) -> str:
         return "nothing is running"
     several = len({row.get("session", "") for row in rows}) > 1
     sessions = [row["session"] if several else "" for row in rows]
+    roles = [row.get("role", "") for row in rows]
     columns = {
         "GRAPH": [row["graph"] for row in rows],
         "COMPONENT": [row["component"] for row in rows],
         "PROCESS": _beside(rows, sessions),
         "STATE": [f"{row['state']}: {row['detail']}" if row.get("detail") else row["state"] for row in rows],
+        "ROLE": roles if {"prefill", "decode"} & {*roles} else [],
         "PID": [str(row["pid"] or "-") for row in rows],
         "UPTIME": [duration(row["uptime"]) if row["uptime"] is not None else "-" for row in rows],
         "RESTARTS": [str(row["restarts"]) for row in rows],
@@ -216,13 +218,14 @@ def ticks(pool: dict[str, Any]) -> str:
     rows: list[list[str]] = []
     for record in pool["records"][-EXPLAINED:]:
         tick = record["tick"]
+        why = [record.get("switched", "")]
         done = "" if record["replicas"] is None else f"now {record['replicas']} processes"
         rows.append(
             [
                 time.strftime("%H:%M:%S", time.localtime(record["at"])),
                 *(str(record[key]) for key in ("ready", "starting", "arrived", "queued", "context")),
                 *(str(tick[key]) for key in ("needed", "forecast", "queue", "kept")),
-                *(str(tick["target"]), ", ".join(filter(None, [tick["reason"], record["refused"], done]))),
+                *(str(tick["target"]), ", ".join(filter(None, [tick["reason"], *why, record["refused"], done]))),
             ]
         )
     last = pool["records"][-1] if pool["records"] else {"startup": 0.0}

@@ -17,11 +17,13 @@ from dynamod.daemon.attached import AttachedGraph
 from dynamod.daemon.names import check_name, graph_name
 from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.reload import describe
-from dynamod.daemon.runner import GraphRunner, down
+from dynamod.daemon.rows import down
+from dynamod.daemon.runner import GraphRunner
 from dynamod.graph.absolute import absolute
 from dynamod.graph.diff import diff, lines
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
+from dynamod.message.discovery import ROLES
 from dynamod.message.errors import UserError
 from dynamod.observe.metrics import exposition, load, merged
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dynamod.daemon")
 
 READING = ("status", "ps", "top", "logs", "inspect", "planner")
-CHANGING = frozenset({"restart", "scale", "drain", "stop", "serve", "reload", "plan"})
+CHANGING = frozenset({"restart", "scale", "switch", "drain", "stop", "serve", "reload", "plan"})
 """Commands that change something: only the owner of the daemon (or root, or its group) may use them."""
 
 Arguments = dict[str, Any]
@@ -227,6 +229,16 @@ class Commands:
         if "." in component:
             raise UserError(f"{component} is one process", "scale a component, like Worker")
         await graph.scale(component, _whole(arguments, "replicas", None), _seconds(arguments))
+        return self._rows_of(graph, component)
+
+    async def switch(self, arguments: Arguments) -> list[dict[str, Any]]:
+        """Have workers change their `role` while they run. `expected_epoch`: only if it has not changed since."""
+        graph, component = self._started(arguments)
+        role, expected = arguments.get("role"), arguments.get("expected_epoch")
+        if role not in ROLES:
+            raise UserError(f"role is {role!r}", f"one of: {', '.join(ROLES)}")
+        epoch = None if expected is None else _whole(arguments, "expected_epoch", None)
+        await graph.switch(component, role, _seconds(arguments), epoch)
         return self._rows_of(graph, component)
 
     async def plan(self, arguments: Arguments) -> list[dict[str, Any]]:

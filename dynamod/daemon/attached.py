@@ -10,7 +10,7 @@ from dynamod.message.errors import UserError
 from .exits import EXIT, ExitWatch, crash, memory_kills
 from .link import Connection
 from .process import ProcessRecord
-from .runner import Row
+from .rows import Row
 
 GRAPH = "python"
 """Graph of the first Python process of a node; the next are python-2, python-3, ..."""

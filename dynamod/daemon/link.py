@@ -47,7 +47,8 @@ REMEMBERED = 256
 class Connection:
     """One connected process, published for reading; only its own messages change it.
 
-    `states`: its components. `since`: when each got its state, of `time.monotonic`. `why`: it is unresponsive.
+    `states`: its components. `since`: when each got its state, of `time.monotonic`. `roles`: of the workers among
+    them, as they say. `why`: it is unresponsive.
     """
 
     def __init__(self, server: "LinkServer", clocks: Clocks, opened: Callable[["Connection"], None]) -> None:
@@ -70,6 +71,7 @@ class Connection:
         self._gone = False
         self.states: dict[str, str] = {}
         self.since: dict[str, float] = {}
+        self.roles: dict[str, str] = {}
         self.detail = ""
 
     @property
@@ -100,8 +102,10 @@ class Connection:
                 self._unwatch.append(
                     registry.follow(prefix, lambda key, value: self.channel.send(Changed(number, key, value)))
                 )
-            case State(component, state, detail):
+            case State(component, state, detail, role):
                 self.detail = detail
+                if role:
+                    self.roles[component] = role
                 if state:
                     self.states[component] = state
                     self.since.setdefault(component, time.monotonic())

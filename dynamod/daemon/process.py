@@ -42,7 +42,7 @@ class ProcessEnded(DynamodError):
 
 class ProcessFacts(msgspec.Struct, frozen=True):
     """What the daemon knows of one process. `beat_age`: seconds since its last heartbeat. `silent`: why it counts as
-    unresponsive, empty when it does not.
+    unresponsive, empty when it does not. `roles`: of its workers.
     """
 
     name: str
@@ -52,6 +52,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     beat_age: float | None
     uptime: float
     silent: str = ""
+    roles: dict[str, str] = {}
 
 
 class ProcessRecord:
@@ -113,6 +114,7 @@ class ProcessRecord:
             beat_age=beats.age if beats is not None else None,
             uptime=self.age,
             silent=self.why,
+            roles=dict(connection.roles) if connection is not None else {},
         )
 
 

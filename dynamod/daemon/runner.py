@@ -14,10 +14,12 @@ from dynamod.actor.supervisor import ChildStatistics
 from dynamod.graph.diff import diff
 from dynamod.graph.graph import Graph
 from dynamod.message.control import FINISH
+from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import UserError
 
 from .groups import Group, groups, require_some
 from .process import ProcessRecord
+from .rows import Row
 from .running import Running
 from .sockets import TlsFiles, listen, url_of
 from .spawn import Origin
@@ -35,31 +37,6 @@ STARTS = 5.0
 """Seconds for which clients wait for an ingress process that is starting, in the listener's backlog."""
 READY = 600.0
 """Seconds that a process gets to become Ready before the next one is touched."""
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One component of one process, as `ps` shows it. Times in seconds.
-
-    `session`: the command that it ends with. `detail`: what it does while it starts.
-    """
-
-    graph: str
-    component: str
-    process: str
-    replica: int
-    state: str
-    pid: int
-    restarts: int = 0
-    uptime: float | None = None
-    last_error: str = ""
-    gpus: list[str] = []
-    session: str = ""
-    detail: str = ""
-
-
-def down(graph: str, component: str, why: str) -> Row:
-    """The row of a component whose graph could not start."""
-    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, last_error=why)
 
 
 class GraphRunner:
@@ -185,7 +162,10 @@ class GraphRunner:
             last_error=(facts.silent if facts is not None else "") or trouble,
             gpus=list(running.replicas[index]),
             session=self.session,
-            detail=facts.detail if facts is not None and state == "Starting" else "",
+            detail=facts.detail if facts is not None and state in ("Starting", "Ready") else "",
+            role=(facts.roles if facts is not None and facts.roles else running.roles.get(index, {})).get(
+                component, ""
+            ),
         )
 
     def _record(self, child: str) -> ProcessRecord | None:
@@ -314,6 +294,16 @@ class GraphRunner:
                     self._spawn(running, index)
                 order = sorted(running.replicas, key=lambda index: (index in leave, index))
                 await self._drain(running, order[replicas:], timeout)
+        self.node.changed()
+
+    async def switch(
+        self, component: str, role: DisaggregationMode, timeout: float = FINISH, epoch: int | None = None
+    ) -> None:
+        """Have the workers of a component change their role, one after the other. Raises UserError."""
+        for running in self._of(component):
+            async with running.lock:
+                for index in running.indexes(component):
+                    await running.switch(index, role, timeout, epoch)
         self.node.changed()
 
     async def change(self, graph: Graph, timeout: float = FINISH) -> None:

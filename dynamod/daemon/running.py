@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.actor import Backoff, Spec
+from dynamod.message.discovery import DisaggregationMode
+from dynamod.message.errors import DynamodError, UserError
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import worker_socket_path
 from dynamod.runtime.plan import HostPlan, ServicePlan
@@ -22,6 +24,8 @@ from .sockets import TlsFiles, tls_files
 if TYPE_CHECKING:
     from .runner import GraphRunner
 
+SWITCH = 60.0
+"""Seconds that a change of a role may take beyond what open requests get to finish."""
 BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
 
 
@@ -32,6 +36,7 @@ class Running:
     Users call a process `Frontend.0`. While a successor starts and its predecessor still has streams there are two of
     them, which the supervisor must know apart: `children` has the name of the process that is the replica (when it is
     another one), `others` the processes on their way in or out, with the replica they belong to.
+    `roles`: of the workers of a replica that have changed theirs, also when its process is started again.
     """
 
     runner: "GraphRunner"
@@ -40,6 +45,7 @@ class Running:
     replicas: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     children: dict[int, str] = field(default_factory=dict[int, str])
+    roles: dict[int, dict[str, DisaggregationMode]] = field(default_factory=dict[int, dict[str, DisaggregationMode]])
     others: dict[str, int] = field(default_factory=dict[str, int])
 
     def name(self, index: int) -> str:
@@ -80,7 +86,23 @@ class Running:
     def give_back(self, index: int) -> None:
         """A replica is gone for good."""
         self.replicas.pop(index, None)
+        self.roles.pop(index, None)
         self.runner.node.gpus.give_back(self.full_name(index))
+
+    async def switch(self, index: int, role: DisaggregationMode, timeout: float, epoch: int | None) -> None:
+        """Have the worker of a replica change its role. Raises UserError."""
+        name, record = self.full_name(index), self.runner.records.get(self.child(index))
+        workers = record.facts().roles if record is not None else {}
+        if record is None or not workers:
+            raise UserError(f"{name} has no role that could change", "name a worker that is Ready, see dynamo ps")
+        arguments = {"role": role, "timeout": timeout, "expected_epoch": epoch}
+        try:
+            await record.ask("switch", arguments, timeout=timeout + SWITCH)
+        except UserError as error:
+            raise UserError(f"{name}: {error}", error.hint) from None
+        except (TimeoutError, DynamodError) as error:
+            raise UserError(f"{name} has not become {role}: {error or 'no answer'}", "see dynamo logs") from None
+        self.roles[index] = dict.fromkeys(workers, role)
 
     def clocks(self) -> Clocks:
         """How a process of the group is judged, as the environment of its command says. Raises UserError."""
@@ -110,7 +132,8 @@ class Running:
         for spec in self.group.services:
             listens = self.sock is not None and listener is not None and spec.name == listener[0].name
             sockets = {"http": 0} if listens else {}  # the only descriptor that goes with the plan
-            services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets))
+            role = self.roles.get(index, {}).get(spec.name)
+            services.append(ServicePlan(spec.name, spec.to_dict(), spec.component_kind, sockets, role))
         return HostPlan(
             graph=runner.name,
             name=self.full_name(index),

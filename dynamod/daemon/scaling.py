@@ -1,4 +1,4 @@
-"""What processes of a graph may ask of the daemon: how many replicas a component has, and to have more or fewer."""
+"""What processes of a graph may ask of the daemon: which replicas a component has, and to have others."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
 async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str, Any]) -> Any:
     """`pool` {component}: a `Pool`. `scale` {component, replicas, leave, timeout}: the same when it is done.
 
-    `leave`: replicas that go first. `timeout`: seconds that open streams get to finish. Raises UserError.
+    `leave`: replicas that go first. `switch` {component, switch, role, timeout}: the same when the replicas that are
+    named have the role. `timeout`: seconds that open streams get to finish. Raises UserError.
     """
     runner = node.graphs.get(graph)
     component = str(arguments.get("component") or "")
-    if command not in ("pool", "scale"):
-        raise UserError(f"a process has no command {command}", "pool, scale")
+    if command not in ("pool", "scale", "switch"):
+        raise UserError(f"a process has no command {command}", "pool, scale, switch")
     if runner is None or component not in runner.components():
         raise UserError(f"graph {graph} has no component '{component}'", f"it has {', '.join(_names(runner))}")
+    timeout = float(arguments.get("timeout", FINISH))
     if command == "scale":
         wanted, leave = arguments.get("replicas"), arguments.get("leave", ())
         if not isinstance(wanted, int):
             raise UserError(f"replicas is {wanted!r}", "give a whole number")
-        await runner.scale(component, wanted, float(arguments.get("timeout", FINISH)), leave=leave)
+        await runner.scale(component, wanted, timeout, leave=leave)
+    if command == "switch":
+        for replica in arguments["switch"]:
+            await runner.switch(f"{component}.{replica}", arguments["role"], timeout)
     return msgspec.to_builtins(pool_of(runner, component))
 
 
@@ -48,6 +53,7 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
             restarts=row.restarts,
             last_error=row.last_error,
             lease=leases.get(row.pid, 0),
+            role=row.role,
         )
         for row in runner.rows(leaving=False)
         if row.component == component

@@ -1,6 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ Label = Annotated[str, Meta(max_length=512, pattern=r"^[^\x00-\x1f\x7f-\x9f\u202
 Count = Annotated[int, Meta(ge=0, le=2**31)]
 
 DisaggregationMode = Literal["aggregated", "prefill", "decode"]
+ROLES: tuple[str, ...] = get_args(DisaggregationMode)
 PREFILL: Final = "prefill"
 """The pool of workers that compute prompts for others."""
 
@@ -48,7 +49,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
     it computes no prompts, so that others always do. `stored_blocks`: it gives other instances the KV blocks that it
-    has, and computes nothing for that.
+    has, and computes nothing for that. `role_switch`: it changes between prefill and decode while it runs.
     """
 
     exact_continuation: bool = False
@@ -63,6 +64,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     handoff: bool = False
     needs_prefill: bool = False
     stored_blocks: bool = False
+    role_switch: bool = False
 
     @property
     def continues(self) -> bool:

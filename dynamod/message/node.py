@@ -50,12 +50,14 @@ class Watch(msgspec.Struct, frozen=True, array_like=True, tag="watch"):
 class State(msgspec.Struct, frozen=True, array_like=True, tag="state"):
     """A component's state as its process sees it: Starting, Ready, Draining, Stopped; with a line of detail.
 
-    An empty state: the process does not run the component any more.
+    An empty state: the process does not run the component any more. `role`: of a worker, its disaggregation mode or the
+    next one; empty where the last one holds.
     """
 
     component: str
     state: str
     detail: str = ""
+    role: str = ""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -6,7 +6,11 @@ from .discovery import ModelCard, Word
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """A process of the component, as `ps` shows it. `uptime`: seconds. `lease`: 0 until it has one."""
+    """A process of the component, as `ps` shows it. `uptime`: seconds. `lease`: 0 until it has one.
+
+    `role`: that it has, or is about to have; empty until it is known. `guest`: it is of another component, among those
+    that have the same role.
+    """
 
     replica: int
     state: str
@@ -14,6 +18,8 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     last_error: str = ""
     lease: int = 0
+    role: str = ""
+    guest: bool = False
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,13 +41,16 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A node is to run so many processes of a component. `leave`: those that go first, by number.
 
-    `since`: of the planner that is to do it; one that has started later does not.
+    `switch`: nothing else, but that these have `role` from then on. `since`: of the planner that is to do it; one that
+    has started later does not.
     """
 
     number: int
     since: float
     replicas: int
     leave: tuple[int, ...] = ()
+    switch: tuple[int, ...] = ()
+    role: str = ""
 
 
 class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,18 @@ PATIENCE = 0.5
 CLEAR = 10.0
 """Seconds in which a queue should be worked off, and a quarter of the time that workers take to start."""
 
-Reason = Literal["no_data", "no_change", "scale_up", "scale_up_queue", "scale_down", "hold", "limit", "wanted", "idle"]
+Reason = Literal[
+    "no_data",
+    "no_change",
+    "scale_up",
+    "scale_up_queue",
+    "scale_down",
+    "hold",
+    "limit",
+    "wanted",
+    "idle",
+    "switch",
+]
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,13 +4,18 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from dynamod.actor import Total
+
 from .pool import PlannedPool
 
 PREFIX = "dynamo_planner"
 
 
 class PlannerFacts(msgspec.Struct, frozen=True):
-    """A pool at the last tick of its planner. Times in seconds, but where a name says ms; tokens of the KV cache."""
+    """A pool at the last tick of its planner. Times in seconds, but where a name says ms; tokens of the KV cache.
+
+    `role_switches`: workers that have come from the other pool.
+    """
 
     num_replicas: int
     num_starting_replicas: int
@@ -21,6 +26,7 @@ class PlannerFacts(msgspec.Struct, frozen=True):
     engine_queued_prefill_tokens: int
     engine_inflight_decode_kv_tokens: int
     startup_seconds: float
+    role_switches: Total
     sla_target_ttft_ms: float
     sla_target_itl_ms: float
     estimated_late_share: float | None = None
@@ -54,6 +60,7 @@ def rows(pools: Iterable[PlannedPool]) -> Iterator[tuple[str, dict[str, str], ms
                 engine_queued_prefill_tokens=record.queued,
                 engine_inflight_decode_kv_tokens=record.context,
                 startup_seconds=record.startup,
+                role_switches=pool.switches,
                 sla_target_ttft_ms=settings.ttft,
                 sla_target_itl_ms=settings.itl,
                 estimated_late_share=found.late if found is not None else None,

@@ -12,6 +12,7 @@ from dynamod.message.pools import Pool
 from .controller import Controller, Tick
 from .observation import Observation
 from .reconcile import Action, Pools, Reconciler, starting
+from .roles import Side
 from .settings import PlannerSettings
 from .worker_view import WorkerView
 
@@ -25,8 +26,8 @@ SMOOTH = 0.5
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A tick. `at`: seconds of the epoch. `arrived`: requests since the one before. Tokens: `queued` to be computed,
     `context` in use, of `capacity`. `startup`: seconds that workers take to start. `replicas`: processes that there
-    are to be from now on, None: as it is; `nodes`: by node, if there are several. `refused`: why what was proposed is
-    not done.
+    are to be from now on, None: as it is; `nodes`: by node, if there are several. `switched`: a worker that comes from
+    another pool, or goes there. `refused`: why what was proposed is not done.
     """
 
     at: float
@@ -41,6 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     tick: Tick
     replicas: int | None = None
     nodes: dict[str, int] | None = None
+    switched: str = ""
     refused: str = ""
     last_error: str = ""
 
@@ -53,8 +55,9 @@ class PlannedPool:
         self.workers: dict[int, WorkerView] = {}  # ready ones, by lease
         self.records: deque[Record] = deque(maxlen=KEPT)
         self._since: dict[int, float] = {}  # when processes were first seen, by number, until they are ready
-        self.expected = 0
-        """Workers that are there, or starting, after the last tick."""
+        self.expected = self._decided = 0
+        """Workers that are there, or starting, as far as is known; the second: when something was done last."""
+        self.switches = 0  # workers that have come from another pool
         self.busy = False
         """Whether requests were there at the last tick."""
         self._seen: Collection[int] | None = None  # processes at the last look
@@ -97,10 +100,8 @@ class PlannedPool:
         self.controller.startup += SMOOTH * (seconds - self.controller.startup)
         self.reconciler.came_up()
 
-    def tick(
-        self, now: float, at: float, pools: Pools, room: int, *, wanted: bool = False, needed: bool = False
-    ) -> Action:
-        """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget.
+    def propose(self, now: float, pools: Pools, *, wanted: bool = False, needed: bool = False) -> Side:
+        """What it should have: the first half of a tick. `now`: monotonic seconds.
 
         `wanted`: requests wait for workers. `needed`: other pools have requests, for which this one works.
         """
@@ -108,34 +109,59 @@ class PlannedPool:
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived, wanted=wanted)
-        self.busy = seen.busy
+        self.busy, self._observed = seen.busy, seen
+        self.expected = max(seen.expected, self._decided) if self.reconciler.in_progress else seen.expected
+        refused = self.reconciler.refusal(pools, loads)
+        least = max(1, self.controller.settings.min_endpoint)  # a switch leaves no pool empty
         tick = self.controller.tick(msgspec.structs.replace(seen, wanted=wanted or needed))
-        target = min(tick.target, max(room, seen.expected))
-        action = self.reconciler.decide(now, target, pools, loads)
-        after = {node: pool.wanted for node, pool in pools.items()}
+        self._side = Side(kind=self.kind, tick=tick, pools=pools, loads=loads, least=least, refused=refused)
+        return self._side
+
+    def decide(self, at: float, room: int) -> Action:
+        """Do what was proposed: the second half. `at`: seconds of the epoch. `room`: workers that there may be, by the
+        budget.
+        """
+        side, seen = self._side, self._observed
+        target = min(side.tick.target, max(room, seen.expected))
+        action = self.reconciler.decide(seen.now, target, side.pools, side.loads)
+        after = {node: pool.wanted for node, pool in side.pools.items()}
         changed = sum(change.replicas - after[node] for node, change in action.changes.items())
         after |= {node: change.replicas for node, change in action.changes.items()}
+        if action.changes:
+            self.expected = self._decided = max(0, self.expected + changed)
+        self._record(at, side.tick, after, done=bool(action.changes), refused=action.refused)
+        return action
+
+    def switched(self, at: float, node: str, what: str, change: int) -> None:
+        """In place of `decide`: a worker on this node comes (1) from another pool, or goes (-1) there."""
+        after = {node: pool.wanted for node, pool in self._side.pools.items()}
+        after[node] = after.get(node, 0) + change
+        self.expected = self._decided = self.expected + change
+        self.switches += change > 0
+        tick = msgspec.structs.replace(self._side.tick, reason="switch")
+        self._record(at, tick, after, done=True, switched=what)
+
+    def _record(self, at: float, tick: Tick, after: dict[str, int], *, done: bool, **what: str) -> None:
+        seen, pools = self._observed, self._side.pools
         failed = [one for pool in pools.values() for one in pool.replicas if one.state == "Fatal"]
-        self.expected = max(0, seen.expected + changed)
         self.records.append(
             Record(
                 at=at,
-                ready=len(loads),
-                starting=coming,
+                ready=len(seen.ready),
+                starting=seen.starting,
                 failed=len(failed),
-                arrived=len(arrived),
+                arrived=len(seen.arrived),
                 queued=seen.queued,
                 context=seen.context,
-                capacity=sum(load.capacity for load in loads.values()),
+                capacity=sum(load.capacity for load in seen.ready),
                 startup=self.controller.startup,
                 tick=tick,
-                replicas=sum(after.values()) if action.changes else None,
+                replicas=sum(after.values()) if done else None,
                 nodes=after if len(after) > 1 else None,
-                refused=action.refused,
                 last_error=next((one.last_error for one in failed), ""),
+                **what,
             )
         )
-        return action
 
     def status(self) -> dict[str, Any]:
         """Settings that can be changed, whether it acts, and the last tick."""

@@ -32,10 +32,15 @@ Refusal = Literal[
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is to run: so many processes. `leave`: those that go first, by number."""
+    """What a node is to run: so many processes. `leave`: those that go first, by number; `guests`: those of another
+    component. `switch`: nothing else, but that these have `role` from then on.
+    """
 
     replicas: int
     leave: tuple[int, ...] = ()
+    guests: tuple[int, ...] = ()
+    switch: tuple[int, ...] = ()
+    role: str = ""
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,13 +78,12 @@ class Reconciler:
 
     def decide(self, now: float, target: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
         """`target`: ready and starting workers in all. `loads`: of the ready ones, by lease, of all nodes."""
-        settled, self._ready = self._ready is None or self._ready == loads.keys(), loads.keys()
+        settled, self._ready = self._settled(loads), loads.keys()
         here = {one.lease for pool in pools.values() for one in pool.replicas}
         expected, there = len(loads) + starting(pools, loads.keys()), sum(pool.wanted for pool in pools.values())
         if self.in_progress:
             return Action(refused="scaling_in_progress" if target != expected else "")
-        self._own = {node: self._own.get(node, pool.wanted) for node, pool in pools.items()}
-        self.manual = self.manual or any(pool.wanted != self._own[node] for node, pool in pools.items())
+        self._notice(pools)
         failed = any(one.state == "Fatal" for pool in pools.values() for one in pool.replicas)
         wanted = max(0, target - sum(lease not in here for lease in loads))
         if not failed and wanted == there:
@@ -93,6 +97,24 @@ class Reconciler:
         if not settled:
             return Action(refused="worker_count_mismatch")
         return self._less(there - wanted, pools, loads)
+
+    def refusal(self, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Refusal:
+        """Why no worker may come from another pool now, or go there. To be asked before `decide`."""
+        if self.in_progress:
+            return "scaling_in_progress"
+        self._notice(pools)
+        if any(one.state == "Fatal" for pool in pools.values() for one in pool.replicas):
+            return "workers_fail"
+        return self._held(pools) or ("" if self._settled(loads) else "worker_count_mismatch")
+
+    def _settled(self, loads: Mapping[int, WorkerLoad]) -> bool:
+        """Whether the ready workers are those of the last tick."""
+        return self._ready is None or self._ready == loads.keys()
+
+    def _notice(self, pools: Pools) -> None:
+        """Whether somebody else has changed the number of processes."""
+        self._own = {node: self._own.get(node, pool.wanted) for node, pool in pools.items()}
+        self.manual = self.manual or any(pool.wanted != self._own[node] for node, pool in pools.items())
 
     def _held(self, pools: Pools) -> Refusal:
         if self.settings.no_operation or self.settings.advisory:
@@ -130,14 +152,16 @@ class Reconciler:
     def _less(self, fewer: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
         """Those that are not ready go first, then those with the fewest KV tokens."""
         there = [(node, one) for node, pool in pools.items() for one in pool.replicas if one.state != "Draining"]
-        there.sort(key=lambda one: (one[1].lease in loads, _tokens(loads.get(one[1].lease)), -one[1].replica))
+        there.sort(key=lambda one: (one[1].lease in loads, tokens(loads.get(one[1].lease)), -one[1].replica))
         return self._leave(pools, there[:fewer])
 
     def _leave(self, pools: Pools, leave: Sequence[tuple[str, Replica]], refused: Refusal = "") -> Action:
-        numbers = {node: tuple(one.replica for where, one in leave if where == node) for node in pools}
-        changes = {
-            node: Change(replicas=pools[node].wanted - len(gone), leave=gone) for node, gone in numbers.items() if gone
-        }
+        changes: dict[str, Change] = {}
+        for node, pool in pools.items():
+            gone = [one for where, one in leave if where == node]
+            if gone:
+                own, guests = (tuple(one.replica for one in gone if one.guest is guest) for guest in (False, True))
+                changes[node] = Change(replicas=pool.wanted - len(gone), leave=own, guests=guests)
         return self._act(changes, refused)
 
     def _act(self, changes: dict[str, Change], refused: Refusal) -> Action:
@@ -153,5 +177,6 @@ class Reconciler:
         self._own.clear()
 
 
-def _tokens(load: WorkerLoad | None) -> int:
+def tokens(load: WorkerLoad | None) -> int:
+    """What a worker has to do."""
     return load.context + load.queued_prefill if load is not None else 0

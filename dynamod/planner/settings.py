@@ -34,7 +34,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     in place of `min_endpoint`, for that pool; with 0 a pool that nobody needs for `hold` has no workers, and gets one
     when a request waits. `environment`: who runs the processes: the daemon; an outside program, by
     keys in etcd; Kubernetes, in a pod without further settings. `kubernetes_deployments`: names by component; without
-    one, the component in small letters.
+    one, the component in small letters. `role_switch`: a worker may change between prefill and decode, where that is as
+    good as a start.
     """
 
     optimization_target: Target = "sla"
@@ -60,6 +61,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     kubernetes_deployments: dict[str, str] = {}
     prefill_min_endpoint: Count | None = None
     decode_min_endpoint: Count | None = None
+    role_switch: bool = True
     no_operation: bool = False
     advisory: bool = False
 

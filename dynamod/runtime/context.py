@@ -212,9 +212,9 @@ class ComponentContext:
         self.tell("")
         return path
 
-    def tell(self, text: str) -> None:
-        """Have `ps` show what the component does while it starts."""
-        self.process_context.registry.send(State(self.name, "Starting", text))
+    def tell(self, text: str, state: str = "Starting", role: str = "") -> None:
+        """Have `ps` show what the component does, while it starts or later; `role`: of a worker."""
+        self.process_context.registry.send(State(self.name, state, text, role))
 
     def listener(self) -> socket.socket:
         """The listening socket that the daemon bound for this component."""

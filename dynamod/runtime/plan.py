@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from dynamod.message.discovery import DisaggregationMode
+
 EXIT_USER_ERROR = 78
 """Exit code of a process whose configuration cannot work: starting it again would not help."""
 
@@ -12,13 +14,14 @@ class ServicePlan(msgspec.Struct, frozen=True):
     """One service in a process. `component_kind`: its actor, as in `graph.ServiceSpec`; empty: `spec` is loaded.
 
     `spec`: `graph.ServiceSpec` as a dict. `sockets`: listening sockets by purpose, as places in the list of
-    descriptors sent with the plan.
+    descriptors sent with the plan. `role`: of a worker, in place of its disaggregation mode.
     """
 
     name: str
     spec: dict[str, Any]
     component_kind: str = ""
     sockets: dict[str, int] = {}
+    role: DisaggregationMode | None = None
 
 
 class HostPlan(msgspec.Struct, frozen=True):

@@ -151,8 +151,9 @@ class Session:
 class Sessions:
     """All sessions of a process. Everything is called on the event loop.
 
-    A session that is neither read nor put to for `lease` seconds by `now` expires. `spawn` starts the task
-    that sees to it. `layout`: digest of what must agree for the bytes to mean the same. `most_bytes`: of all blocks.
+    A session that is neither read nor put to for `lease` seconds by `now` expires, `lease` as it is when one of these
+    happens. `spawn` starts the task that sees to it. `layout`: digest of what must agree for the bytes to mean the
+    same. `most_bytes`: of all blocks.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Sessions:
         most_bytes: int = 1 << 30,
     ) -> None:
         self._now, self._spawn, self._layout = now, spawn, layout
-        self._lease, self._most_bytes = lease, most_bytes
+        self.lease, self._most_bytes = lease, most_bytes
         self._open: dict[str, Session] = {}
         self._ended: dict[Ending, int] = dict.fromkeys(("read", "expired", "released", "failed"), 0)
         self._held = self._opened = self._sent_blocks = self._sent_bytes = 0
@@ -214,7 +215,7 @@ class Sessions:
 
     def lease_end(self) -> float:
         """When a lease that begins now ends."""
-        return self._now() + self._lease
+        return self._now() + self.lease
 
     def hold(self, size: int) -> bool:
         """Count a block of `size` bytes that is held from now on; False: it does not fit."""

@@ -162,6 +162,13 @@ class Reply:
         """End the stream with an error (a class name of message.errors)."""
         self._add(Failed(self._stream, error, message, param, retry, code), "error")
 
+    def displaced(self, why: str) -> None:
+        """End the stream so that its sender tries elsewhere, and the work for it as if the reader had left."""
+        callbacks, self._callbacks = self._callbacks, []
+        self.failed("EngineFailed", why, retry=True)
+        for callback in callbacks:
+            callback()
+
     def raised(self, error: RequestError) -> None:
         """End the stream with this error."""
         self._add(Failed.of(self._stream, error), "error")

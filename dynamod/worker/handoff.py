@@ -109,11 +109,19 @@ class HandoffEndpoint:
         self._forgets: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, folder: Path | None, lease: float | None = None) -> None:
-        """Wait for readers of the prompts that this worker computes. `folder`: for sockets, private.
+        """Wait for readers of the prompts that this worker computes from now on. `folder`: for sockets, private.
 
-        `lease`: seconds; None: LEASE.
+        `lease`: seconds; None: LEASE. Raises OSError where nobody could read.
         """
-        await self._serve(host, folder, lease or LEASE)
+        async with self._starts:
+            if self.sessions is None:
+                await self._serve(host, folder, LEASE)
+        assert self.sessions is not None
+        self.sessions.lease, self._stored_only = lease or LEASE, False
+
+    def refuse(self) -> None:
+        """Compute no more prompts for others. They still get what is stored."""
+        self._stored_only = True
 
     async def _serve(self, host: str, folder: Path | None, lease: float) -> None:
         """Let others read sessions. Raises OSError where that cannot be."""

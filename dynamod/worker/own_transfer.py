@@ -37,6 +37,10 @@ class OwnTransferEndpoint:
         """Compute prompts for others from now on. Where that is read the engine itself says."""
         self._computes = True
 
+    def refuse(self) -> None:
+        """Compute no more prompts for others."""
+        self._computes = False
+
     def close(self) -> None:
         """Nothing to do: the engine ends, and its prompts with it."""
 

@@ -88,7 +88,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return Placement(**{key: getattr(self, key) for key in _PLACEMENT})
 
     def mode(self, component_type: str) -> DisaggregationMode:
-        """Which part of requests it is for; where it is not set, as the component's type says."""
+        """Which part of requests it is for at first; where it is not set, as the component's type says."""
         return self.disaggregation_mode or (PREFILL if component_type == PREFILL else "aggregated")
 
     def options(self, path: Path | None = None, config_path: Path | None = None) -> EngineOptions:

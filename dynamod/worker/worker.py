@@ -5,14 +5,14 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
-from dynamod.message.discovery import PREFILL, ModelCard
+from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest, RequestError, UserError
 from dynamod.message.kv_events import (
     Cleared,
@@ -29,6 +29,7 @@ from dynamod.transport.waiting import comes
 
 from .events import EventPublisher, StepPublisher
 from .model_files import send_files
+from .role import Role, RoleSwitch, Switch
 
 if TYPE_CHECKING:
     from .handoff import HandoffEndpoint
@@ -58,7 +59,8 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """Requests taken, open now, cancelled by their readers, refused; subscribers; and the engine's own.
 
     `handoff` (`HandoffStatistics`): prompts that are computed here for others, or elsewhere; None where that never was.
-    `pool`: its disaggregation mode, empty for an aggregated worker. `steps`: of the ranks, as far as they are known.
+    `pool`: its disaggregation mode, empty for an aggregated worker. `role_switches`: how often that has changed.
+    `steps`: of the ranks, as far as they are known.
     """
 
     accepted: Total
@@ -69,6 +71,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     engine: EngineStatistics
     handoff: msgspec.Struct | None = None
     pool: str = ""
+    role_switches: Total = 0
     steps: tuple[ForwardPass, ...] = ()
 
 
@@ -81,7 +84,10 @@ class _Open:
 
 
 class Worker(Actor):
-    """`publish(card)` is called when the engine is loaded, `withdraw()` when the worker drains or ends."""
+    """`publish(card)` is called when the engine is loaded, `withdraw()` when the worker drains or ends.
+
+    Both are called again when its role changes: first the second.
+    """
 
     mailbox_capacity = 1024
 
@@ -107,6 +113,7 @@ class Worker(Actor):
         self._accepted = self._cancelled = self._refused = 0
         self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
         self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
+        self._roles = RoleSwitch(self._leave_role, self._take_role)
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
@@ -115,18 +122,29 @@ class Worker(Actor):
         engine.publish, engine.prefill_completed = self._events.publish, self._prefill_completed
         engine.progress = self.progress
         await engine.start()
-        card, mode = engine.card(), self._options.disaggregation_mode
-        if self._options.node_rank:
-            mode = "aggregated"  # the leader takes the requests
+        card, mode = engine.card(), self.role
         if mode != "aggregated" and not card.capabilities.handoff:
             text = f"engine {engine.name}, as it has been started, cannot be a {mode} worker of model {card.name}"
             raise UserError(text, "leave out the disaggregation mode, or what keeps the engine from it")
         if mode == PREFILL:
-            endpoint, options = self._handoff_endpoint(engine), self._options
-            await endpoint.listen(options.transfer_host, options.sockets, self.session_lease)
-            card = msgspec.structs.replace(card, types=())
+            await self._listen(engine)
         log.info("engine %s serves model %s", engine.name, card.name)
-        self._publish(card)
+        self._publish(self._public_card(engine))
+
+    @property
+    def role(self) -> DisaggregationMode:
+        """Which part of requests it is for. Of an engine on several nodes the leader takes the requests."""
+        return "aggregated" if self._options.node_rank else self._options.disaggregation_mode
+
+    async def _listen(self, engine: Engine[Any]) -> None:
+        """Compute prompts for others. Raises OSError."""
+        endpoint = self._handoff_endpoint(engine)
+        await endpoint.listen(self.transfer_host(), self._options.sockets, self.session_lease)
+
+    def _public_card(self, engine: Engine[Any]) -> ModelCard:
+        """To be published: clients cannot ask a prefill worker."""
+        card = engine.card()
+        return msgspec.structs.replace(card, types=()) if self.role == PREFILL else card
 
     def transfer_host(self) -> str:
         """The address at which other nodes read blocks; asked for when the first of them comes."""
@@ -138,11 +156,13 @@ class Worker(Actor):
 
     async def drained(self) -> None:
         """Nobody finds this worker any more; wait for the streams that are open."""
+        self._roles.stop()
         self._withdraw()
         await self._idle.wait()
 
     async def stopping(self, reason: Reason) -> None:
         """Leave the registry, free the engine, and fail open streams so that their senders may retry elsewhere."""
+        self._roles.stop()
         self._withdraw()
         try:
             if self.handoff is not None:
@@ -185,6 +205,47 @@ class Worker(Actor):
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
 
+    @handle
+    async def switch(self, message: Switch) -> asyncio.Future[Any] | UserError | Role:
+        """Change its role while it runs; model and KV cache stay."""
+        engine = self._engine
+        assert engine is not None
+        if not engine.card().capabilities.role_switch:
+            text = f"engine {engine.name}, as it has been started, keeps its role"
+            return UserError(text, "restart the worker with another disaggregation mode")
+        return self._roles.begin(self.role, message, self.context.task)
+
+    async def _leave_role(self, role: DisaggregationMode, timeout: float) -> None:
+        """Nobody finds this worker; open requests and sessions finish. Those that come late are taken."""
+        if PREFILL not in (self.role, role):
+            return  # what is open stays as it is
+        self.role_told(role, f"becomes {role}")
+        self._withdraw()
+        if not await comes(self._idle, timeout):
+            for reply in tuple(self._open):
+                reply.displaced(f"the worker becomes {role}")
+
+    async def _take_role(self, role: DisaggregationMode) -> None:
+        engine, before = self._engine, self.role
+        assert engine is not None
+        try:
+            if role == PREFILL:
+                await self._listen(engine)
+        except OSError:
+            self._publish(self._public_card(engine))
+            self.role_told(before, "")
+            raise
+        if before == PREFILL and self.handoff is not None:
+            self.handoff.refuse()
+        self._options = replace(self._options, disaggregation_mode=role)
+        if PREFILL in (before, role):
+            self._publish(self._public_card(engine))
+        self.role_told(role, "")
+        log.info("the worker was %s and is %s now", before, role)
+
+    def role_told(self, role: DisaggregationMode, text: str) -> None:
+        """Told to whoever shows it: the role that it has, or will have, and what happens until then."""
+
     @property
     def _trying(self) -> bool:
         """Whether a request is tried that may crash us. No other begins: nobody could tell which of them it was."""
@@ -214,7 +275,7 @@ class Worker(Actor):
 
     def _any_prompt(self, until: float) -> bool:
         """Whether prompts may be computed, before the loop's time is `until`: that for others is known by its end."""
-        others = self._options.disaggregation_mode == PREFILL
+        others = self.role == PREFILL
         return asyncio.get_running_loop().time() < until and any(others or not reply.sent for reply in self._open)
 
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
@@ -342,9 +403,8 @@ class Worker(Actor):
         subscribers = len(self._events) + len(self._steps)
         counts = (self._accepted, len(self._open), self._cancelled, self._refused, subscribers)
         handoff = self.handoff.statistics() if self.handoff is not None else None
-        mode = self._options.disaggregation_mode
-        pool = "" if mode == "aggregated" else mode
-        return WorkerStatistics(*counts, engine, handoff, pool, self.forward_passes())
+        pool, steps = "" if self.role == "aggregated" else self.role, self.forward_passes()
+        return WorkerStatistics(*counts, engine, handoff, pool, self._roles.epoch, steps)
 
     def inspection(self) -> dict[str, Any]:
         """The worker's statistics."""

@@ -48,7 +48,8 @@ def main() -> None:
         for worker in pool.workers.values():
             worker.take(unpack(draw.choice(items)), False)
         told_at = time.process_time()
-        pool.tick(5.0 * number, 0.0, {"here": Pool(replicas=replicas)}, 256)
+        pool.propose(5.0 * number, {"here": Pool(replicas=replicas)})
+        pool.decide(0.0, 256)
         taking, deciding = taking + told_at - begun, deciding + time.process_time() - told_at
     print(f"{a.workers} workers, {a.requests} requests and {a.steps} steps of each per tick:")
     print(f"{1000 * taking / a.ticks:.1f} ms to take what they tell, {1000 * deciding / a.ticks:.1f} ms to decide")

@@ -38,6 +38,9 @@ class Runner:
     async def scale(self, component: str, replicas: int, timeout: float) -> None:
         self.done.append(("scale", component, replicas))
 
+    async def switch(self, component: str, role: str, timeout: float, epoch: int | None) -> None:
+        self.done.append(("switch", component, role, timeout, epoch))
+
     async def drain(self, component: str, timeout: float) -> None:
         self.done.append(("drain", component, timeout))
 
@@ -136,6 +139,18 @@ async def test_names_that_mean_nothing_or_too_much() -> None:
     for timeout in ("soon", 0, -1, True):
         with pytest.raises(UserError, match="timeout is"):
             await commands.call("drain", {"component": "one/Worker", "timeout": timeout})
+
+
+async def test_a_worker_gets_another_role() -> None:
+    agg = Runner("agg", AGG)
+    commands, _ = node(agg)
+    rows = await commands.call("switch", {"component": "Worker.0", "role": "prefill", "timeout": 5})
+    await commands.call("switch", {"component": "Worker", "role": "decode", "expected_epoch": 1})
+    assert agg.done == [("switch", "Worker.0", "prefill", 5.0, None), ("switch", "Worker", "decode", 600.0, 1)]
+    assert [row["component"] for row in rows] == ["Worker"]
+    for wrong in ({}, {"role": "both"}, {"role": ["prefill"]}, {"role": "decode", "expected_epoch": "1"}):
+        with pytest.raises(UserError, match=r"(role|expected_epoch) is"):
+            await commands.call("switch", {"component": "Worker", **wrong})
 
 
 class Process:

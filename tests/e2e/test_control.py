@@ -55,9 +55,16 @@ def test_reading(served: Any) -> None:
     assert served.raw("GET", "/v1/logs?lines=0")[1]["lines"] == []
 
     index = served.raw("GET", "/v1")[1]
-    assert {"/v1/restart", "/v1/scale", "/v1/drain", "/v1/stop", "/v1/serve", "/v1/reload", "/v1/plan"} == set(
-        index["post"]
-    )
+    assert {
+        "/v1/restart",
+        "/v1/scale",
+        "/v1/switch",
+        "/v1/drain",
+        "/v1/stop",
+        "/v1/serve",
+        "/v1/reload",
+        "/v1/plan",
+    } == set(index["post"])
     assert set(index["get"]) == {
         *("/v1/status", "/v1/ps", "/v1/top", "/v1/logs", "/v1/inspect", "/v1/metrics", "/v1/planner"),
         "/v1/requests/{id}/decision",

@@ -32,6 +32,7 @@ COMMANDS = (
     "inspect",
     "restart",
     "scale",
+    "switch",
     "drain",
     "stop",
     "doctor",
@@ -81,6 +82,8 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("dynamo scale Worker", ["replicas"]),
     ("dynamo scale Worker many", ["replicas", "integer"]),
     ("dynamo scale Worker -- -1", ["replicas", "0"]),
+    ("dynamo switch Worker", ["role"]),
+    ("dynamo switch Worker both", ["both", "prefill", "decode", "aggregated"]),
     ("dynamo ps --socket /no/where.sock", ["no daemon", "/no/where.sock"]),
     ("dynamo serve -f configs/agg.yaml --Worker.engine=echo_core --detach", ["no daemon"]),
     ("dynamo config check wrong.yaml --graph graphs.agg:Frontend", ["wrong.yaml:3"]),
@@ -238,7 +241,7 @@ def test_completion(shared: Any) -> None:
     assert script.code == 0, script.err
     assert "_DYNAMO_COMPLETE=complete_bash" in script.out
     for text, expected in {
-        "dynamo s": {"serve", "status", "scale", "stop", "sim"},
+        "dynamo s": {"serve", "status", "scale", "switch", "stop", "sim"},
         "dynamo serve graphs.a": {f"graphs.agg{more}:Frontend" for more in ("", "_planner", "_router")},
         "dynamo serve -f conf": {
             f"configs/{file.name}" for file in (Path(__file__).parents[2] / "configs").glob("*.yaml")

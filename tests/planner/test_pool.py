@@ -7,7 +7,7 @@ from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, Request
 from dynamod.message.pools import Pool, Replica
 from dynamod.planner.observation import StepSample, WorkerLoad
 from dynamod.planner.pool import PlannedPool
-from dynamod.planner.reconcile import Change
+from dynamod.planner.reconcile import Action, Change
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 
@@ -39,6 +39,11 @@ def made(**settings: int) -> PlannedPool:
     return found
 
 
+def tick(one: PlannedPool, now: float, at: float, pools: dict[str, Pool], room: int) -> Action:
+    one.propose(now, pools)
+    return one.decide(at, room)
+
+
 def replicas(*states: str, uptime: float = 50.0) -> Pool:
     return Pool(
         replicas=tuple(Replica(replica=n, state=state, uptime=uptime, lease=n + 1) for n, state in enumerate(states))
@@ -61,7 +66,7 @@ def test_how_long_workers_take_to_start_is_measured() -> None:
 
 def test_ticks_are_kept_with_their_reasons() -> None:
     one = made(min_endpoint=3)
-    action = one.tick(0, 1000.0, {"here": replicas("Ready")}, 8)
+    action = tick(one, 0, 1000.0, {"here": replicas("Ready")}, 8)
     assert action.changes == {"here": Change(replicas=3)}
     last = one.status()["last"]
     assert (last["at"], last["ready"], last["starting"], last["replicas"]) == (1000.0, 1, 0, 3)
@@ -71,15 +76,15 @@ def test_ticks_are_kept_with_their_reasons() -> None:
 
 def test_the_budget_of_all_pools_bounds_it_and_takes_nothing_away() -> None:
     one = made(min_endpoint=3)
-    assert one.tick(0, 0.0, {"here": replicas("Ready")}, 2).changes["here"].replicas == 2
-    assert one.tick(5, 0.0, {"here": replicas("Ready", "Starting")}, 1).changes == {}
+    assert tick(one, 0, 0.0, {"here": replicas("Ready")}, 2).changes["here"].replicas == 2
+    assert tick(one, 5, 0.0, {"here": replicas("Ready", "Starting")}, 1).changes == {}
 
 
 def test_limits_are_changed_and_stay_possible() -> None:
     one = made()
-    one.tick(0, 0.0, {"here": replicas("Ready")}, 8)
+    tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)
     one.use(one.limited(min_endpoint=2))
-    assert one.tick(5, 0.0, {"here": replicas("Ready")}, 8).changes["here"].replicas == 2
+    assert tick(one, 5, 0.0, {"here": replicas("Ready")}, 8).changes["here"].replicas == 2
     with pytest.raises(UserError, match="planner of Worker: min-endpoint 9 is above max-gpu-budget 8"):
         one.limited(min_endpoint=9)
 
@@ -90,3 +95,24 @@ def test_each_pool_has_its_own_least() -> None:
         kind: PlannedPool("Worker", kind, settings).controller.settings.min_endpoint for kind in ("prefill", "decode")
     }
     assert kinds == {"prefill": 2, "decode": 3}
+
+
+def test_what_is_ordered_and_not_seen_yet_counts() -> None:
+    """Another pool must not take the room for it."""
+    one, there = made(min_endpoint=3), {"here": replicas("Ready")}
+    tick(one, 0, 0.0, there, 8)
+    one.reconciler.in_progress = True
+    one.propose(5, there)
+    assert one.expected == 3
+    one.reconciler.in_progress = False
+    one.propose(10, there)
+    assert one.expected == 1
+
+
+def test_a_worker_that_comes_from_another_pool_is_a_record() -> None:
+    one = made()
+    one.propose(0, {"here": replicas("Ready")})
+    one.switched(1000.0, "here", "PrefillWorker.0 becomes decode", 1)
+    last = one.status()["last"]
+    assert (last["replicas"], last["switched"], last["refused"]) == (2, "PrefillWorker.0 becomes decode", "")
+    assert (last["tick"]["reason"], one.expected, one.switches) == ("switch", 2, 1)

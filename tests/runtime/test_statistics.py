@@ -121,7 +121,7 @@ async def test_families_of_a_process() -> None:
             *(f"dynamod_actor_{name}" for name in ("handled", "abandoned", "mailbox_taken")),
             *(
                 f"dynamod_worker_{name}"
-                for name in ("accepted", "cancelled", "refused", "engine_tokens", "engine_steps")
+                for name in ("accepted", "cancelled", "refused", "role_switches", "engine_tokens", "engine_steps")
             ),
             *(f"dynamod_inbox_{name}" for name in ("frames", "deltas", "late")),
             *("dynamod_system_full", "dynamod_child_restarts", "dynamod_router_decisions", "dynamod_records_ignored"),

@@ -120,7 +120,8 @@ class LlamaCpp(BatchingEngine):
         ends = tuple(dict.fromkeys((*card.eos_token_ids, *model.vocabulary.ends)))
         card = self.described(msgspec.structs.replace(card, eos_token_ids=ends))
         ranged = model.ranges is not None
-        capabilities = msgspec.structs.replace(card.capabilities, handoff=ranged, stored_blocks=ranged)
+        can = {"handoff": ranged, "stored_blocks": ranged, "role_switch": ranged}
+        capabilities = msgspec.structs.replace(card.capabilities, **can)
         self._card = msgspec.structs.replace(card, capabilities=capabilities)
         self._cells = Cells(
             self._operations.append,

@@ -135,6 +135,7 @@ class Mocker(BatchingEngine):
         min_tokens=True,
         handoff=True,
         stored_blocks=True,
+        role_switch=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -167,7 +168,7 @@ class Mocker(BatchingEngine):
         self.own_transfer = transfer = self._transfer(shape)
         takes = not transfer.needed or mode != "aggregated"  # as SGLang, which is told its part when it starts
         needs = transfer.needed and mode == "decode"
-        can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False}
+        can = {"handoff": takes, "needs_prefill": needs, "stored_blocks": False, "role_switch": False}
         self._card = msgspec.structs.replace(
             self._card, capabilities=msgspec.structs.replace(self._card.capabilities, **can)
         )

@@ -28,9 +28,13 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Connector(Protocol):
-    """`everywhere`: it answers for all nodes, so that only the planner that decides asks it."""
+    """`everywhere`: it answers for all nodes, so that only the planner that decides asks it.
+
+    `switches`: it can have workers change their role.
+    """
 
     everywhere: bool
+    switches: bool
 
     async def pool(self, component: str, ready: Collection[int]) -> Pool | None:
         """The processes of a component; None where it has none. `ready`: leases. Raises DynamodError, TimeoutError."""
@@ -43,6 +47,7 @@ class Local:
     """The daemon of our node."""
 
     everywhere = False
+    switches = True
 
     def __init__(self, registry: LinkRegistry, finish: float) -> None:
         self._processes, self._finish = Processes(registry), finish
@@ -56,7 +61,11 @@ class Local:
 
     async def scale(self, component: str, order: Order) -> None:
         """Open streams get `finish` seconds."""
-        await self._processes.scale(component, order.replicas, leave=order.leave, finish=self._finish)
+        processes, finish = self._processes, self._finish
+        if order.switch:
+            await processes.switch(component, order.switch, order.role, finish=finish)
+        else:
+            await processes.scale(component, order.replicas, leave=order.leave, finish=finish)
 
 
 class Virtual:
@@ -67,6 +76,7 @@ class Virtual:
     """
 
     everywhere = True
+    switches = False
 
     def __init__(self, registry: Registry, namespace: str, prefill: Collection[str]) -> None:
         self._registry, self._prefill, self._prefix = registry, prefill, f"v1/{namespace}/planner/"
@@ -102,6 +112,7 @@ class Kubernetes:
     """Deployments, by the `scale` subresource of the API. `deployments`: their names, by component."""
 
     everywhere = True
+    switches = False
 
     def __init__(self, url: str, namespace: str, deployments: Mapping[str, str]) -> None:
         self._deployments = deployments

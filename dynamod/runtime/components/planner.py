@@ -21,6 +21,7 @@ from dynamod.message.pools import Order, Pool
 from dynamod.planner.arima import prepare
 from dynamod.planner.metrics import rows
 from dynamod.planner.pool import PlannedPool
+from dynamod.planner.roles import Side
 from dynamod.planner.settings import PlannerSettings
 from dynamod.planner.worker_view import WorkerView
 from dynamod.runtime.context import ComponentContext
@@ -29,6 +30,7 @@ from dynamod.transport.waiting import comes
 from .connectors import Connector, connector
 from .parking import Parking
 from .planner_nodes import PlannerNodes
+from .pool_orders import PoolOrders
 from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
@@ -55,11 +57,13 @@ class PlannerComponent(Actor):
             self._pools[info["service"]] = PlannedPool(info["service"], kind, self._settings)
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
+        self._kinds: dict[int, tuple[Any, ...] | None] = {}  # of ready workers, by lease: what must be alike
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
         self._parking: Parking
         self._woken = asyncio.Event()
+        self._orders: PoolOrders
         self._connector: Connector
 
     async def started(self) -> None:
@@ -74,7 +78,6 @@ class PlannerComponent(Actor):
         spawn, clock = self.context.task, asyncio.get_running_loop().time
         self._subscriptions = EventSubscriptions(context.transport, spawn, clock, self._events, steps=True)
         context.registry.watch(CARDS, keep(self._cards, ModelCard))
-        context.view.on_change(self._follow)
         context.questions["planner"] = self._answer
         context.rows.append(self._rows)
         prefill = [name for name, pool in self._pools.items() if pool.kind == PREFILL]
@@ -82,6 +85,8 @@ class PlannerComponent(Actor):
         place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
         longest = patience(self._settings.drain_timeout)
         self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
+        self._orders = PoolOrders(self._pools.values(), self._nodes, switches=self._connector.switches)
+        context.view.on_change(self._follow)
         places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
         self._parking = Parking(self._ctx, self.context, places, self._woken.set)
         self._park()
@@ -102,8 +107,11 @@ class PlannerComponent(Actor):
             for lease in [lease for lease in pool.workers if (name, lease) not in there]:
                 del pool.workers[lease]
                 self._subscriptions.drop((name, lease))
+        self._kinds.clear()
         for (name, lease), instance in there.items():
             card = self._cards.get(card_key(instance))
+            if card is not None:
+                self._kinds[lease] = _switchable(card)
             if card is not None and lease not in self._pools[name].workers:
                 self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0)
                 self._subscriptions.follow((name, lease), instance)
@@ -117,7 +125,7 @@ class PlannerComponent(Actor):
         name = self._places.get((instance.namespace, instance.component))
         if name is None or instance.endpoint == LOAD_METRICS or instance.state != "ready":
             return None
-        return name, instance.instance_id
+        return self._orders.pool_of(name, instance), instance.instance_id
 
     def _events(self, key: Key, events: Sequence[WorkerEvent], snapshot: bool) -> None:
         worker = self._pools[key[0]].workers.get(key[1])
@@ -144,14 +152,13 @@ class PlannerComponent(Actor):
             for name, pool in self._pools.items():
                 if name in states:
                     pool.look(now, states[name])
-                self._end_of_orders(pool)
+                self._orders.follow(pool)
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
             if now < due or not active:
                 continue
             due = now + self._settings.adjustment_interval
-            for pool in self._pools.values():
-                self._tick(pool, now)
+            self._tick(now)
 
     async def _look(self) -> dict[str, Pool] | None:
         """The processes of the pools on our node, where it has them; None when nobody tells."""
@@ -169,19 +176,30 @@ class PlannerComponent(Actor):
         self._wrong = ""
         return found
 
-    def _end_of_orders(self, pool: PlannedPool) -> None:
-        if pool.reconciler.in_progress and not self._nodes.pending(pool.component):
-            pool.reconciler.in_progress = False
-            pool.reconciler.settled()
+    def _tick(self, now: float) -> None:
+        sides = [self._propose(pool, now) for pool in self._pools.values()]
+        if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._able()):
+            return
+        for pool in self._pools.values():
+            self._orders.follow(pool)  # the pool before it may have touched its component
+            self._decide(pool)
 
-    def _tick(self, pool: PlannedPool, now: float) -> None:
-        others = [other for other in self._pools.values() if other is not pool]
-        states, room = self._nodes.pools(pool.component), self._settings.max_gpu_budget
-        room -= sum(other.expected for other in others)
-        wanted, needed = self._parking.wanted(pool.component), any(other.busy for other in others)
-        action = pool.tick(now, time.time(), states, room, wanted=wanted, needed=needed)
+    def _able(self) -> list[int]:
+        """Workers that can change their role, if all are alike: else they could not read each other's blocks."""
+        alike = len({*self._kinds.values()}) == 1
+        return [lease for lease, kind in self._kinds.items() if alike and kind is not None]
+
+    def _propose(self, pool: PlannedPool, now: float) -> Side:
+        needed = any(other.busy for other in self._pools.values() if other is not pool)
+        return pool.propose(now, self._orders.states(pool), wanted=self._parking.wanted(pool.component), needed=needed)
+
+    def _decide(self, pool: PlannedPool) -> None:
+        others = sum(other.expected for other in self._pools.values() if other is not pool)
+        there = sum(state.wanted for state in self._orders.states(pool).values())
+        action = pool.decide(time.time(), self._settings.max_gpu_budget - others)
         record = pool.records[-1]
-        self._parking.tell(pool.component, record.startup, action.refused if wanted else "", record.last_error)
+        refused = action.refused if self._parking.wanted(pool.component) else ""
+        self._parking.tell(pool.component, record.startup, refused, record.last_error)
         if action.refused and (len(pool.records) < 2 or pool.records[-2].refused != action.refused):
             proposal = f"{record.ready + record.starting} -> {record.tick.target} workers"
             why = f": {record.last_error}" if record.last_error else ""
@@ -189,18 +207,19 @@ class PlannerComponent(Actor):
         if action.changes:
             log.info(
                 "%s: %d -> %d processes (%s; %d requests, %d prompt tokens wait, %d KV tokens of %d)",
-                *(pool.component, sum(state.wanted for state in states.values()), record.replicas, record.tick.reason),
+                *(pool.component, there, record.replicas, record.tick.reason),
                 *(record.arrived, record.queued, record.context, record.capacity),
             )
-            pool.reconciler.in_progress = True
-            self._nodes.order(pool.component, action.changes)
+            self._orders.order(pool, action)
 
     async def _apply(self, component: str, order: Order) -> None:
         """Have it done, and tell that it is."""
         try:
             await self._connector.scale(component, order)
         except (DynamodError, TimeoutError) as error:
-            log.error("%s could not be scaled: %s", component, error or "no answer")
+            log.error(
+                "%s could not be %s: %s", component, "switched" if order.switch else "scaled", error or "no answer"
+            )
         self._nodes.tell(await self._look(), {component: order.number})
 
     # What is asked.
@@ -242,3 +261,9 @@ class PlannerComponent(Actor):
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:
         return rows(self._pools.values())
+
+
+def _switchable(card: ModelCard) -> tuple[Any, ...] | None:
+    """What must be alike of workers that stand in for each other; None: it keeps its role."""
+    like = (card.name, card.engine, card.mdc_sum, card.kv_cache_block_size, card.context_length)
+    return like if card.capabilities.role_switch else None

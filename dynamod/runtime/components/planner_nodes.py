@@ -57,11 +57,18 @@ class PlannerNodes:
         self._put()
 
     def order(self, component: str, changes: Mapping[str, Change]) -> None:
-        """Have nodes run so many processes."""
+        """Have nodes run so many processes, or have some of them change their role."""
         self._number = max(self._number + 1, int(time.time() * 1000))
         since = {one.node: one.since for one in (*self._others.values(), self._mine)}
         orders = {
-            node: Order(number=self._number, since=since[node], replicas=change.replicas, leave=change.leave)
+            node: Order(
+                number=self._number,
+                since=since[node],
+                replicas=change.replicas,
+                leave=change.leave,
+                switch=change.switch,
+                role=change.role,
+            )
             for node, change in changes.items()
             if node in since
         }

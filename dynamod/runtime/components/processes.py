@@ -31,3 +31,8 @@ class Processes:
         """
         arguments = {"component": component, "replicas": replicas, "leave": tuple(leave), "timeout": finish}
         await self._registry.ask("scale", arguments, timeout=patience(finish))
+
+    async def switch(self, component: str, replicas: Collection[int], role: str, *, finish: float = FINISH) -> None:
+        """Have these, by number, take a role while they run; returns when they have it."""
+        arguments = {"component": component, "switch": tuple(replicas), "role": role, "timeout": finish}
+        await self._registry.ask("switch", arguments, timeout=patience(finish))

@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 
-from dynamod.actor import handle
+from dynamod.actor import ActorError, handle
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
+from dynamod.message.errors import DynamodError, UserError
 from dynamod.runtime.context import ComponentContext
+from dynamod.worker.role import Switch
 from dynamod.worker.settings import WorkerSettings
 from dynamod.worker.worker import Worker
 
@@ -21,6 +23,9 @@ log = logging.getLogger("dynamod.worker")
 
 
 LOAD_METRICS = "load_metrics"
+
+SWITCH = 30.0
+"""Seconds that a change of the role may take beyond what open requests get to finish."""
 
 
 class Metrics(Job):
@@ -34,24 +39,27 @@ class WorkerComponent(Worker):
         self._ctx = ctx
         self._settings: WorkerSettings = validate(WorkerSettings, ctx.config, ctx.name)
         self._static, self._endpoint = self._settings.static, self._settings.endpoint
+        self._announced = False
         super().__init__(_maker(self._settings.name), EngineOptions(), self._published, ctx.withdraw)
 
     async def started(self) -> None:
         """Find the model, perhaps by a download, and load the engine; the lease is waited for meanwhile."""
         self._ctx.process_context.in_step = self.in_step
-        mode = self._settings.mode(str(self._ctx.service.spec.get("component_type")))
+        service = self._ctx.service
+        mode = service.role or self._settings.mode(str(service.spec.get("component_type")))
         host = self.transfer_host() if mode != "aggregated" else ""
-        if mode == PREFILL:
-            self._ctx.pool = PREFILL
-            self.session_lease = self._settings.session_lease
+        self.session_lease = self._settings.session_lease
         await self._find_model(mode, host)
         await asyncio.gather(super().started(), self._ctx.process_context.registry.leased(timeout=60))
         if self._settings.node_rank:
             return  # the leader takes the requests
+        self._ctx.process_context.questions["switch"] = self._asked_to_switch
         await self._ctx.announce(self._endpoint, self.context.ref, self._card, static=self._static)
         if not self._static:
             self._ctx.serve(LOAD_METRICS, self.context.ref, Metrics)
             self._ctx.publish(LOAD_METRICS)
+        self._announced = True
+        self.role_told(self.role, "", "Starting")
 
     async def _find_model(self, mode: DisaggregationMode, host: str) -> None:
         settings, fetch = self._settings, self._ctx.fetch
@@ -102,7 +110,24 @@ class WorkerComponent(Worker):
         }
 
     def _published(self, card: ModelCard) -> None:
-        self._card = card
+        self._card, self._ctx.pool = card, PREFILL if self.role == PREFILL else ""
+        if self._announced:
+            self._ctx.publish(self._endpoint, card)
+            self._ctx.publish(LOAD_METRICS)
+
+    def role_told(self, role: DisaggregationMode, text: str, state: str = "Ready") -> None:
+        """Shown by `ps`; and the daemon starts the process again with this role."""
+        self._ctx.tell(text, state, role)
+
+    async def _asked_to_switch(self, arguments: dict[str, Any]) -> Any:
+        """`role`, `timeout`, `expected_epoch`, as `Switch` has them. Raises UserError, DynamodError."""
+        message = Switch.of(arguments)
+        if self._static:
+            raise UserError("a static worker keeps its role: nobody would be told of another")
+        try:
+            return msgspec.to_builtins(await self.context.ref.ask(message, timeout=message.timeout + SWITCH))
+        except ActorError as error:
+            raise DynamodError(str(error)) from None
 
 
 def _known(numbers: msgspec.Struct) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""What `ps` shows of a graph."""
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One component of one process, as `ps` shows it. Times in seconds.
+
+    `session`: the command that it ends with. `detail`: what it does while it starts, or changes its role. `role`: of a
+    worker, its disaggregation mode, or that which it is about to have; empty until it is known.
+    """
+
+    graph: str
+    component: str
+    process: str
+    replica: int
+    state: str
+    pid: int
+    restarts: int = 0
+    uptime: float | None = None
+    last_error: str = ""
+    gpus: list[str] = []
+    session: str = ""
+    detail: str = ""
+    role: str = ""
+
+
+def down(graph: str, component: str, why: str) -> Row:
+    """The row of a component whose graph could not start."""
+    return Row(graph, component, f"{graph}/{component}.0", 0, "Fatal", 0, last_error=why)
