@@ -24,7 +24,7 @@ def kind_of(role: str, home: str) -> str:
 def by_role(kind: str, own: Pools, other: Pools, other_kind: str) -> Pools:
     """The processes that have a role, by node, of both components. Nobody is started as `other`."""
     found: dict[str, Pool] = {}
-    for node in own.keys() | other.keys():
+    for node in sorted(own.keys() | other.keys()):
         here = own.get(node) or Pool(replicas=(), free=0, alone=other[node].alone)
         guests = other[node].replicas if node in other else ()
         replicas = [one for one in here.replicas if kind_of(one.role, kind) == kind]

@@ -25,10 +25,10 @@ def noise(number: int) -> list[int]:
     return [draw.randrange(300, 1000) for _ in range(draw.randrange(40, 300))]
 
 
-def answers(machine: Any, url: str, count: int = PROMPTS) -> list[Any]:
+def answers(machine: Any, url: str, count: int = PROMPTS, first: int = 0) -> list[Any]:
     """Texts, and all log probabilities, one request at a time."""
     found = []
-    for number in range(count):
+    for number in range(first, first + count):
         body = {"model": "sample", "prompt": noise(number), "max_tokens": 12, "logprobs": 2}
         if number % 2:
             body |= {"temperature": 1.0, "seed": number}
@@ -88,3 +88,32 @@ def test_over_nodes(machine: Any, shared_servers: Servers) -> None:
     assert [text for text, *_ in answers(machine, url, FEW)] == [text for text, *_ in remote], (
         "aggregated, from its cache"
     )
+
+
+def test_workers_change_their_roles(machine: Any) -> None:
+    """The one that answered computes the prompts and the other way round: to the last bit as one worker does it."""
+    arguments, fields = json.dumps(EXACT), {"max_tokens": 1500, "ignore_eos": True}
+    words = ("out=llamacpp", "sample.gguf", "--model-name", "sample", "--extra-engine-args", arguments)
+    alone = machine.start("dynamo-run", "in=http", *words, "--http-port=0")
+    url = alone.ready()
+    whole, expected = machine.chat(url, "tell me", **fields), answers(machine, url, 2 * FEW)
+    alone.end()
+
+    command = machine.start(
+        "dynamo",
+        *("serve", "graphs.disagg:Frontend", "-f", "configs/disagg.yaml", "--Frontend.port=0"),
+        *(f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}"),
+        "--Processor.max-local-prefill-length=16",
+    )
+    url = command.ready()
+    machine.until(lambda: all(row["role"] for row in machine.ps() if "Worker" in row["component"]))
+    assert answers(machine, url, FEW) == expected[:FEW]
+    stream = machine.stream(url, "tell me", **fields)
+    for words in (("PrefillWorker", "decode"), ("Worker", "prefill", "--timeout=0.2")):
+        done = machine.run("dynamo", "switch", *words, seconds=90)
+        assert done.code == 0, done.err
+    assert answers(machine, url, FEW, first=FEW) == expected[FEW:]
+    assert (stream.read().text, stream.error) == (whole, None)
+    assert [one["transfers"] for one in handoffs(machine)] == [FEW, FEW]
+    assert [one["failed"] for one in handoffs(machine)] == [0, 0]
+    command.end()
