@@ -97,7 +97,7 @@ class PlannedPool:
 
     def tick(self, now: float, at: float, pools: Pools, room: int) -> Action:
         """Decide. `now`: monotonic seconds, `at`: of the epoch. `room`: workers that there may be, by the budget."""
-        loads = {lease: worker.load() for lease, worker in self.workers.items()}
+        loads = {lease: worker.load() for lease, worker in self.workers.items() if worker.tells}
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived)
