@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -39,11 +39,11 @@ Key = tuple[str, int]
 
 class PlannerComponent(Actor):
     """Follows the workers of the pools that its service depends on. One task looks at the pools, and decides unless the
-    planner of another node does.
+    planner of another node does. `clock`: seconds of the epoch.
     """
 
-    def __init__(self, ctx: ComponentContext) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: ComponentContext, clock: Callable[[], float] = time.time) -> None:
+        self._ctx, self._clock = ctx, clock
         self._settings: PlannerSettings = validate(PlannerSettings, ctx.config, ctx.name)
         self._pools: dict[str, PlannedPool] = {}
         self._places: dict[tuple[str, str], str] = {}  # namespace and component, as instances have them
@@ -74,7 +74,9 @@ class PlannerComponent(Actor):
         self._connector = connector(self._settings, context.registry, self._ctx.namespace, prefill)
         place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
         longest = patience(self._settings.drain_timeout)
-        self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
+        self._nodes = PlannerNodes(
+            context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
+        )
         self._follow()
         self.context.task(self._run(), "ticks")
 
@@ -113,8 +115,9 @@ class PlannerComponent(Actor):
 
     async def _run(self) -> None:
         clock, due, active = asyncio.get_running_loop().time, 0.0, True
+        interval = self._settings.adjustment_interval
         while True:
-            await asyncio.sleep(min(self._settings.metric_pulling_interval, self._settings.adjustment_interval))
+            await asyncio.sleep(min(self._settings.metric_pulling_interval, interval))
             self._follow()  # a card may have come behind its instance
             self._subscriptions.look()
             standby = self._connector.everywhere and not self._nodes.active
@@ -123,15 +126,19 @@ class PlannerComponent(Actor):
                 continue
             self._nodes.tell(states)
             now = clock()
+            calm = now >= self._nodes.changed + interval
             for name, pool in self._pools.items():
                 if name in states:
                     pool.look(now, states[name])
                 self._end_of_orders(pool)
+                if not calm:
+                    pool.reconciler.settled()  # a node may have begun anew: nobody has scaled it by hand
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
-            if now < due or not active:
+            alone = any(state.alone for state in states.values())  # nothing is done, which is to be seen
+            if now < due or not active or not (calm or alone):
                 continue
-            due = now + self._settings.adjustment_interval
+            due = now + interval
             for pool in self._pools.values():
                 self._tick(pool, now)
 
@@ -152,14 +159,16 @@ class PlannerComponent(Actor):
         return found
 
     def _end_of_orders(self, pool: PlannedPool) -> None:
-        if pool.reconciler.in_progress and not self._nodes.pending(pool.component):
-            pool.reconciler.in_progress = False
+        """An order of the planner that decided before is one too."""
+        pending = self._nodes.pending(pool.component)
+        if pool.reconciler.in_progress and not pending:
             pool.reconciler.settled()
+        pool.reconciler.in_progress = pending
 
     def _tick(self, pool: PlannedPool, now: float) -> None:
         others = sum(other.expected for other in self._pools.values() if other is not pool)
         states = self._nodes.pools(pool.component)
-        action = pool.tick(now, time.time(), states, self._settings.max_gpu_budget - others)
+        action = pool.tick(now, self._clock(), states, self._settings.max_gpu_budget - others)
         record = pool.records[-1]
         if action.refused and (len(pool.records) < 2 or pool.records[-2].refused != action.refused):
             proposal = f"{record.ready + record.starting} -> {record.tick.target} workers"
