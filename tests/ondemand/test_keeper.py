@@ -12,7 +12,7 @@ from dynamod.actor import ActorUnreachable, Ref, System
 from dynamod.actor.testing import virtual
 from dynamod.message.errors import DynamodError, Overloaded, UserError
 from dynamod.message.pools import Pool, Replica
-from dynamod.ondemand.keeper import Claim, Load, ModelKeeper, Release, Unload
+from dynamod.ondemand.keeper import LISTED, Claim, Load, ModelKeeper, Release, Unload
 from dynamod.ondemand.settings import Budget, ModelSettings
 
 
@@ -204,3 +204,27 @@ async def test_whoever_waits_at_the_end_is_told() -> None:
         await ref.system.root.stop_child("models")
         with pytest.raises((Overloaded, ActorUnreachable)):
             await asked
+
+
+@virtual
+async def test_a_worker_that_has_gone_and_is_still_listed_is_not_taken_for_the_next_one() -> None:
+    workers = Workers()
+    async with keeper(workers) as (ref, made):
+        claim = Claim("a", "1")
+        await ref.ask(claim, timeout=60)
+        ref.send_nowait(Release(claim))
+        workers.ghosts = {"a"}
+        assert await ref.ask(Unload("a"), timeout=1)
+        await asyncio.sleep(0.5)
+        assert (workers.begun, states(made)["a"]) == ({}, "draining")
+        again = asyncio.ensure_future(ref.ask(Claim("a", "2"), timeout=60))
+        await asyncio.sleep(0.5)
+        workers.ghosts = set()
+        await asyncio.sleep(0.5)
+        assert (again.done(), states(made)["a"]) == (False, "loading")
+        await again
+        workers.ghosts = {"a"}
+        await ref.ask(Unload("a"), timeout=1)
+        ref.send_nowait(Release(Claim("a", "2")))
+        await asyncio.sleep(LISTED + 1.0)
+        assert states(made)["a"] == "unloaded", "it is listed for ever"
