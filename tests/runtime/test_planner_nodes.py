@@ -189,6 +189,21 @@ async def test_what_another_planner_has_decided_since_ends_the_wait_for_an_order
 
 
 @virtual
+async def test_an_order_counts_though_its_planner_has_not_seen_those_before() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two = Node(registry, "one", tasks, clock=-1), Node(registry, "two", tasks)
+    one.clock = 3600
+    one.nodes.order("Worker", {"one": Change(replicas=1)})
+    registry.revoke(one.leased.lease)
+    three = Node(registry, "three", tasks, clock=-10)
+    three.nodes.order("Worker", {"two": Change(replicas=2)})
+    await asyncio.sleep(1)
+    assert (replicas(two), three.nodes.pending("Worker")) == ([2], False)
+    for task in tasks:
+        task.cancel()
+
+
+@virtual
 async def test_it_is_known_when_planners_came_and_went_or_the_node_was_alone() -> None:
     registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
     one, now = Node(registry, "one", tasks), asyncio.get_running_loop().time

@@ -42,7 +42,6 @@ class PlannerNodes:
         self._mine = PlannerRecord(node=node, since=clock())
         self._others: dict[str, PlannerRecord] = {}
         self._ordered: dict[str, float] = {}  # when, by component
-        self._newest: dict[str, int] = {}  # number of the last order of anybody, by component
         self._doing: dict[tuple[str, str], tuple[int, float]] = {}  # by planner and component: what it does, since when
         self._now = asyncio.get_running_loop().time
         self.changed = self._now()
@@ -76,9 +75,15 @@ class PlannerNodes:
         self._put()
         self._learn(self._key, self._mine)
 
+    def _newest(self, component: str) -> int:
+        """The number of the last order for a component, of the planners that there are."""
+        records = self._records()
+        given = [order.number for one in records for order in one.orders.get(component, {}).values()]
+        return max([*given, *(one.begun.get(component, 0) for one in records)], default=0)
+
     def order(self, component: str, changes: Mapping[str, Change]) -> None:
         """Have nodes run so many processes."""
-        number = self._newest[component] = max(self._newest.get(component, 0) + 1, int(self._clock() * 1000))
+        number = max(self._newest(component) + 1, int(self._clock() * 1000))
         since = {one.node: one.since for one in self._records()}
         orders = {
             node: Order(number=number, since=since[node], replicas=change.replicas, leave=change.leave)
@@ -101,7 +106,7 @@ class PlannerNodes:
         return any(
             done.get((node, order.since), order.number) < order.number  # a planner that has gone does nothing more
             for node, order in self._mine.orders.get(component, {}).items()
-            if order.number >= self._newest[component]  # else another planner has decided since
+            if order.number >= self._newest(component)  # else another planner has decided since
         )
 
     def _put(self) -> None:
@@ -134,10 +139,7 @@ class PlannerNodes:
             self._follow(record)
 
     def _learn(self, key: str, record: PlannerRecord) -> None:
-        """What has been ordered, and what is being done."""
-        orders = [(name, order.number) for name, nodes in record.orders.items() for order in nodes.values()]
-        for name, number in (*orders, *record.begun.items()):
-            self._newest[name] = max(self._newest.get(name, 0), number)
+        """What is being done."""
         for name, number in record.begun.items():
             if record.done.get(name, 0) >= number:
                 self._doing.pop((key, name), None)
@@ -150,7 +152,7 @@ class PlannerNodes:
             order, begun = orders.get(self._node), self._mine.begun
             if order is None or order.since != self._mine.since or order.number <= begun.get(component, 0):
                 continue
-            if order.number < self._newest[component]:
+            if order.number < self._newest(component):
                 continue  # its planner was away, and another has decided meanwhile
             self._mine = msgspec.structs.replace(self._mine, begun={**begun, component: order.number})
             self._put()
