@@ -131,6 +131,8 @@ class ModelKeeper(Actor):
             pool = await self._asking(self._workers.pool(one.component))
             if isinstance(pool, Pool) and pool.wanted:
                 self._do(self.core.found(self._now(), name))
+            elif isinstance(pool, Pool) and pool.replicas:
+                self._do(self.core.leaves(self._now(), name))
         self._do(self.core.preload(self._now()))
         self.context.task(self._watch(), "watch models")
 

@@ -228,3 +228,28 @@ async def test_a_worker_that_has_gone_and_is_still_listed_is_not_taken_for_the_n
         ref.send_nowait(Release(Claim("a", "2")))
         await asyncio.sleep(LISTED + 1.0)
         assert states(made)["a"] == "unloaded", "it is listed for ever"
+
+
+class Leaving(Workers):
+    """A worker of `a` is on its way out, as a keeper has said that has ended since."""
+
+    async def pool(self, component: str) -> Pool:
+        if component == "a" and not self.scaled:
+            return Pool(replicas=(Replica(replica=0, state="Draining"),))
+        return await super().pool(component)
+
+    async def scale(self, component: str, replicas: int) -> None:
+        if component == "a" and not replicas:
+            await asyncio.sleep(20.0)
+        await super().scale(component, replicas)
+
+
+@virtual
+async def test_who_begins_anew_waits_for_workers_that_are_on_their_way_out() -> None:
+    workers = Leaving()
+    async with keeper(workers) as (ref, made):
+        asked = asyncio.ensure_future(ref.ask(Claim("b", "1"), timeout=60))
+        await asyncio.sleep(19.0)
+        assert (states(made), workers.scaled) == ({"a": "draining", "b": "unloaded"}, [])
+        await asked
+        assert (states(made), workers.scaled) == ({"a": "unloaded", "b": "ready"}, [("a", 0), ("b", 1)])
