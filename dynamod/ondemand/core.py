@@ -79,6 +79,11 @@ class OnDemand:
             model.enter("loading", now)
         return self.tick(now)
 
+    def leaves(self, now: float, name: str) -> list[Action]:
+        """Its worker is on its way out already: we have ended it before we began anew, or somebody else has."""
+        model = self.models[name]
+        return [self._drain(model, now), *self.tick(now)] if model.state == "unloaded" else []
+
     def measured(self, name: str, memory: int) -> None:
         """Bytes that it takes, or probably will; no event. What is configured stays.
 

@@ -26,6 +26,8 @@ LOOK = 0.25
 """Seconds between looks at time, and at workers that start."""
 AGAIN = 1.0
 """Seconds until the daemon is asked again when a worker could not be ended."""
+LISTED = 2.0
+"""Seconds within which a worker that has ended leaves the registry."""
 
 
 class Workers(Protocol):
@@ -129,6 +131,8 @@ class ModelKeeper(Actor):
             pool = await self._asking(self._workers.pool(one.component))
             if isinstance(pool, Pool) and pool.wanted:
                 self._do(self.core.found(self._now(), name))
+            elif isinstance(pool, Pool) and pool.replicas:
+                self._do(self.core.leaves(self._now(), name))
         self._do(self.core.preload(self._now()))
         self.context.task(self._watch(), "watch models")
 
@@ -311,6 +315,9 @@ class ModelKeeper(Actor):
             while isinstance(error := await self._asking(self._workers.scale(component, 0)), Exception):
                 log.warning("model %s could not be unloaded: %s", name, error)
                 await asyncio.sleep(AGAIN)
+            end = self._now() + LISTED
+            while self._serving(name) and self._now() < end:  # noqa: ASYNC110 - else it is taken for the next one
+                await asyncio.sleep(LOOK / 10)
         self._do(self.core.unloaded(self._now(), name))
 
     @staticmethod

@@ -105,7 +105,7 @@ class PlannedPool:
 
         `wanted`: requests wait for workers. `needed`: other pools have requests, for which this one works.
         """
-        loads = {lease: worker.load() for lease, worker in self.workers.items()}
+        loads = {lease: worker.load() for lease, worker in self.workers.items() if worker.tells}
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived, wanted=wanted)

@@ -69,6 +69,7 @@ class Reconciler:
         self.failures, self._retry = 0, 0.0
         self._own: dict[str, int] = {}  # what nodes were to run, as far as we know
         self._ready: Collection[int] | None = None
+        self._states: dict[tuple[str, int], str] = {}  # of processes at the last tick, by node and number
 
     def resume(self) -> None:
         """Take over again, from what there is."""
@@ -78,6 +79,7 @@ class Reconciler:
 
     def decide(self, now: float, target: int, pools: Pools, loads: Mapping[int, WorkerLoad]) -> Action:
         """`target`: ready and starting workers in all. `loads`: of the ready ones, by lease, of all nodes."""
+        self._look(pools)
         settled, self._ready = self._settled(loads), loads.keys()
         here = {one.lease for pool in pools.values() for one in pool.replicas}
         expected, there = len(loads) + starting(pools, loads.keys()), sum(pool.wanted for pool in pools.values())
@@ -115,6 +117,15 @@ class Reconciler:
         """Whether somebody else has changed the number of processes."""
         self._own = {node: self._own.get(node, pool.wanted) for node, pool in pools.items()}
         self.manual = self.manual or any(pool.wanted != self._own[node] for node, pool in pools.items())
+
+    def _look(self, pools: Pools) -> None:
+        """Whether a worker has become ready since the last tick, on any node."""
+        before, nodes = self._states, {node for node, _ in self._states}
+        self._states = {(node, one.replica): one.state for node, pool in pools.items() for one in pool.replicas}
+        for key, state in self._states.items():
+            coming = before.get(key, "Starting") in ("Starting", "Restarting")
+            if state == "Ready" and coming and key[0] in nodes:
+                self.came_up()
 
     def _held(self, pools: Pools) -> Refusal:
         if self.settings.no_operation or self.settings.advisory:

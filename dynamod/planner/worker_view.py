@@ -16,9 +16,12 @@ class WorkerView:
         self._steps: list[StepSample] = []
         self._last: dict[int, ForwardPass] = {}  # step, by rank
         self._load = Load(0, 0, 0, 0, 0.0)
+        self.tells = False
+        """Whether it has told anything: what stands in the registry and cannot be reached does no work."""
 
     def take(self, events: Sequence[WorkerEvent], snapshot: bool) -> None:
         """Events of a subscription to steps, in their order; `snapshot`: requests in them came before we looked."""
+        self.tells = True
         for event in events:
             match event:
                 case RequestStarted(_, _, prefill) if not snapshot:

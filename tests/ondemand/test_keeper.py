@@ -12,7 +12,7 @@ from dynamod.actor import ActorUnreachable, Ref, System
 from dynamod.actor.testing import virtual
 from dynamod.message.errors import DynamodError, Overloaded, UserError
 from dynamod.message.pools import Pool, Replica
-from dynamod.ondemand.keeper import Claim, Load, ModelKeeper, Release, Unload
+from dynamod.ondemand.keeper import LISTED, Claim, Load, ModelKeeper, Release, Unload
 from dynamod.ondemand.settings import Budget, ModelSettings
 
 
@@ -204,3 +204,52 @@ async def test_whoever_waits_at_the_end_is_told() -> None:
         await ref.system.root.stop_child("models")
         with pytest.raises((Overloaded, ActorUnreachable)):
             await asked
+
+
+@virtual
+async def test_a_worker_that_has_gone_and_is_still_listed_is_not_taken_for_the_next_one() -> None:
+    workers = Workers()
+    async with keeper(workers) as (ref, made):
+        claim = Claim("a", "1")
+        await ref.ask(claim, timeout=60)
+        ref.send_nowait(Release(claim))
+        workers.ghosts = {"a"}
+        assert await ref.ask(Unload("a"), timeout=1)
+        await asyncio.sleep(0.5)
+        assert (workers.begun, states(made)["a"]) == ({}, "draining")
+        again = asyncio.ensure_future(ref.ask(Claim("a", "2"), timeout=60))
+        await asyncio.sleep(0.5)
+        workers.ghosts = set()
+        await asyncio.sleep(0.5)
+        assert (again.done(), states(made)["a"]) == (False, "loading")
+        await again
+        workers.ghosts = {"a"}
+        await ref.ask(Unload("a"), timeout=1)
+        ref.send_nowait(Release(Claim("a", "2")))
+        await asyncio.sleep(LISTED + 1.0)
+        assert states(made)["a"] == "unloaded", "it is listed for ever"
+
+
+class Leaving(Workers):
+    """A worker of `a` is on its way out, as a keeper has said that has ended since."""
+
+    async def pool(self, component: str) -> Pool:
+        if component == "a" and not self.scaled:
+            return Pool(replicas=(Replica(replica=0, state="Draining"),))
+        return await super().pool(component)
+
+    async def scale(self, component: str, replicas: int) -> None:
+        if component == "a" and not replicas:
+            await asyncio.sleep(20.0)
+        await super().scale(component, replicas)
+
+
+@virtual
+async def test_who_begins_anew_waits_for_workers_that_are_on_their_way_out() -> None:
+    workers = Leaving()
+    async with keeper(workers) as (ref, made):
+        asked = asyncio.ensure_future(ref.ask(Claim("b", "1"), timeout=60))
+        await asyncio.sleep(19.0)
+        assert (states(made), workers.scaled) == ({"a": "draining", "b": "unloaded"}, [])
+        await asked
+        assert (states(made), workers.scaled) == ({"a": "unloaded", "b": "ready"}, [("a", 0), ("b", 1)])

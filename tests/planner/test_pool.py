@@ -36,12 +36,23 @@ def test_ranks_of_a_worker_count_together() -> None:
 def made(**settings: int) -> PlannedPool:
     found = PlannedPool("Worker", "decode", PlannerSettings(**settings))
     found.workers[1] = WorkerView(16)
+    found.workers[1].take([Load(0, 0, 0, 50, 0.0)], True)
     return found
 
 
 def tick(one: PlannedPool, now: float, at: float, pools: dict[str, Pool], room: int) -> Action:
     one.propose(now, pools)
     return one.decide(at, room)
+
+
+def test_who_tells_nothing_is_not_ready() -> None:
+    """What others have put into the registry, or cannot be reached, does no work."""
+    one = made(min_endpoint=1)
+    one.workers[2] = WorkerView(16)
+    tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)
+    assert (one.status()["last"]["ready"], one.expected) == (1, 1)
+    tick(one, 5, 0.0, {"here": replicas("Ready", "Ready")}, 8)
+    assert (one.status()["last"]["starting"], one.expected) == (1, 2)
 
 
 def replicas(*states: str, uptime: float = 50.0) -> Pool:

@@ -202,3 +202,20 @@ def test_it_never_goes_beyond_what_is_proposed_or_free(ticks: list[Any]) -> None
             assert set(done.leave) <= {one.replica for one in there.replicas if one.state != "Draining"}
         if any(after[node] > pools[node].wanted for node in pools):
             assert sum(after.values()) <= target
+
+
+def test_a_worker_that_becomes_ready_on_another_node_ends_the_failures_too() -> None:
+    one = reconciler()
+    ready, failed = pool("Ready"), pool("Ready", "Fatal")
+    for number in range(ATTEMPTS - 1):
+        one.decide(number, 2, {"here": ready, "there": failed}, loads(1))
+        one.settled()
+    assert one.failures == ATTEMPTS - 1
+    one.decide(10, 2, {"here": ready, "there": pool("Silent", "Starting")}, loads(1))
+    one.decide(11, 2, {"here": ready, "there": pool("Ready", "Starting"), "new": ready}, loads(1))
+    assert one.failures == ATTEMPTS - 1, "one was silent, others were ready before they were known"
+    one.decide(12, 2, {"here": ready, "there": pool("Ready", "Ready"), "new": ready}, loads(1))
+    assert one.failures == 0
+    one.failures = 1
+    one.decide(13, 3, {"here": ready, "there": pool("Ready", "Ready"), "new": pool("Ready", "Ready")}, loads(1))
+    assert one.failures == 0, "between two ticks"

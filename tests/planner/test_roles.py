@@ -6,6 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamod.message.kv_events import Load
 from dynamod.message.pools import Pool, Replica
 from dynamod.planner.controller import Reason, Tick
 from dynamod.planner.laws import Estimate
@@ -142,6 +143,8 @@ class World:
         for kind, one in self.pools.items():
             there = self.view(kind)
             one.workers = {replica.lease: WorkerView(16) for replica in there["here"].replicas}
+            for view in one.workers.values():
+                view.take([Load(0, 0, 0, 50, 0.0)], True)
             one.reconciler.settled()
             made = one.propose(now, there)
             most = max(made.least, min(targets[kind], self.budget))

@@ -28,12 +28,18 @@ class Leased:
 class Node:
     """A planner's view of the nodes, and the orders that it has done."""
 
-    def __init__(self, registry: MemoryRegistry, name: str, tasks: list[Any], seconds: float = 0.0) -> None:
+    def __init__(
+        self, registry: MemoryRegistry, name: str, tasks: list[Any], seconds: float = 0.0, clock: float = 0.0
+    ) -> None:
         self.leased, self.done, self.seconds = Leased(registry), list[tuple[str, Order]](), seconds
+        self.clock = clock  # by how many seconds it is wrong
         spawn = lambda work, _name: tasks.append(asyncio.ensure_future(work))  # noqa: E731
         place = ("dynamo", "agg", self.leased.lease)
-        self.nodes = PlannerNodes(self.leased, place, name, self.apply, spawn, 100.0)
+        self.nodes = PlannerNodes(self.leased, place, name, self.apply, spawn, 100.0, self.time)
         self.tell(0)
+
+    def time(self) -> float:
+        return 1e9 + self.clock + asyncio.get_running_loop().time()
 
     def tell(self, count: int, done: dict[str, int] | None = None) -> None:
         replicas = tuple(Replica(replica=n, state="Ready", uptime=random.random()) for n in range(count))
@@ -103,3 +109,113 @@ async def test_what_has_not_changed_is_not_put_again_and_what_nobody_understands
     assert (len(puts), wanted(one)) == (before + 2, {"one": 1}), "who tells of no pools keeps them"
     registry.put(f"{PLANNERS}dynamo/agg/77", b"{]", registry.grant())
     assert one.nodes.active
+
+
+def replicas(node: Node) -> list[int]:
+    """Of the orders that it has done."""
+    return [order.replicas for _, order in node.done]
+
+
+@virtual
+async def test_an_order_counts_whatever_the_clock_of_its_planner_says() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    ahead = Node(registry, "ahead", tasks, clock=-3600)  # the oldest
+    two, three = Node(registry, "two", tasks), Node(registry, "three", tasks)
+    ahead.clock = 3600
+    ahead.nodes.order("Worker", {"three": Change(replicas=1)})
+    await asyncio.sleep(1)
+    registry.revoke(ahead.leased.lease)
+    two.nodes.order("Worker", {"three": Change(replicas=2)})
+    await asyncio.sleep(1)
+    assert (replicas(three), two.nodes.pending("Worker")) == ([1, 2], False)
+
+
+@virtual
+async def test_what_a_planner_was_to_do_that_has_gone_is_not_waited_for() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two = Node(registry, "one", tasks), Node(registry, "two", tasks, seconds=10)
+    one.nodes.order("Worker", {"two": Change(replicas=1)})
+    await asyncio.sleep(1)
+    registry.revoke(two.leased.lease)
+    Node(registry, "two", tasks)
+    assert not one.nodes.pending("Worker")
+    for task in tasks:
+        task.cancel()
+
+
+@virtual
+async def test_who_takes_over_waits_for_what_was_ordered_before() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two, three = (Node(registry, name, tasks, seconds=10) for name in ("one", "two", "three"))
+    one.nodes.order("Worker", {"three": Change(replicas=1)})
+    await asyncio.sleep(1)
+    assert two.nodes.pending("Worker"), "it knows what is done, though it does not decide"
+    registry.revoke(one.leased.lease)
+    assert (two.nodes.active, two.nodes.pending("Worker")) == (True, True)
+    await asyncio.sleep(10)
+    assert (replicas(three), two.nodes.pending("Worker")) == ([1], False)
+
+
+@virtual
+async def test_an_order_from_before_another_planner_decided_is_not_done_any_more() -> None:
+    """Its planner was away when it gave it, and is back."""
+    registry, away, tasks = MemoryRegistry(random.Random(1)), MemoryRegistry(random.Random(2)), list[Any]()
+    one, two, three = (Node(registry, name, tasks) for name in ("one", "two", "three"))
+    ((key, _),) = registry.items(f"{PLANNERS}dynamo/agg/{one.leased.lease:x}")
+    registry.revoke(one.leased.lease)
+    one.leased.registry, one.leased.lease = away, away.grant()  # what it puts reaches nobody
+    one.nodes.order("Worker", {"three": Change(replicas=5)})
+    await asyncio.sleep(1)
+    two.nodes.order("Worker", {"two": Change(replicas=2)})
+    await asyncio.sleep(1)
+    registry.put(key, away.items(PLANNERS)[0][1], registry.grant())
+    await asyncio.sleep(1)
+    assert (replicas(two), replicas(three), two.nodes.active) == ([2], [], False)
+
+
+@virtual
+async def test_what_another_planner_has_decided_since_ends_the_wait_for_an_order() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two = Node(registry, "one", tasks), Node(registry, "two", tasks, seconds=50)
+    one.nodes.order("Worker", {"two": Change(replicas=5)})
+    await asyncio.sleep(60)
+    tasks.clear()
+    two.nodes.order("Worker", {"two": Change(replicas=2)})
+    one.nodes.order("Worker", {"nobody": Change(replicas=2)})
+    assert one.nodes.pending("Worker"), "two still does its own"
+    await asyncio.sleep(60)
+    assert not one.nodes.pending("Worker")
+    await asyncio.gather(*tasks)
+
+
+@virtual
+async def test_an_order_counts_though_its_planner_has_not_seen_those_before() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two = Node(registry, "one", tasks, clock=-1), Node(registry, "two", tasks)
+    one.clock = 3600
+    one.nodes.order("Worker", {"one": Change(replicas=1)})
+    registry.revoke(one.leased.lease)
+    three = Node(registry, "three", tasks, clock=-10)
+    three.nodes.order("Worker", {"two": Change(replicas=2)})
+    await asyncio.sleep(1)
+    assert (replicas(two), three.nodes.pending("Worker")) == ([2], False)
+    for task in tasks:
+        task.cancel()
+
+
+@virtual
+async def test_it_is_known_when_planners_came_and_went_or_the_node_was_alone() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, now = Node(registry, "one", tasks), asyncio.get_running_loop().time
+    await asyncio.sleep(5)
+    two = Node(registry, "two", tasks)
+    assert one.nodes.changed == now()
+    await asyncio.sleep(5)
+    two.tell(1)
+    one.tell(1)
+    assert one.nodes.changed == now() - 5
+    registry.revoke(two.leased.lease)
+    assert one.nodes.changed == now()
+    await asyncio.sleep(5)
+    one.nodes.tell({"Worker": Pool(replicas=(), alone=True)})
+    assert one.nodes.changed == now()

@@ -9,6 +9,7 @@ import msgspec
 from dynamod.actor.testing import virtual
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.discovery import Instance
+from dynamod.message.kv_events import Load
 from dynamod.message.pools import Order, Pool, Replica
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.reconcile import BACKOFF
@@ -70,6 +71,8 @@ class Planner:
             self.orders.follow(pool)
             states = self.orders.states(pool)
             pool.workers = {one.lease: WorkerView(16) for state in states.values() for one in state.replicas}
+            for view in pool.workers.values():
+                view.take([Load(0, 0, 0, 50, 0.0)], True)
             side = pool.propose(now, states)
             tick = msgspec.structs.replace(side.tick, target=targets[name])
             sides.append(msgspec.structs.replace(side, tick=tick))

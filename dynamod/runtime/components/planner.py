@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -44,11 +44,11 @@ Key = tuple[str, int]
 
 class PlannerComponent(Actor):
     """Follows the workers of the pools that its service depends on. One task looks at the pools, and decides unless the
-    planner of another node does.
+    planner of another node does. `clock`: seconds of the epoch.
     """
 
-    def __init__(self, ctx: ComponentContext) -> None:
-        self._ctx = ctx
+    def __init__(self, ctx: ComponentContext, clock: Callable[[], float] = time.time) -> None:
+        self._ctx, self._clock = ctx, clock
         self._settings: PlannerSettings = validate(PlannerSettings, ctx.config, ctx.name)
         self._pools: dict[str, PlannedPool] = {}
         self._places: dict[tuple[str, str], str] = {}  # namespace and component, as instances have them
@@ -84,8 +84,12 @@ class PlannerComponent(Actor):
         self._connector = connector(self._settings, context.registry, self._ctx.namespace, prefill)
         place = (self._ctx.namespace, context.plan.graph, context.registry.lease)
         longest = patience(self._settings.drain_timeout)
-        self._nodes = PlannerNodes(context.registry, place, context.registry.node, self._apply, spawn, longest)
-        self._orders = PoolOrders(self._pools.values(), self._nodes, switches=self._connector.switches)
+        self._nodes = PlannerNodes(
+            context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
+        )
+        self._orders = PoolOrders(
+            self._pools.values(), self._nodes, switches=self._connector.switches, clock=self._clock
+        )
         context.view.on_change(self._follow)
         places = {component: f"dyn://{Address(*place)}" for place, component in self._places.items()}
         self._parking = Parking(self._ctx, self.context, places, self._woken.set)
@@ -136,8 +140,9 @@ class PlannerComponent(Actor):
 
     async def _run(self) -> None:
         clock, due, active = asyncio.get_running_loop().time, 0.0, True
+        interval = self._settings.adjustment_interval
         while True:
-            pause = min(self._settings.metric_pulling_interval, self._settings.adjustment_interval)
+            pause = min(self._settings.metric_pulling_interval, interval)
             if await comes(self._woken, pause):
                 self._woken.clear()
                 due = 0.0
@@ -149,15 +154,19 @@ class PlannerComponent(Actor):
                 continue
             self._nodes.tell(states)
             now = clock()
+            calm = now >= self._nodes.changed + interval
             for name, pool in self._pools.items():
                 if name in states:
                     pool.look(now, states[name])
                 self._orders.follow(pool)
+                if not calm:
+                    pool.reconciler.settled()  # a node may have begun anew: nobody has scaled it by hand
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
-            if now < due or not active:
+            alone = any(state.alone for state in states.values())  # nothing is done, which is to be seen
+            if now < due or not active or not (calm or alone):
                 continue
-            due = now + self._settings.adjustment_interval
+            due = now + interval
             self._tick(now)
 
     async def _look(self) -> dict[str, Pool] | None:
@@ -196,7 +205,7 @@ class PlannerComponent(Actor):
     def _decide(self, pool: PlannedPool) -> None:
         others = sum(other.expected for other in self._pools.values() if other is not pool)
         there = sum(state.wanted for state in self._orders.states(pool).values())
-        action = pool.decide(time.time(), self._settings.max_gpu_budget - others)
+        action = pool.decide(self._clock(), self._settings.max_gpu_budget - others)
         record = pool.records[-1]
         refused = action.refused if self._parking.wanted(pool.component) else ""
         self._parking.tell(pool.component, record.startup, refused, record.last_error)

@@ -22,20 +22,33 @@ Apply = Callable[[str, Order], Coroutine[Any, Any, None]]
 
 
 class PlannerNodes:
-    """`patience`: seconds that an order may take; then it counts as done."""
+    """`patience`: seconds that an order may take; then it counts as done. `clock`: seconds of the epoch."""
 
     def __init__(
-        self, registry: Registry, place: tuple[str, str, int], node: str, apply: Apply, spawn: Spawn, patience: float
+        self,
+        registry: Registry,
+        place: tuple[str, str, int],
+        node: str,
+        apply: Apply,
+        spawn: Spawn,
+        patience: float,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         namespace, graph, lease = place
         self._registry, self._node, self._apply, self._spawn, self._patience = registry, node, apply, spawn, patience
+        self._clock = clock
         prefix = f"{PLANNERS}{namespace}/{graph}/"
         self._key = f"{prefix}{lease:x}"
-        self._mine = PlannerRecord(node=node, since=time.time())
+        self._mine = PlannerRecord(node=node, since=clock())
         self._others: dict[str, PlannerRecord] = {}
-        self._begun: dict[str, int] = {}  # number of the last order for our node, by component
         self._ordered: dict[str, float] = {}  # when, by component
-        self._number = 0
+        self._doing: dict[tuple[str, str], tuple[int, float]] = {}  # by planner and component: what it does, since when
+        self._now = asyncio.get_running_loop().time
+        self.changed = self._now()
+        """When a planner came or went, or our node was alone: monotonic seconds.
+
+        Behind it others may not have told yet what there is on their nodes, and what they still do.
+        """
         self._told = b""  # our record, as it was put last
         registry.watch(prefix, self._changed)
         self._put()
@@ -47,22 +60,34 @@ class PlannerNodes:
 
     def pools(self, component: str) -> dict[str, Pool]:
         """The component's processes, by node."""
-        records = (*self._others.values(), self._mine)
-        return {one.node: one.pools[component] for one in records if component in one.pools}
+        return {one.node: one.pools[component] for one in self._records() if component in one.pools}
+
+    def _records(self) -> list[PlannerRecord]:
+        """By age: who came last on a node tells what is there. The record of one that has died stays for a while."""
+        return [*sorted(self._others.values(), key=lambda one: one.since), self._mine]
 
     def tell(self, pools: Mapping[str, Pool] | None, done: Mapping[str, int] | None = None) -> None:
         """The pools of our node, by component (None: as they were), and the orders that have been done."""
         pools, done = self._mine.pools if pools is None else pools, {**self._mine.done, **(done or {})}
+        if any(pool.alone for pool in pools.values()):
+            self.changed = self._now()
         self._mine = msgspec.structs.replace(self._mine, pools=dict(pools), done=done)
         self._put()
+        self._learn(self._key, self._mine)
+
+    def _newest(self, component: str) -> int:
+        """The number of the last order for a component, of the planners that there are."""
+        records = self._records()
+        given = [order.number for one in records for order in one.orders.get(component, {}).values()]
+        return max([*given, *(one.begun.get(component, 0) for one in records)], default=0)
 
     def order(self, component: str, changes: Mapping[str, Change]) -> None:
         """Have nodes run so many processes, or have some of them change their role."""
-        self._number = max(self._number + 1, int(time.time() * 1000))
-        since = {one.node: one.since for one in (*self._others.values(), self._mine)}
+        number = max(self._newest(component) + 1, int(self._clock() * 1000))
+        since = {one.node: one.since for one in self._records()}
         orders = {
             node: Order(
-                number=self._number,
+                number=number,
                 since=since[node],
                 replicas=change.replicas,
                 leave=change.leave,
@@ -72,18 +97,24 @@ class PlannerNodes:
             for node, change in changes.items()
             if node in since
         }
-        self._ordered[component] = asyncio.get_running_loop().time()
+        self._ordered[component] = self._now()
         self._mine = msgspec.structs.replace(self._mine, orders={**self._mine.orders, component: orders})
         self._put()
         self._follow(self._mine)
 
     def pending(self, component: str) -> bool:
-        """Whether a node has not done what it was ordered."""
-        if asyncio.get_running_loop().time() - self._ordered.get(component, 0.0) > self._patience:
+        """Whether a node has not done what it was ordered, by us or by the planner that decided before."""
+        late = self._now() - self._patience
+        if any(since > late for (_, name), (_, since) in self._doing.items() if name == component):
+            return True
+        if self._ordered.get(component, 0.0) <= late:
             return False
-        done = {one.node: one.done.get(component, 0) for one in (*self._others.values(), self._mine)}
-        orders = self._mine.orders.get(component, {})
-        return any(done.get(node, order.number) < order.number for node, order in orders.items())
+        done = {(one.node, one.since): one.done.get(component, 0) for one in self._records()}
+        return any(
+            done.get((node, order.since), order.number) < order.number  # a planner that has gone does nothing more
+            for node, order in self._mine.orders.get(component, {}).items()
+            if order.number >= self._newest(component)  # else another planner has decided since
+        )
 
     def _put(self) -> None:
         """Uptimes are left out: they would change it at each look."""
@@ -102,18 +133,35 @@ class PlannerNodes:
         if key == self._key:
             return
         record = decoded(key, value, PlannerRecord)
+        if (record is None) != (key not in self._others):
+            self.changed = self._now()
         if record is None:
             self._others.pop(key, None)
+            for doing in [doing for doing in self._doing if doing[0] == key]:
+                del self._doing[doing]
             return
         self._others[key] = record
+        self._learn(key, record)
         if not self.active:
             self._follow(record)
+
+    def _learn(self, key: str, record: PlannerRecord) -> None:
+        """What is being done."""
+        for name, number in record.begun.items():
+            if record.done.get(name, 0) >= number:
+                self._doing.pop((key, name), None)
+            elif self._doing.get((key, name), (0, 0.0))[0] != number:
+                self._doing[key, name] = number, self._now()
 
     def _follow(self, record: PlannerRecord) -> None:
         """Do what it orders for our node."""
         for component, orders in record.orders.items():
-            order = orders.get(self._node)
-            if order is None or order.since != self._mine.since or order.number <= self._begun.get(component, 0):
+            order, begun = orders.get(self._node), self._mine.begun
+            if order is None or order.since != self._mine.since or order.number <= begun.get(component, 0):
                 continue
-            self._begun[component] = order.number
+            if order.number < self._newest(component):
+                continue  # its planner was away, and another has decided meanwhile
+            self._mine = msgspec.structs.replace(self._mine, begun={**begun, component: order.number})
+            self._put()
+            self._learn(self._key, self._mine)
             self._spawn(self._apply(component, order), f"scale {component}")

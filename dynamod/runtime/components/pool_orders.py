@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from dynamod.message.discovery import Instance
@@ -25,13 +25,20 @@ class _Ordered(NamedTuple):
 
 
 class PoolOrders:
-    """`switches`: whether a worker can be told to change its role.
+    """`switches`: whether a worker can be told to change its role. `clock`: seconds of the epoch.
 
     Then two pools, of prefill workers and of others, have the processes of both components that have their role.
     """
 
-    def __init__(self, pools: Collection[PlannedPool], nodes: PlannerNodes, *, switches: bool) -> None:
-        self._nodes = nodes
+    def __init__(
+        self,
+        pools: Collection[PlannedPool],
+        nodes: PlannerNodes,
+        *,
+        switches: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._nodes, self._clock = nodes, clock
         by_kind = {pool.kind: pool for pool in pools}
         self._by_kind = by_kind if switches and len(by_kind) == len(pools) == 2 else {}
         self._touched: dict[str, set[str]] = {pool.component: set() for pool in pools}  # other components, by orders
@@ -96,7 +103,7 @@ class PoolOrders:
         self._last = _Ordered(home, node, worker.replica, kind)
         there = self._nodes.pools(home)[node].wanted
         for pool, change in ((to, 1), (leaves, -1)):
-            pool.switched(time.time(), node, what, change)
+            pool.switched(self._clock(), node, what, change)
             self._touched[pool.component].add(home)
             pool.reconciler.in_progress = True
         self._nodes.order(home, {node: Change(replicas=there, switch=(worker.replica,), role=kind)})
