@@ -25,7 +25,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """A decision. `target`: workers that should be there; `expected`: that were, or were starting.
 
     `needed`: by what comes; `forecast`: by what will come while workers start; `queue`: to work off what waits; `kept`:
-    the most that was needed lately. `estimate`: what requests would see with `needed`.
+    the most that was needed lately; `recent`: within `window`. `estimate`: what requests would see with `needed`.
     """
 
     now: float
@@ -36,6 +36,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     forecast: int = 0
     queue: int = 0
     kept: int = 0
+    recent: int = 0
     work: float = 0.0
     growth: float = 1.0
     estimate: Estimate | None = None
@@ -75,7 +76,7 @@ class Controller:
         if growth > 1:
             later = needed(demand.grown(growth), times, settings, most).workers
         need = found.workers if demand.rate else 0
-        kept = self._keep(seen.now, max(need, later))
+        kept, recent = self._keep(seen.now, max(need, later))
         queue = self._queue(seen, demand.work)
         target = max(need, later, queue, min(seen.expected, kept))
         facts = Tick(
@@ -87,6 +88,7 @@ class Controller:
             forecast=later,
             queue=queue,
             kept=kept,
+            recent=recent,
             work=demand.work,
             growth=growth,
             estimate=found,
@@ -99,14 +101,18 @@ class Controller:
             return 1.0
         return self._arrivals.growth(self.startup, self.settings.load_predictor)
 
-    def _keep(self, now: float, need: int) -> int:
-        """The most that was needed lately: workers that would have to be started again soon are not given up."""
-        hold = self.settings.hold
+    def _keep(self, now: float, need: int) -> tuple[int, int]:
+        """The most that was needed lately: workers that would have to be started again soon are not given up.
+
+        Then that of the last `window`: for who would come back as soon as it went.
+        """
+        window = self.settings.window
+        hold = max(window, self.startup) if self.settings.hold is None else self.settings.hold
         self._needs.append((now, need))
-        since = now - (max(self.settings.window, self.startup) if hold is None else hold)
-        while self._needs[0][0] < since:
+        while self._needs[0][0] < now - max(hold, window):
             self._needs.popleft()
-        return max(need for _, need in self._needs)
+        kept, recent = (max(need for at, need in self._needs if at >= now - since) for since in (hold, window))
+        return kept, recent
 
     def _queue(self, seen: Observation, work: float) -> int:
         """Workers that clear the queue, if it is longer than first tokens may take; else 0."""
