@@ -38,7 +38,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """A decision. `target`: workers that should be there; `expected`: that were, or were starting.
 
     `needed`: by what comes; `forecast`: by what will come while workers start; `queue`: to work off what waits; `kept`:
-    the most that was needed lately. `estimate`: what requests would see with `needed`.
+    the most that was needed lately; `recent`: within `window`. `estimate`: what requests would see with `needed`.
     """
 
     now: float
@@ -49,6 +49,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     forecast: int = 0
     queue: int = 0
     kept: int = 0
+    recent: int = 0
     work: float = 0.0
     growth: float = 1.0
     estimate: Estimate | None = None
@@ -98,7 +99,7 @@ class Controller:
         if growth > 1:
             later = needed(demand.grown(growth), times, settings, most).workers
         need = found.workers if demand.rate else 0
-        kept = self._keep(seen.now, max(need, later))
+        kept, recent = self._keep(seen.now, max(need, later))
         queue = self._queue(seen, demand.work)
         target = max(need, later, queue, min(seen.expected, kept))
         facts = Tick(
@@ -110,6 +111,7 @@ class Controller:
             forecast=later,
             queue=queue,
             kept=kept,
+            recent=recent,
             work=demand.work,
             growth=growth,
             estimate=found,
@@ -122,13 +124,17 @@ class Controller:
             return 1.0
         return self._arrivals.growth(self.startup, self.settings.load_predictor)
 
-    def _keep(self, now: float, need: int) -> int:
-        """The most that was needed lately: workers that would have to be started again soon are not given up."""
+    def _keep(self, now: float, need: int) -> tuple[int, int]:
+        """The most that was needed lately: workers that would have to be started again soon are not given up.
+
+        Then that of the last `window`: for who would come back as soon as it went.
+        """
+        hold, window = self._hold, self.settings.window
         self._needs.append((now, need))
-        since = now - self._hold
-        while self._needs[0][0] < since:
+        while self._needs[0][0] < now - max(hold, window):
             self._needs.popleft()
-        return max(need for _, need in self._needs)
+        kept, recent = (max(need for at, need in self._needs if at >= now - since) for since in (hold, window))
+        return kept, recent
 
     @property
     def _hold(self) -> float:

@@ -71,10 +71,9 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spare(self) -> bool:
-        """Whether it has more workers than it needs now, though it may keep them for a while."""
+        """Whether it has more workers than it has needed within `window`, though it may keep them for longer."""
         tick = self.tick
-        needed = max(tick.needed, tick.forecast, tick.queue, self.least)
-        return tick.estimate is not None and needed < tick.expected
+        return tick.estimate is not None and max(tick.recent, tick.queue, self.least) < tick.expected
 
     @property
     def startable(self) -> bool:

@@ -145,6 +145,15 @@ def test_what_was_needed_is_kept_as_long_as_workers_take_to_start() -> None:
     assert held[-1] == 1
 
 
+def test_what_was_needed_within_the_window_is_known_whatever_is_kept() -> None:
+    for startup, hold in ((120.0, None), (0.0, 0.0), (0.0, 300.0)):
+        pool = Pool(startup=startup, hold=hold)
+        most = max(pool.tick(25).recent for _ in range(40))
+        ticks = [pool.tick(0.2) for _ in range(14)]
+        assert ticks[0].recent == ticks[5].recent == most > 1
+        assert ticks[-1].recent == 1
+
+
 def test_a_queue_starts_workers_and_starting_ones_count() -> None:
     pool = Pool(startup=60, load_predictor="constant")
     for _ in range(6):

@@ -56,10 +56,10 @@ def test_orders_are_in_processes_of_the_components() -> None:
 
 
 def tick(expected: int, target: int, needed: int | None = None) -> Tick:
-    """`needed`: where the controller knows that."""
+    """`needed`: lately, where the controller knows that."""
     reason: Reason = "no_change"
     known = None if needed is None else Estimate(1, 0.0, 0.0, 0.0)
-    return Tick(now=0, expected=expected, target=target, reason=reason, needed=needed or 0, estimate=known)
+    return Tick(now=0, expected=expected, target=target, reason=reason, recent=needed or 0, estimate=known)
 
 
 def side(kind: str, there: Pool, target: int, needed: int | None = None, **more: Any) -> Side:
