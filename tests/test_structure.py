@@ -50,7 +50,7 @@ PACKAGES |= {
     "control": EVERYBODY | {"graph", "runtime", "discovery", "transport", "daemon"},
     "sim": EVERYBODY
     | {"transport", "discovery", "preprocess", "kvcache", "router", "migration", "http", "ingress"}
-    | {"engine", "transfer", "worker", "runtime", "daemon"},
+    | {"engine", "transfer", "worker", "planner", "runtime", "daemon"},
     "replay": EVERYBODY | {"engine", "router", "kvcache", "discovery", "planner"},
 }
 PACKAGES["cli"] = BELOW | {"runtime", "sdk", "daemon", "control", "sim", "replay"}

@@ -57,7 +57,8 @@ class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A planner, as others of its graph know it. `since`: seconds of the epoch.
 
     The oldest decides, and gives the others `orders`, by component and node. Each tells of the `pools` of its node and
-    of the orders that it has `begun`, and of those that are `done`: their numbers, by component.
+    of the orders that it has `begun`, and of those that are `done`: their numbers, by component. `held`: why it changes
+    nothing, by component, if somebody wants it so.
     """
 
     node: str
@@ -66,6 +67,7 @@ class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     orders: dict[str, dict[str, Order]] = {}
     begun: dict[str, int] = {}
     done: dict[str, int] = {}
+    held: dict[str, str] = {}
 
 
 class ParkedModel(msgspec.Struct, frozen=True, kw_only=True):

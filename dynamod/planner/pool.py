@@ -168,7 +168,7 @@ class PlannedPool:
         settings, held = self.controller.settings, self.reconciler
         return {
             "component": self.component,
-            "state": "paused" if held.paused else "manual" if held.manual else "active",
+            "state": held.held or "active",
             "min": settings.min_endpoint,
             "max": settings.max_gpu_budget,
             "in_progress": held.in_progress,

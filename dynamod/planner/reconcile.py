@@ -31,6 +31,9 @@ Refusal = Literal[
 ]
 
 
+Held = Literal["", "paused", "manual"]
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What a node is to run: so many processes. `leave`: those that go first, by number; `guests`: those of another
     component. `switch`: nothing else, but that these have `role` from then on.
@@ -70,6 +73,16 @@ class Reconciler:
         self._own: dict[str, int] = {}  # what nodes were to run, as far as we know
         self._ready: Collection[int] | None = None
         self._states: dict[tuple[str, int], str] = {}  # of processes at the last tick, by node and number
+
+    @property
+    def held(self) -> Held:
+        """Why nothing is changed, because somebody wants it so."""
+        return "paused" if self.paused else "manual" if self.manual else ""
+
+    def take_over(self, held: str) -> None:
+        """Go on for a planner that was held so."""
+        self.paused = self.paused or held == "paused"
+        self.manual = self.manual or held == "manual"
 
     def resume(self) -> None:
         """Take over again, from what there is."""
@@ -132,7 +145,7 @@ class Reconciler:
             return "disabled"
         if any(pool.alone for pool in pools.values()):
             return "cluster_lost"
-        return "paused" if self.paused else "manual" if self.manual else ""
+        return self.held
 
     def _drop(self, now: float, pools: Pools) -> Action:
         """Give up those that did not become ready; others are started in their place after a while."""

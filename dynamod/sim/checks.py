@@ -209,6 +209,8 @@ def _ready(place: Place) -> bool:
         return False
     if place.processor is not None:
         return place.backend is not None
+    if place.kind == "planner":
+        return place.planner is not None and place.planner.nodes is not None
     return place.worker is not None and place.worker.instance is not None
 
 

@@ -39,6 +39,7 @@ class PlannedRequest:
     ingress: float  # a number from 0 to 1 that chooses among those that are there
     session: str = ""  # its prompt_cache_key
     poison: Poison | None = None
+    model: str = MODEL
 
 
 LONG = 200
@@ -103,7 +104,7 @@ class Client:
         """The request as it comes in."""
         planned = self.planned
         request = CompletionRequest(
-            model=MODEL,
+            model=planned.model,
             prompt=list(planned.prompt),
             max_tokens=planned.max_tokens,
             seed=planned.seed,

@@ -3,11 +3,12 @@
 import asyncio
 import random as random_module
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from dynamod.actor import Backoff, Policy, Ref, Supervisor, System
+from dynamod.actor import Actor, Backoff, Policy, Reason, Ref, Supervisor, System
 from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.ingress.processor import ProcessorBackend
@@ -24,6 +25,12 @@ from .shape import Poison, Shape
 from .transfer import Transfers
 from .wire import Process, SimulatedTransport, Wire, WorkerServer
 
+if TYPE_CHECKING:
+    from .ondemand import SimulatedOnDemand
+    from .planners import SimulatedPlanner
+
+Kind = Literal["worker", "ingress", "planner"]
+
 POLICY = Policy(intensity=5, period=60.0, escalate=False)
 """As the daemon's."""
 
@@ -36,15 +43,23 @@ LEAVE = 0.01
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where a worker or an ingress lives: its node, and what runs there now."""
+    """Where a worker, an ingress or a planner lives: its node, and what runs there now.
+
+    `pooled`: a worker that the graph's runner of its node starts and ends, as planners or people say.
+    """
 
     name: str
     node: int
+    kind: Kind = "worker"
+    pooled: bool = False
     process: Process | None = None
     registry: SimulatedRegistry | None = None
     link: Link | None = None
     worker: SimulatedWorker | None = None
     processor: SimulatedProcessor | None = None
+    planner: "SimulatedPlanner | None" = None
+    keeper: "SimulatedOnDemand | None" = None
+    model: str = ""  # of a pooled worker; empty: the one of all others
     backend: ProcessorBackend | None = None
     prefill: bool = False
     wanted: bool = True
@@ -98,6 +113,11 @@ class Cluster:
         self.gone: Callable[[Process, bool], None] = lambda _process, _node_died: None
         self.quarantined: Callable[[Process], None] = lambda _process: None
         self.struck: Callable[[str], None] = lambda _request: None
+        self.booted: Callable[[Node], None] = lambda _node: None  # its daemon runs, and nothing else yet
+        self.starting: Callable[[Place], Awaitable[None]] = _at_once  # of pooled workers
+        self.draining: Callable[[Place], Awaitable[None]] = _at_once
+        self.ending: Callable[[Place, Reason], None] = lambda _place, _reason: None
+        self.makers: dict[Kind, Callable[[Place], Actor]] = {"worker": self.worker, "ingress": self._ingress}
         self.decisions = 1000
         # By rendezvous engines are told their part when they start, and those that answer compute no prompts.
         self.mode: DisaggregationMode = "decode" if options.arguments["kv_transfer"] == "rendezvous" else "aggregated"
@@ -168,7 +188,7 @@ class Cluster:
     async def open(self, shape: Shape) -> None:
         """The ingresses, in turn on the nodes. Raises TimeoutError when they do not get ready."""
         for number in range(shape.ingresses):
-            self.add(f"i{number}", self.nodes[number % shape.nodes], ingress=True)
+            self.add(f"i{number}", self.nodes[number % shape.nodes], "ingress")
         async with asyncio.timeout(60):
             while not all(place.backend for place in self.running(ingress=True)):  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(0.05)
@@ -179,29 +199,35 @@ class Cluster:
         link = node.link = Daemon(node.daemon, node.registry, self._unresponsive)
         ref = self.system.start("link", lambda: link, under=self.supervisor(node))
         await self.system.ready(ref, timeout=5)
+        self.booted(node)
 
     def supervisor(self, node: Node) -> Supervisor | None:
         """The node's supervisor, while it runs."""
         return self.system.supervisor_of(node.supervisor) if node.supervisor is not None else None
 
-    def add(self, name: str, node: Node, *, ingress: bool = False, prefill: bool = False) -> Place:
-        """A worker or an ingress on a node, started at once."""
-        place = Place(name, node.number, prefill=prefill)
-        self.places[name] = node.places[name] = place
-        self.start(place, ingress=ingress)
+    def add(self, name: str, node: Node, kind: Kind = "worker", *, prefill: bool = False) -> Place:
+        """A process on a node, started at once."""
+        place = self.settle(Place(name, node.number, kind, prefill=prefill))
+        self.start(place)
         return place
 
-    def start(self, place: Place, *, ingress: bool) -> None:
+    def settle(self, place: Place) -> Place:
+        """A place of its name, without anything there yet."""
+        self.places[place.name] = self.nodes[place.node].places[place.name] = place
+        return place
+
+    def start(self, place: Place) -> None:
         """Start (again) what belongs at a place."""
         place.wanted = True
         supervisor = self.supervisor(self.nodes[place.node])
         if supervisor is None or place.draining or any(one.name == place.name for one in supervisor.children()):
             return
-        make = self._ingress if ingress else self._worker
+        make = self.makers[place.kind]
         self.system.start(place.name, lambda: make(place), under=supervisor, backoff=Backoff(initial=0.2))
 
-    def _worker(self, place: Place) -> SimulatedWorker:
-        process = self._new(place, "w")
+    def worker(self, place: Place) -> SimulatedWorker:
+        """A new worker, to be started below the node's supervisor."""
+        process = self.new_process(place)
         assert place.registry is not None
         registry = place.registry
         exchange = EndpointDispatcher(self.system, f"/n{place.node}/{place.name}", lambda: place.process is process)
@@ -209,17 +235,20 @@ class Cluster:
         worker = SimulatedWorker(
             process,
             registry,
-            self.options,
-            lambda state: self._reported(process, registry, state),
+            replace(self.options, name=place.model) if place.model else self.options,
+            lambda state: self.reported(process, state),
             lambda kind, request: self._strike(place, kind, request),
             self.transfers,
             PREFILL if place.prefill else self.mode,
         )
+        if place.pooled:
+            worker.starting, worker.draining = partial(self.starting, place), partial(self.draining, place)
+            worker.ending = partial(self.ending, place)
         place.worker = worker
         return worker
 
     def _ingress(self, place: Place) -> SimulatedProcessor:
-        process = self._new(place, "i")
+        process = self.new_process(place)
         assert place.registry is not None
         registry = place.registry
         transport = SimulatedTransport(
@@ -231,13 +260,14 @@ class Cluster:
             if state == "ready" and place.processor is processor:
                 ref = self.system.ref(f"/n{place.node}/{place.name}")
                 place.backend = ProcessorBackend(ref, processor, processor.view)
-            self._reported(process, registry, state)
+            self.reported(process, state)
 
         processor = SimulatedProcessor(process, registry, transport, self.routing, report, self.decisions)
         place.processor = processor
         return processor
 
-    def _new(self, place: Place, kind: str) -> Process:
+    def new_process(self, place: Place) -> Process:
+        """The next process at a place, with its registry and its link to the daemon."""
         process = place.process = self.process(f"{place.name}.{self._pids + 1}", place.node)
         place.registry = SimulatedRegistry(self.etcd, process)
         node = self.nodes[place.node]
@@ -253,7 +283,8 @@ class Cluster:
         self.log("process", f"{process.name} starts on n{place.node}")
         return process
 
-    def _reported(self, process: Process, registry: SimulatedRegistry, state: str) -> None:
+    def reported(self, process: Process, state: str) -> None:
+        """A process says what has become of it."""
         self.log("process", f"{process.name} {state}")
         if state == "stopped" and process.alive:
             self.system_later(FLUSH, lambda: self.ended(process))
@@ -280,7 +311,11 @@ class Cluster:
 
     def running(self, *, ingress: bool) -> list[Place]:
         """Places with a live process, in the order of their names."""
-        found = [place for place in self.places.values() if (place.processor is not None) == ingress]
+        return self.alive("ingress" if ingress else "worker")
+
+    def alive(self, kind: Kind) -> list[Place]:
+        """Places of a kind with a live process, in the order in which they came."""
+        found = [place for place in self.places.values() if place.kind == kind]
         return [place for place in found if place.process is not None and place.process.alive]
 
     def kill(self, place: Place, code: int = -signal.SIGKILL, *, node_died: bool = False) -> None:
@@ -379,8 +414,8 @@ class Cluster:
         node.registry = SimulatedRegistry(self.etcd, node.daemon)
         await self._boot(node)
         for place in node.places.values():
-            if place.wanted:
-                self.start(place, ingress=place.processor is not None)
+            if place.wanted and not place.pooled:
+                self.start(place)
         self.changed()
 
     def freeze_node(self, node: Node) -> None:
@@ -411,4 +446,8 @@ class Cluster:
         finally:
             place.draining = False
         if place.wanted:  # somebody wants it back meanwhile
-            self.start(place, ingress=place.processor is not None)
+            self.start(place)
+
+
+async def _at_once(_place: Place) -> None:
+    return

@@ -9,9 +9,11 @@ import asyncio
 import random as random_module
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any, Protocol
 
 from dynamod.discovery.base import Watcher
 from dynamod.discovery.memory import MemoryRegistry
+from dynamod.message.errors import DynamodError
 
 from .events import Log
 from .shape import LEASE_TTL
@@ -23,6 +25,17 @@ AGAIN = 0.2
 
 DELAY = 0.001
 """Seconds between the server and a client, up to twice as long by chance."""
+
+
+class Ask(Protocol):
+    """Asks the daemon. Raises as `transport.channel.Channel.ask`."""
+
+    async def __call__(self, command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
+        """The answer."""
+
+
+async def _nobody(command: str, arguments: dict[str, Any] | None = None, *, timeout: float) -> Any:
+    raise DynamodError(f"nobody answers {command}")
 
 
 class Etcd:
@@ -104,6 +117,9 @@ class SimulatedRegistry:
         self._generation = 0  # of the connection: what an older one sent does not count
         self._due = 0.0
         self.connected = False
+        self.dropped = 0.0  # when the connection was lost last
+        self.node = f"n{process.node}"
+        self.ask: Ask = _nobody  # the daemon; see `discovery.link.LinkRegistry`
         self._trying = False
         etcd.clients.append(self)
         self.look()
@@ -177,6 +193,7 @@ class SimulatedRegistry:
     def drop(self) -> None:
         """The connection is gone."""
         self.connected = False
+        self.dropped = self._etcd.loop.time()
         self._generation += 1
         self._stop_watching()
 

@@ -9,6 +9,10 @@ KEPT = 20_000
 """Lines that a log keeps; the digest covers all of them."""
 
 
+FAULTS = ("killed", "does not start, which is a fault")
+"""What an error of the real code says that a fault has brought about."""
+
+
 class Log:
     """One line per event. `violate` notes a broken invariant; runs with any have failed."""
 
@@ -53,7 +57,9 @@ class LogEvents(logging.Handler):
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             text += f" [{type(error).__name__}: {error}]"
-        if record.levelno >= logging.ERROR and not ("is Fatal" in text and "killed" in text):  # crashed too often
+        given_up = "is Fatal" in text or "could not be loaded" in text  # crashed too often
+        excused = given_up and any(one in text for one in FAULTS)
+        if record.levelno >= logging.ERROR and not excused:
             self._log.violate("no internal errors", f"{record.name}: {text}")
         else:
             self._log("log", f"{record.name}: {text}")

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from dynamod.engine.mocker.arguments import KvTransfer
 
 from .cluster import Cluster, Node, Place
-from .shape import MIGRATIONS, POISON, Fault, Poison, Shape
+from .scaling import ScalingFaults
+from .shape import MIGRATIONS, POISON, SCALING, Event, Fault, Poison, Shape
 from .values import FOREIGN
 from .wire import Trouble
 
@@ -27,21 +28,9 @@ HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
 TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
 """Faults under which the registry goes on to tell everybody everything."""
 
-REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer")
-"""Not events, but a matter of the workload, or of the cluster."""
+REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer", "on-demand", *SCALING)
+"""Not events, but a matter of the workload, or of the cluster; or drawn elsewhere."""
 WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One fault: when it begins, how long it lasts, and a number from 0 to 1 for each choice that it makes."""
-
-    at: float
-    fault: Fault
-    lasts: float
-    which: float
-    other: float
-    chance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +104,8 @@ def draw(random: random_module.Random, shape: Shape) -> Plan:
 class Faults:
     """Carries out a plan. Every fault ends; `heal` ends those that go on."""
 
-    def __init__(self, cluster: Cluster, plan: Plan) -> None:
-        self._cluster, self.plan = cluster, plan
+    def __init__(self, cluster: Cluster, plan: Plan, scaling: ScalingFaults | None = None) -> None:
+        self._cluster, self.plan, self._scaling = cluster, plan, scaling
         self._ends: list[tuple[float, int, Callable[[], object]]] = []
         self._scaled = 0
         self.hit: set[str] = set()
@@ -217,6 +206,9 @@ class Faults:
                 if cluster.etcd.up:
                     cluster.etcd.away()
                     self._until(event.lasts, cluster.etcd.back)
+            case "planner" | "start-fail" | "by-hand" | "stuck-drain":
+                if self._scaling is not None:
+                    self._scaling.happen(event, node, self._until)
             case _:
                 self._cut(event, node)
 
@@ -269,7 +261,7 @@ class Faults:
         cluster = self._cluster
         cluster.log("scale", f"{place.name} drains")
         self._task(cluster.drain(place, 10.0), f"drain {place.name}")
-        self._until(lasts + 10.5, lambda: cluster.start(place, ingress=False))
+        self._until(lasts + 10.5, lambda: cluster.start(place))
 
     def _scale(self, event: Event, node: Node, worker: Place | None) -> None:
         cluster = self._cluster

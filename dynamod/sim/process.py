@@ -1,7 +1,7 @@
 """What runs in simulated processes: the real worker and the real processor, as the daemon's components make them."""
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,6 +35,10 @@ STRIKES = 0.02
 PATH = "dynamo.backend.generate"
 
 
+async def _at_once() -> None:
+    return
+
+
 class SimulatedWorker(Worker):
     """The worker component: engine, lease, then instance and card in the registry."""
 
@@ -52,6 +56,9 @@ class SimulatedWorker(Worker):
         self._names: dict[Reply, str] = {}  # of requests
         self.engine: SimulatedMocker | None = None
         self.instance: Instance | None = None  # what the registry has for it
+        self.starting: Callable[[], Awaitable[None]] = _at_once  # what happens before the real worker starts
+        self.draining: Callable[[], Awaitable[None]] = _at_once  # and before it drains
+        self.ending: Callable[[Reason], None] = lambda _reason: None  # called when it ends, with its requests
         self._report = report
         super().__init__(self._made, replace(options, disaggregation_mode=mode), self._published, self._withdrawn)
 
@@ -64,6 +71,7 @@ class SimulatedWorker(Worker):
 
     async def started(self) -> None:
         """As the worker component starts."""
+        await self.starting()
         await super().started()
         await self.registry.leased(timeout=60)
         lease = self.registry.lease
@@ -81,8 +89,17 @@ class SimulatedWorker(Worker):
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
         self._report("ready")
 
+    async def drained(self) -> None:
+        """As the real one, unless it does not listen."""
+        await self.draining()
+        await super().drained()
+
     def _published(self, card: ModelCard) -> None:
         self._card = card
+
+    def leave(self) -> None:
+        """Nobody finds it any more."""
+        self._withdrawn()
 
     def _withdrawn(self) -> None:
         instance, self.instance = self.instance, None
@@ -92,6 +109,7 @@ class SimulatedWorker(Worker):
 
     async def stopping(self, reason: Reason) -> None:
         """Leave, and let the process end."""
+        self.ending(reason)
         await super().stopping(reason)
         self._report("stopped")
 

@@ -4,7 +4,8 @@ import asyncio
 import random as random_module
 import traceback
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ from .cluster import Cluster, Place
 from .events import KEPT, Log, LogCapture
 from .faults import Faults, Plan, draw
 from .model import options
+from .ondemand import OnDemand, OnDemandPlan, draw_on_demand
+from .orders import SETTLED
+from .planners import Planners
+from .scaling import draw_scaling, with_planners
 from .shape import CLOCKS, HEARTBEAT, LEASE_TTL, MIGRATIONS, Shape
 from .wire import Process, Session
 
@@ -77,10 +82,18 @@ class Outcome:
 class Driver(Actor):
     """Sends the requests, carries out the faults, and looks whether all is well."""
 
-    def __init__(self, cluster: Cluster, log: Log, plan: Plan, work: list[PlannedRequest], shape: Shape) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        log: Log,
+        plan: Plan,
+        work: list[PlannedRequest],
+        shape: Shape,
+        planners: Planners | None = None,
+    ) -> None:
         self._cluster, self._log, self._plan, self._planned, self._shape = cluster, log, plan, work, shape
         self.clients: list[Client] = []
-        self.faults = Faults(cluster, plan)
+        self.faults = Faults(cluster, plan, planners)
         self.over = asyncio.Event()
         self._by_id: dict[str, Client] = {}
         self._crashed: set[int] = set()  # instances
@@ -252,17 +265,27 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
     log = Log(loop.time, kept)
     begun = loop.time()
     loop.set_exception_handler(lambda _loop, about: log.violate("no internal errors", _complaint(about)))
+    if (models := draw_on_demand(seed, shape)) is not None:
+        await _on_demand(seed, shape, models, log, found)
+        return
     plan = draw(random_module.Random(random.getrandbits(64)), shape)
+    scaling = draw_scaling(seed, shape, gentle=plan.gentle)
+    plan = plan if scaling is None else with_planners(plan, scaling)
     work = workload(random_module.Random(random.getrandbits(64)), shape, plan.poison)
     with LogCapture(log):
         async with System(seed=random.getrandbits(63)) as system:
             machine, routing = _machine(random, plan), _routing(random, plan)
             cluster = Cluster(system, log, random, machine, routing, plan.broken)
+            own = random_module.Random(f"pool {seed}")
+            planners = Planners(cluster, scaling, own) if scaling is not None else None
             how = "gentle" if plan.gentle else "rough"
             log("plan", f"{how}, {len(plan.events)} faults, {cluster.routing.mode}, kv_transfer {plan.kv_transfer}")
             await cluster.build(shape, plan.workers, 0.1, plan.prefill)
             await cluster.open(shape)
-            driver = Driver(cluster, log, plan, work, shape)
+            if planners is not None:
+                log("planners", f"{planners.plan}")
+                planners.open()
+            driver = Driver(cluster, log, plan, work, shape, planners)
             cluster.system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
             await driver.over.wait()
             await asyncio.sleep(LEASE_TTL + 6.0)
@@ -270,27 +293,73 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
                 await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
                 lease = LEASE if plan.prefill or plan.peers else 0.0
                 await asyncio.sleep(lease)  # a lost cancel of a prompt shows by time alone
+            if planners is not None:
+                await _settle(planners, log)
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
-    ends, happened = Counter(client.end for client in driver.clients), Counter(event.fault for event in plan.events)
-    happened += Counter({"transfer": cluster.transfers.broken})
-    found.append(
-        Outcome(
-            seed,
-            log.digest,
-            log.count,
-            list(log.lines),
-            log.violations,
-            dict(sorted(ends.items())),
-            dict(sorted(happened.items())),
-            sum(max(0, len(client.sends) - 1) for client in driver.clients),
-            loop.time() - begun,
-            cluster.wire.payloads,
-            cluster.wire.harmed,
-            plan.gentle,
-        )
+    happened = Counter(event.fault for event in plan.events) + Counter({"transfer": cluster.transfers.broken})
+    found.append(_outcome(seed, log, driver.clients, happened, begun, cluster, gentle=plan.gentle))
+
+
+async def _on_demand(seed: int, shape: Shape, plan: OnDemandPlan, log: Log, found: list[Outcome]) -> None:
+    """A seed with models on demand: one machine."""
+    random = random_module.Random(f"machine {seed}")
+    begun = asyncio.get_running_loop().time()
+    work = workload(random, shape)
+    with LogCapture(log):
+        async with System(seed=random.getrandbits(63)) as system:
+            cluster = Cluster(system, log, random, options(128, 0.4), RouterSettings())
+            driver = OnDemand(cluster, log, plan, work, random)
+            log("plan", f"{plan.budget} of {len(plan.models)} models, {len(plan.events)} faults")
+            await cluster.build(replace(shape, nodes=1), 0, 0.1)
+            cluster.add("i0", cluster.nodes[0], "ingress")
+            await asyncio.sleep(0.5)
+            system.start("driver", lambda: driver, restart="temporary", shutdown=1.0)
+            await driver.over.wait()
+            await asyncio.sleep(LEASE_TTL + 6.0)
+            driver.settled()
+        await asyncio.sleep(1.0)
+        checks.ended(log, cluster)
+    happened = Counter(event.fault for event in plan.events) + Counter({"on-demand": 1})
+    found.append(_outcome(seed, log, driver.clients, happened, begun, cluster, gentle=not plan.events))
+
+
+def _outcome(
+    seed: int,
+    log: Log,
+    clients: Sequence[Client],
+    happened: Mapping[str, int],
+    begun: float,
+    cluster: Cluster,
+    *,
+    gentle: bool,
+) -> Outcome:
+    return Outcome(
+        seed,
+        log.digest,
+        log.count,
+        list(log.lines),
+        log.violations,
+        dict(sorted(Counter(client.end for client in clients).items())),
+        dict(sorted(happened.items())),
+        sum(max(0, len(client.sends) - 1) for client in clients),
+        asyncio.get_running_loop().time() - begun,
+        cluster.wire.payloads,
+        cluster.wire.harmed,
+        gentle,
     )
+
+
+async def _settle(planners: Planners, log: Log) -> None:
+    """The pool becomes what its planner wants, and that is no other number the next moment."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + SETTLED
+    while why := planners.orders.unsettled():
+        if loop.time() > end:
+            log.violate("the pool is as planned", why)
+            return
+        await asyncio.sleep(0.5)
 
 
 def _machine(random: random_module.Random, plan: Plan) -> Any:

@@ -33,8 +33,16 @@ Fault = Literal[
     "slow",
     "poison",
     "transfer",
+    "planner",
+    "start-fail",
+    "by-hand",
+    "stuck-drain",
+    "on-demand",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
+
+SCALING: tuple[Fault, ...] = ("planner", "start-fail", "by-hand", "stuck-drain")
+"""Faults of clusters with planners, which there are where `planner` is among the faults."""
 
 MODEL = "simulated"
 LEASE_TTL = 5.0
@@ -55,6 +63,18 @@ POISON: dict[Poison, int] = {"crash": 1500, "hang": 1501}
 
 MIGRATIONS = 3
 BLOCK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fault: when it begins, how long it lasts, and a number from 0 to 1 for each choice that it makes."""
+
+    at: float
+    fault: Fault
+    lasts: float
+    which: float
+    other: float
+    chance: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,26 @@ def test_ten_scale_downs_under_64_streams(machine: Any) -> None:
 
 
 @together
+def test_a_worker_whose_streams_do_not_end_goes_after_the_drain_timeout(machine: Any) -> None:
+    """Its streams go on elsewhere."""
+    command = serve(machine, "--Worker.engine_args.speedup_ratio=0.05", "--Planner.drain-timeout=0.3")
+    url = command.ready()
+    prompts, fields = [f"topic {number}" for number in range(6)], {"max_tokens": 300, "ignore_eos": True}
+    plan(machine, action="set", min=2, max=2)
+    machine.until(lambda: states(machine) == ["Ready"] * 2)
+    machine.until(lambda: last(machine)["ready"] == 2, 30, "its events")
+    streams = [machine.stream(url, prompt, **fields) for prompt in prompts]
+    plan(machine, action="set", min=1, max=1)
+    machine.until(lambda: states(machine) == ["Ready"], 30, "one worker")
+    machine.until(lambda: moved(machine, url) > 0, 30, "its streams elsewhere")
+    found = texts(streams)
+    command.end()
+    fast = serve(machine, "--name=again")
+    assert found == machine.chats(fast.ready(), prompts, **fields)
+    fast.end()
+
+
+@together
 def test_a_planner_that_is_killed_in_the_middle_is_followed_by_another(machine: Any) -> None:
     command = serve(machine)
     command.ready()

@@ -137,6 +137,19 @@ def test_a_worker_that_becomes_ready_ends_the_backoff() -> None:
     assert decide(one, 1, 2, pool("Ready"), loads(1)) == change(2)
 
 
+def test_a_hold_of_the_planner_before_goes_on_until_resume() -> None:
+    one = reconciler()
+    for held in ("paused", "manual"):
+        one.take_over(held)
+        assert (one.held, decide(one, 0, 3, pool("Ready"), loads(1))) == (held, Action(refused=held))
+        one.resume()
+        one.take_over("")
+        assert one.held == ""
+    one.paused = True
+    one.take_over("manual")
+    assert one.held == "paused"
+
+
 STATES = st.sampled_from(["Ready", "Starting", "Restarting", "Silent", "Fatal", "Draining"])
 
 

@@ -219,3 +219,17 @@ async def test_it_is_known_when_planners_came_and_went_or_the_node_was_alone() -
     await asyncio.sleep(5)
     one.nodes.tell({"Worker": Pool(replicas=(), alone=True)})
     assert one.nodes.changed == now()
+
+
+@virtual
+async def test_what_people_have_held_is_known_to_who_takes_over() -> None:
+    registry, tasks = MemoryRegistry(random.Random(1)), list[Any]()
+    one, two, three = (Node(registry, name, tasks) for name in ("one", "two", "three"))
+    one.nodes.hold({"Worker": "paused"})
+    two.nodes.hold({"Worker": "manual"})
+    assert (two.nodes.held, three.nodes.held) == ({"Worker": "paused"}, {"Worker": "paused"}), "of who decides"
+    registry.revoke(one.leased.lease)
+    assert (two.nodes.active, two.nodes.held) == (True, {"Worker": "paused"})
+    assert three.nodes.held == {"Worker": "manual"}
+    two.nodes.hold({})
+    assert three.nodes.held == {}

@@ -63,7 +63,7 @@ class OnDemandComponent(ProcessorComponent):
         """Read the card of a model from its files, again and again until they are there."""
         for attempt in count(1):
             try:
-                card = await configured_card(self._ctx, component, name)
+                card = await self._card(name, component)
                 if card.path:
                     self._sizes[name] = await asyncio.to_thread(_bytes, Path(card.path))
                 self.keep(card)
@@ -72,6 +72,9 @@ class OnDemandComponent(ProcessorComponent):
                 why = error.line() if isinstance(error, UserError) else str(error)
                 log.error("the files of model %s cannot be read: %s", name, why)
             await asyncio.sleep(RELOAD.delay(attempt, self.context.random))
+
+    async def _card(self, name: str, component: str) -> ModelCard:
+        return await configured_card(self._ctx, component, name)
 
     @handle
     async def get_backend(self, message: GetBackend) -> Any:

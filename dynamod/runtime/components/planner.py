@@ -163,6 +163,9 @@ class PlannerComponent(Actor):
                     pool.reconciler.settled()  # a node may have begun anew: nobody has scaled it by hand
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
+                for pool in self._pools.values() if active else ():
+                    pool.reconciler.take_over(self._nodes.held.get(pool.component, ""))
+            self._nodes.hold({name: why for name, pool in self._pools.items() if (why := pool.reconciler.held)})
             alone = any(state.alone for state in states.values())  # nothing is done, which is to be seen
             if now < due or not active or not (calm or alone):
                 continue

@@ -49,6 +49,8 @@ class PlannerNodes:
 
         Behind it others may not have told yet what there is on their nodes, and what they still do.
         """
+        self.held: Mapping[str, str] = {}
+        """Why the planner that decides, or did before us, changes nothing, by component."""
         self._told = b""  # our record, as it was put last
         registry.watch(prefix, self._changed)
         self._put()
@@ -102,6 +104,11 @@ class PlannerNodes:
         self._put()
         self._follow(self._mine)
 
+    def hold(self, held: Mapping[str, str]) -> None:
+        """Let those who take over know why we change nothing, by component."""
+        self._mine = msgspec.structs.replace(self._mine, held=dict(held))
+        self._put()
+
     def pending(self, component: str) -> bool:
         """Whether a node has not done what it was ordered, by us or by the planner that decided before."""
         late = self._now() - self._patience
@@ -135,12 +142,16 @@ class PlannerNodes:
         record = decoded(key, value, PlannerRecord)
         if (record is None) != (key not in self._others):
             self.changed = self._now()
-        if record is None:
+        if record is not None:
+            self._others[key] = record
+        else:
             self._others.pop(key, None)
+        if not self.active:
+            self.held = min(self._others.items(), key=lambda one: (one[1].since, one[0]))[1].held
+        if record is None:
             for doing in [doing for doing in self._doing if doing[0] == key]:
                 del self._doing[doing]
             return
-        self._others[key] = record
         self._learn(key, record)
         if not self.active:
             self._follow(record)

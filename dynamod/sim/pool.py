@@ -1,0 +1,136 @@
+"""A node's part of the pools of a graph: the real graph runner over the simulated supervisor, and the real answers."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, cast
+
+from dynamod.actor import ActorUnreachable, Spec
+from dynamod.daemon.gpus import Gpus
+from dynamod.daemon.groups import Group
+from dynamod.daemon.process import ProcessRecord
+from dynamod.daemon.runner import GraphRunner
+from dynamod.daemon.running import BACKOFF, Running
+from dynamod.daemon.scaling import answer, pool_of
+from dynamod.message.errors import DynamodError
+from dynamod.message.pools import Pool
+
+from .cluster import Cluster, Node, Place
+from .wire import Process
+
+GRAPH = "graph"
+SHUTDOWN = 5.0
+"""Seconds for a worker to end that is not drained."""
+
+
+class _Record(ProcessRecord):
+    """What the daemon knows of a simulated process."""
+
+    def __init__(self, place: Place, now: Callable[[], float]) -> None:
+        assert place.process is not None
+        assert place.link is not None
+        super().__init__(place.process.name, place.process.pid, place.link.connection)
+        self.process: Process = place.process
+        self._now, self._begun = now, now()
+
+    @property
+    def age(self) -> float:
+        """Virtual seconds since it was started."""
+        return self._now() - self._begun
+
+
+class _Running(Running):
+    """Replicas are workers at places of the simulated cluster."""
+
+    def name(self, index: int) -> str:
+        """Unique in the whole cluster."""
+        return f"{self.runner.node.name}.{self.group.name}{index}"
+
+    def spec(self, index: int, child: str) -> Spec:
+        """How to start a replica."""
+        return cast("_Runner", self.runner).spec(child, self.group.name)
+
+    def give_back(self, index: int) -> None:
+        """Nobody wants it back."""
+        cast("_Runner", self.runner).gone(self.child(index))
+        super().give_back(index)
+
+
+class _Runner(GraphRunner):
+    """The real runner, whose processes are simulated."""
+
+    def __init__(self, machine: "Machine", gpus: Mapping[str, int]) -> None:
+        services = {name: SimpleNamespace(name=name, gpus=each) for name, each in gpus.items()}
+        super().__init__(
+            cast("Any", machine), GRAPH, cast("Any", SimpleNamespace(services=services)), origin=cast("Any", None)
+        )
+        self._cluster, self._place, self._models = machine.cluster, machine.node.number, machine.models
+        self._supervisor = machine.cluster.supervisor(machine.node)
+        for name, each in gpus.items():
+            group = Group(name, (cast("Any", services[name]),), 0, each)
+            self._groups[name] = _Running(self, group, None)
+
+    def spec(self, child: str, component: str) -> Spec:
+        """How to start a worker at the place of that name, which is made when it is used first."""
+        cluster, model = self._cluster, self._models.get(component, "")
+        place = cluster.places.get(child) or cluster.settle(Place(child, self._place, pooled=True, model=model))
+        place.wanted = True
+
+        def make() -> Any:
+            worker = cluster.worker(place)
+            self.records[child] = _Record(place, cluster.system.now)
+            return worker
+
+        return Spec(child, make, backoff=BACKOFF, shutdown=SHUTDOWN)
+
+    def gone(self, child: str) -> None:
+        """A replica is gone for good."""
+        if (place := self._cluster.places.get(child)) is not None:
+            place.wanted = False
+
+    def _record(self, child: str) -> ProcessRecord | None:
+        record = super()._record(child)
+        return record if isinstance(record, _Record) and record.process.alive else None
+
+
+class Machine:
+    """A node's daemon, as its graph and the answers to its processes see it.
+
+    `gpus`: how many a replica takes, by component. `devices`: that the node has. `connected()`: to other nodes.
+    `models`: that workers serve, by component, where it is not the one of all.
+    """
+
+    grace = 0.0
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        node: Node,
+        gpus: Mapping[str, int],
+        devices: int,
+        connected: Callable[[], bool],
+        *,
+        models: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.cluster, self.node, self._connected, self.models = cluster, node, connected, models
+        self.name, self.link = f"n{node.number}", node.link
+        self.gpus = Gpus([str(number) for number in range(devices)])
+        self.runner = _Runner(self, gpus)
+        self.graphs = {GRAPH: self.runner}
+
+    def changed(self) -> None:
+        """Nobody watches."""
+
+    def cluster_facts(self) -> dict[str, Any]:
+        """Whether the node has lost the others."""
+        return {"etcd": "simulated", "connected": self._connected()}
+
+    async def answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        """What processes of the graph ask. Raises DynamodError."""
+        try:
+            return await answer(cast("Any", self), GRAPH, command, arguments)
+        except ActorUnreachable as error:
+            raise DynamodError(f"the daemon is ending: {error}") from None
+
+    def pool(self, component: str) -> Pool:
+        """As the daemon tells it."""
+        return pool_of(self.runner, component)
