@@ -37,6 +37,7 @@ class _Running:
 class _Failures:
     count: int = 0
     last: float = 0.0
+    order: int = 0
 
 
 class Orders:
@@ -124,7 +125,9 @@ class Orders:
         failed = {one.replica for one in here.replicas if one.state == "Fatal"}
         if failed.intersection(order.leave):
             found = self._failures.setdefault(self._giver(order) or planner, _Failures())
-            found.count, found.last = (found.count if found.last > self._up else 0) + 1, now
+            if found.order != order.number:  # else that of another node
+                found.count = (found.count if found.last > self._up else 0) + 1
+                found.order, found.last = order.number, now
             return
         least, most = min(one for one, _ in self._limits), max(one for _, one in self._limits)
         calm = now - self._disturbed > NEWS

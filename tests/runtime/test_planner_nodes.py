@@ -9,7 +9,7 @@ from dynamod.discovery.keys import PLANNERS
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.message.pools import Order, Pool, Replica
 from dynamod.planner.reconcile import Change
-from dynamod.runtime.components.planner_nodes import PlannerNodes
+from dynamod.runtime.components.planner_nodes import LISTED, PlannerNodes
 
 
 class Leased:
@@ -218,7 +218,9 @@ async def test_it_is_known_when_planners_came_and_went_or_the_node_was_alone() -
     assert one.nodes.changed == now()
     await asyncio.sleep(5)
     one.nodes.tell({"Worker": Pool(replicas=(), alone=True)})
-    assert one.nodes.changed == now()
+    assert one.nodes.changed == now() + LISTED, "workers that ended meanwhile are listed so long"
+    Node(registry, "three", tasks)
+    assert one.nodes.changed == now() + LISTED
 
 
 @virtual

@@ -16,7 +16,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def drawn(shape: Shape, first: int = 0) -> Iterator[int]:
     """Seeds with models on demand."""
-    return (seed for seed in range(first, 1000) if draw_on_demand(seed, shape) is not None)
+    return (seed for seed in range(first, first + 1000) if draw_on_demand(seed, shape) is not None)
 
 
 def forgets_who_loads(patch: pytest.MonkeyPatch) -> None:
@@ -82,8 +82,9 @@ def test_models_come_and_go() -> None:
     for _, seed in zip(range(5), drawn(shape), strict=False):
         outcome = simulate(seed, shape)
         assert not outcome.problems, outcome.problems
-        assert outcome.digest == simulate(seed, shape).digest
         ends.update(outcome.ends)
         orders += sum(" order " in line for line in outcome.lines)
     assert ends["finished"] > 150
     assert orders > 50
+    again = next(drawn(shape))
+    assert simulate(again, shape).digest == simulate(again, shape).digest

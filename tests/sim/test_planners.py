@@ -17,7 +17,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 def planned(shape: Shape, first: int = 0) -> Iterator[int]:
     """Seeds that have planners."""
-    return (seed for seed in range(first, 1000) if draw_scaling(seed, shape, gentle=False) is not None)
+    return (seed for seed in range(first, first + 1000) if draw_scaling(seed, shape, gentle=False) is not None)
 
 
 def orders_while_it_waits(patch: pytest.MonkeyPatch) -> None:
@@ -51,11 +51,17 @@ def starts_again_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reconcile, "BACKOFF", 0.0)
 
 
+def decides_by_old_news(patch: pytest.MonkeyPatch) -> None:
+    """A planner that was cut off goes on at once, although it may know of workers that have ended meanwhile."""
+    patch.setattr(PlannerNodes, "unsure", lambda _self: None)
+
+
 MUTANTS: list[tuple[Patch, str, int, set[str]]] = [
     (orders_while_it_waits, "planner", 10, {"one order at a time"}),
     (decides_as_standby, "planner", 0, {"one order at a time", "the pool is as planned"}),
     (ends_workers_at_once, "planner", 0, {"drains let requests finish"}),
     (scales_alone, "planner,registry-cut,registry-outage", 53, {"nothing is scaled alone"}),
+    (decides_by_old_news, "all", 5145, {"at least the minimum"}),
     (starts_again_at_once, "planner,start-fail", 41, {"failed starts are not repeated at once"}),
 ]
 """With their faults, a seed from which on one soon finds them, and what it says."""
@@ -82,8 +88,8 @@ def test_planners_scale_and_are_killed_at_it() -> None:
     for _, seed in zip(range(5), planned(shape), strict=False):
         outcome = simulate(seed, shape)
         assert not outcome.problems, outcome.problems
-        assert outcome.digest == simulate(seed, shape).digest
         orders += sum(" order " in line for line in outcome.lines)
         killed += sum(" planner" in line and "dies (killed" in line for line in outcome.lines)
     assert orders > 15
     assert killed > 3
+    assert simulate(8, shape).digest == simulate(8, shape).digest

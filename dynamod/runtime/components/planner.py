@@ -38,6 +38,9 @@ log = logging.getLogger("dynamod.planner")
 LIMITS = {"min": "min_endpoint", "max": "max_gpu_budget"}
 """What `dynamo planner set` takes, and the settings that it changes."""
 
+LATE = 2.0
+"""Seconds by which a look at the pools may be late: behind more, nothing has been heard meanwhile."""
+
 Key = tuple[str, int]
 """Component and lease."""
 
@@ -140,7 +143,7 @@ class PlannerComponent(Actor):
 
     async def _run(self) -> None:
         clock, due, active = asyncio.get_running_loop().time, 0.0, True
-        interval = self._settings.adjustment_interval
+        interval, looked = self._settings.adjustment_interval, clock()
         while True:
             pause = min(self._settings.metric_pulling_interval, interval)
             if await comes(self._woken, pause):
@@ -154,6 +157,9 @@ class PlannerComponent(Actor):
                 continue
             self._nodes.tell(states)
             now = clock()
+            if now - looked > self._settings.metric_pulling_interval + LATE:
+                self._nodes.unsure()  # the machine has slept, or the daemon was away
+            looked = now
             calm = now >= self._nodes.changed + interval
             for name, pool in self._pools.items():
                 if name in states:

@@ -20,6 +20,9 @@ from dynamod.transport.base import Spawn
 Apply = Callable[[str, Order], Coroutine[Any, Any, None]]
 """Does an order for our node, for a component. Raises nothing."""
 
+LISTED = 6.0
+"""Seconds for which the registry may list workers that ended while our node was alone: longer than its grace."""
+
 
 class PlannerNodes:
     """`patience`: seconds that an order may take; then it counts as done. `clock`: seconds of the epoch."""
@@ -45,7 +48,7 @@ class PlannerNodes:
         self._doing: dict[tuple[str, str], tuple[int, float]] = {}  # by planner and component: what it does, since when
         self._now = asyncio.get_running_loop().time
         self.changed = self._now()
-        """When a planner came or went, or our node was alone: monotonic seconds.
+        """When a planner came or went, or LISTED behind the time when our node was alone: monotonic seconds.
 
         Behind it others may not have told yet what there is on their nodes, and what they still do.
         """
@@ -72,10 +75,14 @@ class PlannerNodes:
         """The pools of our node, by component (None: as they were), and the orders that have been done."""
         pools, done = self._mine.pools if pools is None else pools, {**self._mine.done, **(done or {})}
         if any(pool.alone for pool in pools.values()):
-            self.changed = self._now()
+            self.unsure()
         self._mine = msgspec.structs.replace(self._mine, pools=dict(pools), done=done)
         self._put()
         self._learn(self._key, self._mine)
+
+    def unsure(self) -> None:
+        """We have heard nothing for a while: workers that have ended meanwhile stay listed for some seconds."""
+        self.changed = self._now() + LISTED
 
     def _newest(self, component: str) -> int:
         """The number of the last order for a component, of the planners that there are."""
@@ -141,7 +148,7 @@ class PlannerNodes:
             return
         record = decoded(key, value, PlannerRecord)
         if (record is None) != (key not in self._others):
-            self.changed = self._now()
+            self.changed = max(self.changed, self._now())
         if record is not None:
             self._others[key] = record
         else:
