@@ -49,6 +49,13 @@ def test_rows_fit_a_narrow_terminal() -> None:
     ]
 
 
+def test_roles_are_shown_where_workers_have_different_ones() -> None:
+    rows = [row("Worker", "agg/Worker.0") | {"role": "aggregated"}, row("Frontend", "agg/ingress.0") | {"role": ""}]
+    assert "ROLE" not in processes(rows)
+    rows[0] |= {"role": "prefill", "detail": "becomes prefill"}
+    assert "| Ready: becomes prefill | prefill |" in processes(rows)
+
+
 def test_a_decision_among_thousands_shows_the_best_and_counts_the_others() -> None:
     lines = shown(2020).split("\n")
     assert "and 1,984 more" in lines
