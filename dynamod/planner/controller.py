@@ -138,8 +138,9 @@ class Controller:
 
     @property
     def _hold(self) -> float:
-        hold = self.settings.hold
-        return max(self.settings.window, self.startup) if hold is None else hold
+        """Seconds for which workers are kept that were needed: who starts slowly is not given up fast."""
+        hold, window, startup = self.settings.hold, self.settings.window, self.startup
+        return max(startup, (window + startup) / 2) if hold is None else hold
 
     def _idle(self, now: float) -> bool:
         """Whether nobody needs the pool, nor has lately, so that it may have no workers."""

@@ -27,7 +27,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     `latency` with the original's, `load` with `decode_kv_scale_up_threshold` and `_down_` (shares of the cache), that
     of prefill workers with `prefill_queue_scale_up_threshold` and `_down_` (prompts that wait, per worker).
     `adjustment_interval`: seconds between two ticks. `window`: seconds of arrivals that count. `hold`: seconds for
-    which what was needed is kept; by itself as long as workers take to start, at least `window`. `startup`: seconds
+    which what was needed is kept; by itself the mean of `window` and `startup`, at least `startup`. `startup`: seconds
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:

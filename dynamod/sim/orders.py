@@ -162,6 +162,10 @@ class Orders:
         """Why a pool is not as its planner wants it, without a reason that it gives; empty when it is."""
         there = [place.planner for place in self._cluster.alive("planner") if place.planner is not None]
         deciding = [planner for planner in there if planner.active]
+        alive = self._cluster.alive("planner")
+        places = [place for node in self._cluster.nodes if node.alive for place in node.places.values()]
+        if any(place.kind == "planner" and place.wanted and place not in alive for place in places):
+            return "a planner has not started again"
         if len(deciding) != 1:
             return f"{len(deciding)} of {len(there)} planners decide"
         (planner,) = deciding
