@@ -64,6 +64,11 @@ def assert_near(found: Any, wanted: Any) -> None:
     assert found[1][0][0] == pytest.approx(wanted[1][0][0], abs=0.05)
 
 
+def exactly(found: Any, wanted: Any) -> None:
+    """To the bit, where llama.cpp does so without tiers: on some CPUs bits depend on the cells that are free."""
+    assert found == wanted
+
+
 async def computed(engines: Engines, engine: LlamaCpp, request: Generate) -> tuple[Any, int]:
     """The answer, and how many tokens of the prompt were computed."""
     before = engine.statistics().computed_total
@@ -95,16 +100,18 @@ async def test_a_prefix_that_fell_out_of_the_device_comes_back_with_the_same_bit
     request = asked(noise(1, LONG), temperature=1.3, seed=7)
     wanted = await answer(engines, alone, request)
     assert await answer(engines, engine, request) == wanted
+    await evict(engines, alone)
+    check = exactly if await answer(engines, alone, request) == wanted else assert_near
     await evict(engines, engine)
     assert engine.uncached(engine.hashes(request).blocks, LONG) >= LONG - 8 * SIZE, "asked for once: not kept"
-    assert (await computed(engines, engine, request))[0] == wanted
+    check((await computed(engines, engine, request))[0], wanted)
     level = host if tier == "host" else disk
     await words.until(lambda: level(engine).stored == BLOCKS)
     for seed in (1001, 1002):
         await evict(engines, engine, seed)
         assert engine.uncached(engine.hashes(request).blocks, LONG) == LONG - BLOCKS * SIZE
         found, count = await computed(engines, engine, request)
-        assert found == wanted
+        check(found, wanted)
         assert abs(count - (LONG - BLOCKS * SIZE)) <= 1, "the last step may be one too many"
     now = engine.statistics()
     assert now.imported_blocks == 2 * BLOCKS
