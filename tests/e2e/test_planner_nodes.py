@@ -81,7 +81,7 @@ def test_replicas_go_where_devices_are_free_and_no_stream_is_lost(machine: Any, 
     expected = ["standby", "active"] if active == "one" else ["active", "standby"]
     machine.until(lambda: two.states() == expected, 20, "the other planner")
     assert sum(two.workers().values()) == 1
-    two.plan(action="set", min=3, max=4)
+    two.plan(action="set", min=3, max=3)  # with more it may take four: what was just asked is in its window
     machine.until(lambda: sum(two.workers().values()) == 3, 20, "what it orders is done on both nodes")
     for command in two.commands.values():
         command.end()
