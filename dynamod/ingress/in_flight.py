@@ -1,5 +1,6 @@
 """The requests in flight of an ingress process: how they begin, and who looks after them until they end."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -28,6 +29,9 @@ from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+
+TOGETHER = 32
+"""Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""
 
 
 class RequestsInFlight:
@@ -78,15 +82,25 @@ class RequestsInFlight:
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
         run = RequestRun(sink)
-        run.in_flight = [self._choice(job, run, lowered, index, suspect) for index, suspect in enumerate(suspects)]
-        sink.started(len(run.in_flight), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
-        self._open.update(dict.fromkeys(run.in_flight))
+        sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
-            for request in run.in_flight:
-                self._spawn(request.run(), request.request.request_id)
+            await self._begin(run, [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)])
         except ActorUnreachable as error:
             run.fail(Overloaded(f"the processor is not available: {error}", retry_after=1.0))
+        except asyncio.CancelledError:
+            run.cancel()
+            raise
         return run
+
+    async def _begin(self, run: "RequestRun", choices: Sequence[Callable[[], InFlightRequest]]) -> None:
+        for first in range(0, len(choices), TOGETHER):
+            if first:
+                await asyncio.sleep(0)
+            for choice in choices[first : first + TOGETHER] if not run.over else ():
+                request = choice()
+                run.in_flight.append(request)
+                self._open[request] = None
+                self._spawn(request.run(), request.request.request_id)
 
     def look(self) -> None:
         """Let the clocks of all requests act."""
@@ -182,18 +196,18 @@ class RequestRun:
     def __init__(self, sink: ResponseSink) -> None:
         self.sink = sink
         self.in_flight: list[InFlightRequest] = []
-        self._over = False
+        self.over = False
         self.text, self.chunk, self.finish = sink.text, sink.chunk, sink.finish
 
     def fail(self, error: RequestError) -> None:
         """One choice failed."""
-        if not self._over:
+        if not self.over:
             self.cancel()
             self.sink.fail(error)
 
     def cancel(self) -> None:
         """The client has left: free everything, call the sink no more."""
-        self._over = True
+        self.over = True
         for request in self.in_flight:
             request.cancel()
 

@@ -84,6 +84,7 @@ async def lower_tokens(
     counts: list[int] = []
     blocks: list[Sequence[int]] = []
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
+    outputs: list[Output] = []
     large = len(job.body) > LARGE
     for prepared in prompts:
         thread = large or model.needs_thread(prepared.prompt)
@@ -91,19 +92,9 @@ async def lower_tokens(
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
         requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
+        outputs += [_output(request, model, generate, continuing) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
-    outputs = [
-        Output(
-            model.tokenizer,
-            generate.stops,
-            generate.eos_token_ids,
-            skip_special=request.skip_special_tokens is not False,
-            continuing=continuing,
-            include_stop=bool(request.include_stop_str_in_output),
-        )
-        for generate in requests
-    ]
     return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples)
 
 
@@ -141,6 +132,17 @@ def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Gener
     assert served.model is not None
     generate = served.model.encode(prepared, request_id)
     return generate, served.blocks(generate.token_ids)
+
+
+def _output(request: Common, model: Model, generate: Generate, continuing: bool) -> Output:
+    return Output(
+        model.tokenizer,
+        generate.stops,
+        generate.eos_token_ids,
+        skip_special=request.skip_special_tokens is not False,
+        continuing=continuing,
+        include_stop=bool(request.include_stop_str_in_output),
+    )
 
 
 def _named(requests: list[_Request]) -> list[_Request]:

@@ -1,6 +1,7 @@
 """The real processor with real workers behind unix sockets, all in this process."""
 
 import asyncio
+import itertools
 import threading
 from typing import Any
 
@@ -45,6 +46,31 @@ async def test_choices_are_prompts_times_n(house, until, words) -> None:
     assert {request.sampling.n for request in member.engine.requests} == {1}
     client = await house.ask(prompt=[[1, 2], [3]])
     assert len(await client.answers()) == 2
+
+
+async def test_many_choices_do_not_begin_in_one_turn_of_the_loop(house, until) -> None:
+    await house.start()
+    await house.worker()
+    await ready(until, house)
+    request = asyncio.create_task(house.ask(prompt=["one two"] * 200))
+    flights = [0]
+    while not request.done():
+        await asyncio.sleep(0)
+        flights.append(house.processor.statistics().flights)
+    assert max(after - before for before, after in itertools.pairwise(flights)) < 50
+    assert await (await request).answers() == ["one two"] * 200
+
+
+async def test_a_client_that_leaves_while_its_choices_begin(house, until) -> None:
+    await house.start()
+    member = await house.worker()
+    await ready(until, house)
+    request = asyncio.create_task(house.ask(prompt=[LONG] * 200))
+    await until(lambda: house.processor.statistics().flights)
+    assert house.processor.statistics().flights < 200
+    request.cancel()
+    await asyncio.wait([request])
+    await until(lambda: not house.processor.statistics().flights and not member.open)
 
 
 async def test_every_choice_has_a_seed_of_its_own(house, until, words) -> None:
