@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from dynamod.engine.interpreter import missing
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_handoff, require_installed
-from dynamod.graph.graph import FRONTEND, ON_DEMAND, PROCESSOR, WORKER, Graph, ServiceSpec
+from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
@@ -13,6 +13,7 @@ from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
 from dynamod.ondemand.settings import OnDemandSettings
+from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.worker.settings import WorkerSettings
 
 _PROCESSORS = {PROCESSOR: ProcessorSettings, ON_DEMAND: OnDemandSettings}
@@ -30,7 +31,7 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
 
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
     engine that cannot do its worker's part of requests, a model that is not there or cannot be read, and for keys,
-    certificates and variables of the environment that a frontend cannot use.
+    certificates and variables of the environment that a frontend cannot use, and for a planner whose least is too much.
     """
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
@@ -45,9 +46,23 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             settings.tls()
         elif spec.component_kind == WORKER:
             _check_worker(spec, env or os.environ)
+        elif spec.component_kind == PLANNER:
+            _check_planner(spec, graph)
         if spec.python and spec.component_kind != WORKER:
             missing(spec.python, (), env or os.environ)
     return graph
+
+
+def _check_planner(spec: ServiceSpec, graph: Graph) -> None:
+    settings: PlannerSettings = validate(PlannerSettings, spec.config, spec.name)
+    pools = [(info.service, settings.least(pool_kind(attribute))) for attribute, info in spec.depends.items()]
+    there = [(name, least, max(1, graph.services[name].gpus)) for name, least in pools if name in graph.services]
+    if sum(least * gpus for _, least, gpus in there) > settings.max_gpu_budget:
+        parts = " and ".join(
+            f"{least} of {name}" + (f" with {gpus} GPUs each" if gpus > 1 else "") for name, least, gpus in there
+        )
+        problem = f"{spec.name}: min-endpoint asks for {parts}, above max-gpu-budget {settings.max_gpu_budget}"
+        raise UserError(problem, "a worker without GPUs counts as one; raise max-gpu-budget, or lower min-endpoint")
 
 
 def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:

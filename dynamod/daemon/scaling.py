@@ -60,4 +60,4 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
     ]
     each, cluster = runner.graph.services[component].gpus, runner.node.cluster_facts()
     alone = cluster is not None and bool(cluster["etcd"]) and not cluster["connected"]
-    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None, alone=alone)
+    return Pool(replicas=tuple(found), free=gpus.free() // each if each else None, alone=alone, gpus=each)

@@ -23,7 +23,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
-    """Those of one node. `free`: replicas for which it has devices left; None: they need none.
+    """Those of one node. `free`: replicas for which it has devices left; None: they need none. `gpus`: of each replica.
 
     `alone`: it has lost the other nodes of its cluster.
     """
@@ -31,6 +31,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[Replica, ...]
     free: int | None = None
     alone: bool = False
+    gpus: int = 0
 
     @property
     def wanted(self) -> int:

@@ -60,6 +60,8 @@ class PlannedPool:
         self.switches = 0  # workers that have come from another pool
         self.busy = False
         """Whether requests were there at the last tick."""
+        self.gpus = 1
+        """Of the budget that each worker takes: its GPUs, or one."""
         self._seen: Collection[int] | None = None  # processes at the last look
         self.reconciler: Reconciler
         self.controller: Controller
@@ -67,19 +69,30 @@ class PlannedPool:
 
     def use(self, settings: PlannerSettings) -> None:
         """Other settings from now on; what was learned stays."""
-        settings = msgspec.structs.replace(settings, min_endpoint=settings.least(self.kind))
+        self.settings = msgspec.structs.replace(settings, min_endpoint=settings.least(self.kind))
+        settings = self._by_workers()
         if not self.records:
             self.controller, self.reconciler = Controller(settings, self.kind), Reconciler(settings)
         else:
             self.controller.settings = self.reconciler.settings = settings
 
+    def _by_workers(self) -> PlannerSettings:
+        """The settings as what decides has them: its budget is one of workers."""
+        most = max(self.settings.max_gpu_budget // self.gpus, self.settings.min_endpoint, 1)
+        return msgspec.structs.replace(self.settings, max_gpu_budget=most)
+
     def limited(self, **limits: int) -> PlannerSettings:
         """The settings with other limits. Raises UserError."""
-        settings = self.controller.settings
         try:
-            return msgspec.structs.replace(settings, prefill_min_endpoint=None, decode_min_endpoint=None, **limits)
+            found = msgspec.structs.replace(
+                self.settings, prefill_min_endpoint=None, decode_min_endpoint=None, **limits
+            )
         except ValueError as error:
             raise UserError(f"planner of {self.component}: {error}") from None
+        if found.min_endpoint * self.gpus > found.max_gpu_budget:
+            what = f"min-endpoint {found.min_endpoint} with {self.gpus} GPUs each"
+            raise UserError(f"planner of {self.component}: {what} is above max-gpu-budget {found.max_gpu_budget}")
+        return found
 
     def look(self, now: float, pool: Pool) -> None:
         """Measure how long workers of our node take to become ready. `now`: monotonic seconds."""
@@ -105,6 +118,9 @@ class PlannedPool:
 
         `wanted`: requests wait for workers. `needed`: other pools have requests, for which this one works.
         """
+        if (gpus := max([1, *(pool.gpus for pool in pools.values())])) != self.gpus:
+            self.gpus = gpus
+            self.controller.settings = self.reconciler.settings = self._by_workers()
         loads = {lease: worker.load() for lease, worker in self.workers.items() if worker.tells}
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
@@ -165,7 +181,7 @@ class PlannedPool:
 
     def status(self) -> dict[str, Any]:
         """Settings that can be changed, whether it acts, and the last tick."""
-        settings, held = self.controller.settings, self.reconciler
+        settings, held = self.settings, self.reconciler
         return {
             "component": self.component,
             "state": held.held or "active",

@@ -30,6 +30,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     which what was needed is kept; by itself the mean of `window` and `startup`, at least `startup`. `startup`: seconds
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
+    `max_gpu_budget`: GPUs of the workers of all pools together; a worker without GPUs counts as one.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
     in place of `min_endpoint`, for that pool; with 0 a pool that nobody needs for `hold` has no workers, and gets one
     when a request waits. `environment`: who runs the processes: the daemon; an outside program, by
@@ -83,6 +84,11 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Workers that a pool has at least: the pool of prefill workers, or any other."""
         own = self.prefill_min_endpoint if pool == PREFILL else self.decode_min_endpoint
         return self.min_endpoint if own is None else own
+
+
+def pool_kind(attribute: str) -> str:
+    """The kind of a pool, by the attribute with which a planner's service depends on it, as `least` takes it."""
+    return PREFILL if attribute.startswith(PREFILL) else "decode"
 
 
 def settings_of(given: Mapping[str, Any]) -> PlannerSettings:

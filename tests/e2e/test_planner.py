@@ -277,9 +277,23 @@ def test_zero_when_nobody_starts_a_worker_in_time_or_at_all(machine: Any) -> Non
     command.end()
 
 
+@together
+def test_the_budget_is_one_of_gpus(machine: Any) -> None:
+    flags = ("--Worker.ServiceArgs.resources.gpu=2", "--Planner.max-gpu-budget=5")
+    command = serve(machine, *flags, DYNAMOD_GPUS="0,1,2,3,4,5,6,7")
+    command.ready()
+    machine.until(lambda: pool(machine)["last"], 20, "a tick")
+    plan(machine, action="set", min=2)
+    machine.until(lambda: states(machine) == ["Ready"] * 2, 20, "two workers, of two GPUs each")
+    status, said = machine.raw("POST", "/v1/plan", {"action": "set", "min": 3})
+    assert (status, "min-endpoint 3 with 2 GPUs each is above max-gpu-budget 5" in str(said)) == (400, True), said
+    command.end()
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        (("--Planner.min-endpoint=2", "--Worker.ServiceArgs.resources.gpu=3"), "2 of Worker with 3 GPUs each, above"),
         (("--Planner.min-endpoint=9",), "min-endpoint 9 is above max-gpu-budget 4"),
         (("--Planner.optimization-target=cheap",), "optimization-target"),
         (("--Planner.load-predictor=oracle",), "load-predictor"),

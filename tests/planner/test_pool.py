@@ -91,6 +91,17 @@ def test_the_budget_of_all_pools_bounds_it_and_takes_nothing_away() -> None:
     assert tick(one, 5, 0.0, {"here": replicas("Ready", "Starting")}, 1).changes == {}
 
 
+def test_the_budget_is_one_of_gpus() -> None:
+    two = [Pool(replicas=replicas("Ready").replicas, gpus=2)]
+    one = made(min_endpoint=3, max_gpu_budget=8)
+    tick(one, 0, 0.0, {"here": two[0]}, 8)
+    assert (one.gpus, one.controller.settings.max_gpu_budget, one.status()["max"]) == (2, 4, 8)
+    one.use(one.limited(max_gpu_budget=7))
+    assert (one.controller.settings.max_gpu_budget, one.status()["max"]) == (3, 7)
+    with pytest.raises(UserError, match="min-endpoint 4 with 2 GPUs each is above max-gpu-budget 7"):
+        one.limited(min_endpoint=4)
+
+
 def test_limits_are_changed_and_stay_possible() -> None:
     one = made()
     tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)

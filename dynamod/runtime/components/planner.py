@@ -22,7 +22,7 @@ from dynamod.planner.arima import prepare
 from dynamod.planner.metrics import rows
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.roles import Side
-from dynamod.planner.settings import PlannerSettings
+from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.planner.worker_view import WorkerView
 from dynamod.runtime.context import ComponentContext
 from dynamod.transport.waiting import comes
@@ -56,8 +56,7 @@ class PlannerComponent(Actor):
         self._pools: dict[str, PlannedPool] = {}
         self._places: dict[tuple[str, str], str] = {}  # namespace and component, as instances have them
         for attribute, info in ctx.service.spec.get("depends", {}).items():
-            kind = PREFILL if attribute.startswith(PREFILL) else "decode"
-            self._pools[info["service"]] = PlannedPool(info["service"], kind, self._settings)
+            self._pools[info["service"]] = PlannedPool(info["service"], pool_kind(attribute), self._settings)
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
         self._kinds: dict[int, tuple[Any, ...] | None] = {}  # of ready workers, by lease: what must be alike
@@ -212,9 +211,9 @@ class PlannerComponent(Actor):
         return pool.propose(now, self._orders.states(pool), wanted=self._parking.wanted(pool.component), needed=needed)
 
     def _decide(self, pool: PlannedPool) -> None:
-        others = sum(other.expected for other in self._pools.values() if other is not pool)
+        others = sum(other.expected * other.gpus for other in self._pools.values() if other is not pool)
         there = sum(state.wanted for state in self._orders.states(pool).values())
-        action = pool.decide(self._clock(), self._settings.max_gpu_budget - others)
+        action = pool.decide(self._clock(), (self._settings.max_gpu_budget - others) // pool.gpus)
         record = pool.records[-1]
         refused = action.refused if self._parking.wanted(pool.component) else ""
         self._parking.tell(pool.component, record.startup, refused, record.last_error)

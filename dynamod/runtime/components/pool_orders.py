@@ -80,16 +80,16 @@ class PoolOrders:
         if own:
             self._order(pool, pool.component, own)
 
-    def switch(self, sides: Sequence[Side], room: int, able: Collection[int]) -> bool:
+    def switch(self, sides: Sequence[Side], budget: int, able: Collection[int]) -> bool:
         """Have a worker change its role, if that is better than what the pools do by themselves.
 
-        `room`: workers that they may have together. `able`: leases of workers that can.
+        `budget`: GPUs that they may have together. `able`: leases of workers that can.
         """
-        now = sides[0].tick.now
-        if not self._by_kind or any(pool.reconciler.in_progress for pool in self._by_kind.values()):
-            return False
+        now, gpus = sides[0].tick.now, {pool.gpus for pool in self._by_kind.values()}
+        if len(gpus) != 1 or any(pool.reconciler.in_progress for pool in self._by_kind.values()):
+            return False  # a worker with other GPUs would not be one more there
         self._judge(now)
-        found = switch(sides, room, able) if now >= self._no_switch else None
+        found = switch(sides, budget // gpus.pop(), able) if now >= self._no_switch else None
         if found is not None:
             self._switch(found, several=len(sides[0].pools) > 1)
         return found is not None
