@@ -54,12 +54,26 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
 
 
+class PoolControl(msgspec.Struct, frozen=True, kw_only=True):
+    """What people have asked of the planners of a pool: the newest counts, whichever planner was told.
+
+    `at`, `resumed`: when it was said, and when to resume was said last (seconds of the epoch). `least`, `most`: limits
+    in place of the configured ones.
+    """
+
+    at: float = 0.0
+    paused: bool = False
+    resumed: float = 0.0
+    least: int | None = None
+    most: int | None = None
+
+
 class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A planner, as others of its graph know it. `since`: seconds of the epoch.
 
     The oldest decides, and gives the others `orders`, by component and node. Each tells of the `pools` of its node and
     of the orders that it has `begun`, and of those that are `done`: their numbers, by component. `held`: why it changes
-    nothing, by component, if somebody wants it so.
+    nothing, by component, because processes were started or ended by hand. `control`: by component.
     """
 
     node: str
@@ -69,6 +83,7 @@ class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     begun: dict[str, int] = {}
     done: dict[str, int] = {}
     held: dict[str, str] = {}
+    control: dict[str, PoolControl] = {}
 
 
 class ParkedModel(msgspec.Struct, frozen=True, kw_only=True):

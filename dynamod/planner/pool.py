@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message.errors import UserError
-from dynamod.message.pools import Pool
+from dynamod.message.pools import Pool, PoolControl
 
 from .controller import Controller, Tick
 from .observation import Observation
@@ -60,6 +60,7 @@ class PlannedPool:
         self.switches = 0  # workers that have come from another pool
         self.busy = False
         """Whether requests were there at the last tick."""
+        self.control = PoolControl()
         self.gpus = 1
         """Of the budget that each worker takes: its GPUs, or one."""
         self._seen: Collection[int] | None = None  # processes at the last look
@@ -80,6 +81,16 @@ class PlannedPool:
         """The settings as what decides has them: its budget is one of workers."""
         most = max(self.settings.max_gpu_budget // self.gpus, self.settings.min_endpoint, 1)
         return msgspec.structs.replace(self.settings, max_gpu_budget=most)
+
+    def obey(self, control: PoolControl) -> None:
+        """Do what people ask. Raises UserError for limits that cannot be."""
+        before, self.control = self.control, control
+        if control.resumed > before.resumed:
+            self.reconciler.resume()
+        self.reconciler.paused = control.paused
+        if (control.least, control.most) != (before.least, before.most):
+            given = {"min_endpoint": control.least, "max_gpu_budget": control.most}
+            self.use(self.limited(**{name: value for name, value in given.items() if value is not None}))
 
     def limited(self, **limits: int) -> PlannerSettings:
         """The settings with other limits. Raises UserError."""

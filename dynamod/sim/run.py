@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dynamod.actor import Actor, System
+from dynamod.actor import Actor, Reason, System
 from dynamod.actor.testing import Deadlock, LeakedTasks, run
 from dynamod.daemon.exits import EXIT, crash
 from dynamod.ingress.subscriptions import MAX_SILENCE, RETRY
@@ -104,6 +104,12 @@ class Driver(Actor):
     async def started(self) -> None:
         """Begin."""
         self.context.task(self._drive(), "drive")
+
+    async def stopping(self, reason: Reason) -> None:
+        """Whoever waits for the end goes on, also when a task of ours has failed."""
+        if not self.over.is_set():
+            self._log.violate("no internal errors", f"the driver has ended: {reason}")
+            self.over.set()
 
     async def _drive(self) -> None:
         log, now = self._log, self.context.now

@@ -53,10 +53,12 @@ class Two:
         answers = [self.ask(node, "GET", "/v1/planner") for node in self.env]
         return [answer[0]["state"] if isinstance(answer, list) else "" for answer in answers]
 
-    def plan(self, **arguments: Any) -> None:
-        """Both are told, for the other one may have to follow."""
-        for node in self.env:
-            assert isinstance(self.ask(node, "POST", "/v1/plan", arguments), list)
+    def plan(self, node: str, **arguments: Any) -> None:
+        assert isinstance(self.ask(node, "POST", "/v1/plan", arguments), list)
+
+    def planner(self, state: str) -> str:
+        """The node whose planner is the active one, or the standby."""
+        return ["one", "two"][self.states().index(state)]
 
 
 @together
@@ -64,24 +66,24 @@ def test_replicas_go_where_devices_are_free_and_no_stream_is_lost(machine: Any, 
     two = Two(machine, servers)
     machine.until(lambda: sorted(two.states()) == ["active", "standby"], 20, "one of them decides")
     machine.until(lambda: two.workers() == {"one": 1, "two": 1})
-    two.plan(action="set", min=4, max=4)
+    two.plan("one", action="set", min=4, max=4)
     machine.until(lambda: two.workers() == {"one": 1, "two": 3}, 20, "all devices in use")
     machine.until(lambda: len(json.loads(machine.ask(two.url, "/health")[1])["instances"]) == 4)
     fields = {"max_tokens": 400, "ignore_eos": True}
     streams = [machine.stream(two.url, f"topic {number}", **fields) for number in range(16)]
-    two.plan(action="set", min=1, max=1)
+    two.plan("two", action="set", min=1, max=1)
     machine.until(lambda: sum(two.workers().values()) == 1, 20, "one worker")
     texts = [stream.read().text for stream in streams]
     assert [(stream.finish, stream.error) for stream in streams] == [("length", None)] * 16
     assert texts == machine.chats(two.url, [f"topic {number}" for number in range(16)], **fields)
 
-    active = ["one", "two"][two.states().index("active")]
+    active = two.planner("active")
     [planner] = [row for row in two.ask(active, "GET", "/v1/ps") if row["component"] == "Planner"]
     os.kill(planner["pid"], signal.SIGKILL)
     expected = ["standby", "active"] if active == "one" else ["active", "standby"]
     machine.until(lambda: two.states() == expected, 20, "the other planner")
     assert sum(two.workers().values()) == 1
-    two.plan(action="set", min=3, max=3)  # with more it may take four: what was just asked is in its window
+    two.plan(two.planner("standby"), action="set", min=3, max=3)  # up to 4 it may take 4, for what it has seen
     machine.until(lambda: sum(two.workers().values()) == 3, 20, "what it orders is done on both nodes")
     for command in two.commands.values():
         command.end()
@@ -98,7 +100,7 @@ def test_without_etcd_nothing_is_scaled_and_requests_are_served(machine: Any, se
         answers = [two.ask(node, "GET", "/v1/planner") for node in two.env]
         return any(answer[0]["last"] and answer[0]["last"]["refused"] == "cluster_lost" for answer in answers)
 
-    two.plan(action="set", min=4, max=4)
+    two.plan(two.planner("active"), action="set", min=4, max=4)
     machine.until(refused, 20, "it says so")
     assert machine.chat(two.url, "hello", max_tokens=4)
     assert two.workers()["one"] == 1

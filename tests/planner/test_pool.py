@@ -1,10 +1,11 @@
 """A pool under a planner: what workers publish, what is measured, and what is kept of each tick."""
 
+import msgspec
 import pytest
 
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import ForwardPass, Load, QueuedRequests, RequestStarted, ScheduledRequests
-from dynamod.message.pools import Pool, Replica
+from dynamod.message.pools import Pool, PoolControl, Replica
 from dynamod.planner.observation import StepSample, WorkerLoad
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.reconcile import Action, Change
@@ -109,6 +110,23 @@ def test_limits_are_changed_and_stay_possible() -> None:
     assert tick(one, 5, 0.0, {"here": replicas("Ready")}, 8).changes["here"].replicas == 2
     with pytest.raises(UserError, match="planner of Worker: min-endpoint 9 is above max-gpu-budget 8"):
         one.limited(min_endpoint=9)
+
+
+def test_what_people_ask_is_done_once() -> None:
+    one = made()
+    tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)
+    asked = PoolControl(at=1.0, paused=True)
+    one.obey(asked)
+    assert one.status()["state"] == "paused"
+    one.obey(asked := msgspec.structs.replace(asked, at=2.0, least=2, most=3))
+    assert (one.status()["state"], one.status()["min"], one.status()["max"]) == ("paused", 2, 3)
+    one.obey(asked := msgspec.structs.replace(asked, at=3.0, paused=False, resumed=3.0))
+    assert (one.status()["state"], one.status()["min"]) == ("active", 2)
+    one.reconciler.manual = True  # somebody has started a worker since
+    one.obey(asked := msgspec.structs.replace(asked, at=4.0, least=1))
+    assert (one.status()["state"], one.status()["min"]) == ("manual", 1), "only to resume takes over again"
+    one.obey(msgspec.structs.replace(asked, at=5.0, resumed=5.0))
+    assert one.status()["state"] == "active"
 
 
 def test_each_pool_has_its_own_least() -> None:

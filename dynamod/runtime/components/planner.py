@@ -35,8 +35,8 @@ from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
 
-LIMITS = {"min": "min_endpoint", "max": "max_gpu_budget"}
-"""What `dynamo planner set` takes, and the settings that it changes."""
+LIMITS = {"min": "least", "max": "most"}
+"""What `dynamo planner set` takes, and what of `PoolControl` it is."""
 
 LATE = 2.0
 """Seconds by which a look at the pools may be late: behind more, nothing has been heard meanwhile."""
@@ -161,6 +161,7 @@ class PlannerComponent(Actor):
             looked = now
             calm = now >= self._nodes.changed + interval
             for name, pool in self._pools.items():
+                self._heed(name, pool)
                 if name in states:
                     pool.look(now, states[name])
                 self._orders.follow(pool)
@@ -170,7 +171,7 @@ class PlannerComponent(Actor):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
                 for pool in self._pools.values() if active else ():
                     pool.reconciler.take_over(self._nodes.held.get(pool.component, ""))
-            self._nodes.hold({name: why for name, pool in self._pools.items() if (why := pool.reconciler.held)})
+            self._nodes.hold({name: "manual" for name, pool in self._pools.items() if pool.reconciler.manual})
             alone = any(state.alone for state in states.values())  # nothing is done, which is to be seen
             if now < due or not active or not (calm or alone):
                 continue
@@ -249,11 +250,9 @@ class PlannerComponent(Actor):
             raise UserError(f"no pool '{wanted}' is planned", f"planned: {', '.join(self._pools)}")
         match arguments.get("action", "status"):
             case "pause":
-                for pool in pools:
-                    pool.reconciler.paused = True
+                self._instruct(pools, paused=True)
             case "resume":
-                for pool in pools:
-                    pool.reconciler.resume()
+                self._instruct(pools, paused=False)
             case "set":
                 self._set(pools, {key: value for key, value in arguments.items() if key not in ("action", "component")})
             case "status":
@@ -271,9 +270,30 @@ class PlannerComponent(Actor):
         for key, value in given.items():
             if not isinstance(value, int) or isinstance(value, bool) or not (key == "max") <= value <= 256:
                 raise UserError(f"{key} is {value!r}", f"a whole number from {int(key == 'max')} to 256")
-        changed = [pool.limited(**{LIMITS[key]: value for key, value in given.items()}) for pool in pools]
-        for pool, settings in zip(pools, changed, strict=True):
-            pool.use(settings)
+        limits = {LIMITS[key]: value for key, value in given.items()}
+        for pool in pools:
+            settings = {"min_endpoint": limits.get("least"), "max_gpu_budget": limits.get("most")}
+            pool.limited(**{name: value for name, value in settings.items() if value is not None})
+        self._instruct(pools, **limits)
+        self._park()
+
+    def _instruct(self, pools: Sequence[PlannedPool], **what: Any) -> None:
+        for pool in pools:
+            at = max(self._clock(), pool.control.at + 0.001)  # the clock of another node may be fast
+            resumed = at if what.get("paused") is False else pool.control.resumed
+            pool.obey(control := msgspec.structs.replace(pool.control, at=at, resumed=resumed, **what))
+            self._nodes.instruct(pool.component, control)
+
+    def _heed(self, name: str, pool: PlannedPool) -> None:
+        """Do what was asked of the planner of another node."""
+        control = self._nodes.control(name)
+        if control.at <= pool.control.at:
+            return
+        self._nodes.instruct(name, control)
+        try:
+            pool.obey(control)
+        except UserError as error:
+            log.warning("%s", error)
         self._park()
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:

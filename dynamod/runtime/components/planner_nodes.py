@@ -13,7 +13,7 @@ import msgspec
 from dynamod.discovery.base import Registry
 from dynamod.discovery.keys import PLANNERS
 from dynamod.discovery.records import decoded
-from dynamod.message.pools import Order, PlannerRecord, Pool
+from dynamod.message.pools import Order, PlannerRecord, Pool, PoolControl
 from dynamod.planner.reconcile import Change
 from dynamod.transport.base import Spawn
 
@@ -114,6 +114,16 @@ class PlannerNodes:
     def hold(self, held: Mapping[str, str]) -> None:
         """Let those who take over know why we change nothing, by component."""
         self._mine = msgspec.structs.replace(self._mine, held=dict(held))
+        self._put()
+
+    def control(self, component: str) -> PoolControl:
+        """What was asked last of any planner of the graph."""
+        found = [one.control[component] for one in self._records() if component in one.control]
+        return max(found, key=lambda one: one.at, default=PoolControl())
+
+    def instruct(self, component: str, control: PoolControl) -> None:
+        """Let all planners know what was asked; each keeps it for those that come later."""
+        self._mine = msgspec.structs.replace(self._mine, control={**self._mine.control, component: control})
         self._put()
 
     def pending(self, component: str) -> bool:
