@@ -174,7 +174,7 @@ def settle_garbage() -> None:
     """What the start has made stays: the collector need not look at it again, and may come less often."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(5_000, 20, 20)
+    gc.set_threshold(5_000, 4, 100)  # often, and few objects each time: streams wait meanwhile
 
 
 def main() -> None:
