@@ -39,7 +39,9 @@ class Vocabulary:
 
     vocab_size = VOCABULARY
 
-    def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> TableDecoder:
+    def decoder(
+        self, skip_special: bool = True, *, continuing: bool = False, shown: frozenset[str] = frozenset()
+    ) -> TableDecoder:
         """A decoder over the table above."""
         return TableDecoder(_PIECES, _TEXTS, "replace")
 
