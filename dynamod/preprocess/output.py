@@ -111,7 +111,7 @@ class Output(BaseOutput):
     model's EOS, unless `ignore_eos`) or a stop string ends it with "stop", `max_tokens` with "length". Stop tokens and
     stop strings are not shown (`include_stop` shows the string). The token that ends the answer counts in
     `completion_tokens`, as in vLLM; tokens behind it do not. When the engine gives a reason with the token that reaches
-    `max_tokens`, its reason stays: it may stop at tokens that only it knows. `shown`: special tokens that are shown.
+    `max_tokens`, its reason stays: it may stop at tokens that only it knows.
     """
 
     __slots__ = ("_decoder", "_push", "_simple", "_stop_ids", "_token")
@@ -125,10 +125,9 @@ class Output(BaseOutput):
         skip_special: bool = True,
         continuing: bool = False,
         include_stop: bool = False,
-        shown: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(stops, include_stop=include_stop)
-        self._decoder = tokenizer.decoder(skip_special, continuing=continuing, shown=shown)
+        self._decoder = tokenizer.decoder(skip_special, continuing=continuing)
         self._push = self._decoder.push
         self._token = self._decoder.token
         eos = () if stops.ignore_eos else tuple(eos_token_ids)

@@ -8,8 +8,8 @@ tokenizer says which it is. Anything else has no table and is decoded by `tokeni
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Lead = Literal["keep", "strip", "remove"]
@@ -58,13 +58,6 @@ class Table:
     plain: Pieces
     rule: Rule
     spaces: dict[int, bytes]
-
-    def with_plain(self, ids: Iterable[int]) -> "Table":
-        """The same with these special tokens not empty in `plain`."""
-        pieces = self.plain[0].copy()
-        for index in ids:
-            pieces[index] = self.full[0][index]
-        return replace(self, plain=(pieces, [None] * len(pieces)))
 
 
 def build_table(tokenizer: Any, vocabulary: Mapping[str, int]) -> Table | None:

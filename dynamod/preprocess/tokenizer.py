@@ -13,7 +13,7 @@ from dynamod.message.tokens import pack, unpack
 
 from .decoder import Decoder, make_decoder
 from .source import Source
-from .table import Table, build_table
+from .table import build_table
 
 Backend = Literal["fastokens", "tokenizers"]
 
@@ -52,7 +52,6 @@ class Tokenizer:
         self.bos_id: int | None = bos
         self._source = source
         self._fast: Any = None
-        self._shown: dict[frozenset[str], Table] = {}
         self._literal = False
         self.backend: Backend = "tokenizers"
 
@@ -111,31 +110,9 @@ class Tokenizer:
         decoder = self.decoder(skip_special)
         return decoder.push(ids) + decoder.flush()
 
-    def decoder(
-        self, skip_special: bool = True, *, continuing: bool = False, shown: frozenset[str] = frozenset()
-    ) -> Decoder:
-        """Return a decoder for one answer; `continuing` keeps a space at its start (it goes on from a prompt).
-
-        `shown`: special tokens that are not skipped.
-        """
-        table = self._showing(shown) if skip_special and shown else self._table
-        return make_decoder(
-            table,
-            self._reference,
-            skip_special=skip_special and not (shown and table is None),
-            continuing=continuing,
-        )
-
-    def _showing(self, tokens: frozenset[str]) -> Table | None:
-        """The table with these special tokens among the plain ones."""
-        table = self._table
-        if table is None:
-            return None
-        if tokens not in self._shown:
-            found = [(self._reference or self._fast).token_to_id(token) for token in tokens]
-            hidden = [index for index in found if index is not None and table.full[0][index] != table.plain[0][index]]
-            self._shown[tokens] = table.with_plain(hidden) if hidden else table
-        return self._shown[tokens]
+    def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> Decoder:
+        """Return a decoder for one answer; `continuing` keeps a space at its start (it goes on from a prompt)."""
+        return make_decoder(self._table, self._reference, skip_special=skip_special, continuing=continuing)
 
     def token_bytes(self, index: int) -> bytes | None:
         """Return the bytes that a token stands for (a space for ▁), or None for an id without a token."""

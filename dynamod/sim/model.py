@@ -39,9 +39,7 @@ class Vocabulary:
 
     vocab_size = VOCABULARY
 
-    def decoder(
-        self, skip_special: bool = True, *, continuing: bool = False, shown: frozenset[str] = frozenset()
-    ) -> TableDecoder:
+    def decoder(self, skip_special: bool = True, *, continuing: bool = False) -> TableDecoder:
         """A decoder over the table above."""
         return TableDecoder(_PIECES, _TEXTS, "replace")
 

@@ -40,14 +40,6 @@ def test_encodes_and_decodes_as_the_reference(tokenizer: Tokenizer, bytes_refere
             assert tokenizer.decode(expected, skip) == bytes_reference.decode(expected, skip_special_tokens=skip)
 
 
-def test_single_special_tokens_are_shown(tokenizer: Tokenizer) -> None:
-    ids = [0, *tokenizer.encode(" the"), 2, 0, 2]
-    decoder = tokenizer.decoder(shown=frozenset({"<|im_end|>", "no such token"}))
-    assert decoder.push(ids) == " the<|im_end|><|im_end|>"
-    assert tokenizer.decoder(shown=frozenset()).push(ids) == tokenizer.decoder().push(ids) == " the"
-    assert tokenizer.decoder(skip_special=False, shown=frozenset({"<|im_end|>"})).push(ids).startswith("<|")
-
-
 def test_facts(tokenizer: Tokenizer, bytes_reference: Reference) -> None:
     assert tokenizer.vocab_size == bytes_reference.get_vocab_size()
     assert tokenizer.eos_ids == (2, 0)
