@@ -44,7 +44,7 @@ THINKING = {
     "nemotron_deci": TAGS,
     "nemotron_nano": TAGS,
     "glm45": TAGS,
-    "gemma4": Thinking(("<|channel>thought",), ("<channel|>",)),
+    "gemma4": Thinking(("<|channel>thought", "<|channel>"), ("<channel|>",)),
     "minimax_m2": INSIDE,
     "minimax_append_think": Thinking(append=True),
     "seed_oss": Thinking(("<seed:think>",), ("</seed:think>",)),

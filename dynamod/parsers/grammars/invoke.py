@@ -24,7 +24,8 @@ class Minimax(Grammar):
         """The calls between the outer markers."""
         reader, word = self.reader, f"<{self.mark}invoke"
         self.calls.begin()
-        yield from reader.expect(word)
+        if opening != word:
+            yield from reader.expect(word)
         while True:
             self.calls.begin()
             tag, _ = yield from reader.until(">", limit=LONGEST_TAG)
@@ -58,10 +59,10 @@ class Dsml(Minimax):
     `string="true"`: the value is a string as it stands; "false": it is JSON.
     """
 
-    openings = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>")
+    openings = ("<｜DSML｜function_calls>", "<｜DSML｜tool_calls>", "<｜DSML｜invoke")
     closings = (
         *("</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"),
-        *("</｜DSML｜invoke>", "</｜DSML｜parameter>"),
+        *("</｜DSML｜invoke>", "</｜DSML｜parameter>", "<｜DSML｜parameter"),
     )
     mark = "｜DSML｜"
 
