@@ -1,0 +1,77 @@
+"""Writes what a grammar has read: texts and calls, with their indices and ids."""
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from .reader import Reader
+from .segments import Arguments, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec
+
+Identify = Callable[[str, int], str]
+"""The id of a call, of the choice's seed and the call's index."""
+
+
+def long_id(seed: str, index: int) -> str:
+    """`call_` and 24 hexadecimal digits."""
+    return f"call_{blake2b(f'{seed}/{index}'.encode(), digest_size=12).hexdigest()}"
+
+
+def short_id(seed: str, index: int) -> str:
+    """Nine hexadecimal digits: templates of Mistral accept no other length."""
+    return blake2b(f"{seed}/{index}".encode(), digest_size=5).hexdigest()[:9]
+
+
+class Calls:
+    """Segments that were not handed over yet (`out`), and the call that is being read.
+
+    `pending`: a call has begun and is not complete. `open`: it was announced by a CallStart. `reason`: how the text has
+    ended, once it has.
+    """
+
+    def __init__(self, reader: Reader, tools: Sequence[ToolSpec], seed: str, identify: Identify) -> None:
+        self.tools = {tool.name: tool.parameters for tool in tools}
+        self.out: list[Segment] = []
+        self.pending = self.open = False
+        self.reason = ""
+        self._name = ""
+        self._count = 0
+        self._ids: set[str] = set()
+        self._reader, self._seed, self._identify = reader, seed, identify
+
+    def text(self, kind: type[Content] | type[Reasoning], text: str) -> None:
+        """A piece of text, if it is any."""
+        if text:
+            self.out.append(kind(text))
+
+    def begin(self) -> None:
+        """A call begins here: when the text ends inside of it, that is said."""
+        self.pending = True
+
+    def start(self, name: str, given: str = "") -> None:
+        """The call's name is known. `given`: the id that the model wrote; used when no other call has it."""
+        self.pending = self.open = True
+        self._name = name
+        self._reader.log = None  # announced: it can be withdrawn, but not become content
+        number = self._count
+        chosen = given if given and given not in self._ids else self._identify(self._seed, number)
+        while chosen in self._ids:
+            number += 1000
+            chosen = self._identify(self._seed, number)
+        self._ids.add(chosen)
+        self.out.append(CallStart(self._count, chosen, name))
+
+    def arguments(self, text: str) -> None:
+        """A piece of the open call's arguments."""
+        if text:
+            self.out.append(Arguments(self._count, text))
+
+    def done(self) -> None:
+        """The open call is complete."""
+        self.pending = self.open = False
+        self._count += 1
+        self._reader.log = []
+
+    def drop(self, why: str) -> None:
+        """The pending call is none."""
+        self.out.append(Dropped(self._count if self.open else None, self._name if self.open else "", why))
+        self._count += self.open
+        self.pending = self.open = False

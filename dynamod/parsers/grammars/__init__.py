@@ -1,0 +1,80 @@
+"""The grammars of tool calls by the names people type. A grammar's module is imported when somebody uses it."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dynamod.message.errors import UserError
+
+if TYPE_CHECKING:
+    from .base import Grammar
+
+GRAMMARS = {
+    "hermes": f"{__name__}.json_tags:Hermes",
+    "granite": f"{__name__}.json_tags:Granite",
+    "jamba": f"{__name__}.json_tags:Jamba",
+    "nemotron_deci": f"{__name__}.json_tags:NemotronDeci",
+    "longcat": f"{__name__}.json_tags:Longcat",
+    "llama3_json": f"{__name__}.json_bare:Llama3",
+    "phi4": f"{__name__}.json_bare:Phi4",
+    "mistral": f"{__name__}.mistral:Mistral",
+    "pythonic": f"{__name__}.pythonic:Pythonic",
+    "llama4_pythonic": f"{__name__}.pythonic:Llama4",
+    "lfm2": f"{__name__}.pythonic:Lfm2",
+    "olmo3": f"{__name__}.pythonic:Olmo3",
+    "qwen3_coder": f"{__name__}.function_tags:Qwen3Coder",
+    "seed_oss": f"{__name__}.function_tags:SeedOss",
+    "glm45": f"{__name__}.glm:Glm",
+    "minimax_m2": f"{__name__}.invoke:Minimax",
+    "deepseek_v3": f"{__name__}.deepseek:DeepseekV3",
+    "deepseek_v3_1": f"{__name__}.deepseek:DeepseekV31",
+    "deepseek_v3_2": f"{__name__}.invoke:Dsml",
+    "kimi_k2": f"{__name__}.kimi:Kimi",
+    "harmony": f"{__name__}.harmony:Harmony",
+    "gemma4": f"{__name__}.gemma:Gemma",
+}
+"""Own name -> module and class."""
+
+ALIASES = {
+    "default": "hermes",
+    "qwen": "hermes",
+    "qwen25": "hermes",
+    "qwen3": "hermes",
+    "granite4": "hermes",
+    "ernie45": "hermes",
+    "hunyuan": "jamba",
+    "hunyuan_a13b": "jamba",
+    "llama3": "llama3_json",
+    "llama4_json": "llama3_json",
+    "phi4_mini_json": "phi4",
+    "nemotron_nano": "qwen3_coder",
+    "qwen3_xml": "qwen3_coder",
+    "mimo": "qwen3_coder",
+    "step3p5": "qwen3_coder",
+    "glm": "glm45",
+    "glm47": "glm45",
+    "minimax": "minimax_m2",
+    "deepseekv3": "deepseek_v3",
+    "deepseek_v31": "deepseek_v3_1",
+    "deepseekv31": "deepseek_v3_1",
+    "deepseek_v32": "deepseek_v3_2",
+    "deepseekv32": "deepseek_v3_2",
+    "deepseek_v4": "deepseek_v3_2",
+    "deepseek_v41": "deepseek_v3_2",
+    "deepseekv4": "deepseek_v3_2",
+    "kimi_k25": "kimi_k2",
+    "openai": "harmony",
+    "gpt_oss": "harmony",
+}
+"""Name of Dynamo, vLLM or SGLang -> own name."""
+
+
+def grammar_class(name: str) -> "type[Grammar]":
+    """The grammar behind a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
+    plain = name.replace("-", "_").lower()
+    plain = ALIASES.get(plain, plain)
+    if plain not in GRAMMARS:
+        known = sorted({*GRAMMARS, *ALIASES})
+        raise UserError(f"unknown tool call parser '{name}'", f"known parsers: {', '.join(known)}")
+    module, _, attribute = GRAMMARS[plain].partition(":")
+    found: type[Grammar] = getattr(importlib.import_module(module), attribute)
+    return found

@@ -1,0 +1,35 @@
+"""What a grammar of tool calls has to say about itself."""
+
+from typing import ClassVar
+
+from ..calls import Calls, Identify, long_id
+from ..reader import Reader, Steps
+from ..segments import Content, Reasoning
+
+
+class Grammar:
+    """Reads calls from the text of one choice.
+
+    `openings`: markers in front of calls. `closings`: markers behind them, which are never content. `weak`: openings
+    that are words, so that reasoning may have them. `bare`: characters with which a call begins where no marker is in
+    front of it. `identify`: how ids are made. `channels`: the grammar owns reasoning too, and `kind` is
+    that of the text behind what was read last.
+    """
+
+    openings: ClassVar[tuple[str, ...]] = ()
+    closings: ClassVar[tuple[str, ...]] = ()
+    weak: ClassVar[bool] = False
+    bare: ClassVar[str] = ""
+    channels: ClassVar[bool] = False
+    identify: ClassVar[Identify] = staticmethod(long_id)
+
+    def __init__(self, reader: Reader, calls: Calls) -> None:
+        self.reader, self.calls = reader, calls
+        self.kind: type[Content | Reasoning] = Content
+
+    def read(self, opening: str) -> Steps[None]:
+        """Reads the calls behind an opening marker ("": there is none, and the next character is one of `bare`).
+
+        It may leave closing markers unread. Raises Malformed when no call follows, and Ended when the text is over.
+        """
+        raise NotImplementedError

@@ -1,0 +1,50 @@
+"""Tags with the name behind `=`: `<function=f>` and `<parameter=p>`."""
+
+from ..reader import Ended, Steps
+from .base import Grammar
+from .parameters import Parameters, trimmed
+
+
+class Qwen3Coder(Grammar):
+    """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing."""
+
+    openings = ("<tool_call>", "<function=")
+    closings = ("</tool_call>", "</function>", "</parameter>")
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls of one pair of outer tags, or one function."""
+        while True:
+            self.calls.begin()
+            if opening != "<function=":
+                yield from self.reader.expect("<function=")
+            yield from self._function()
+            if opening == "<function=" or (yield from self.reader.peek()) != "<":
+                return
+            if not (yield from self.reader.accept("<function=")):
+                return
+            opening = "<function="
+
+    def _function(self) -> Steps[None]:
+        reader = self.reader
+        name, _ = yield from reader.name(">")
+        parameters = Parameters(self.calls, name)
+        while True:
+            try:
+                tag = yield from reader.expect("<parameter=", "</function>", "</tool_call>", *self.closings)
+            except Ended:
+                raise parameters.unclosed() from None
+            if tag != "<parameter=":
+                break
+            key, _ = yield from reader.name(">")
+            value, stop = yield from reader.until("</parameter>", "<parameter=", "</function>")
+            if stop != "</parameter>":
+                reader.held = stop + reader.held
+            parameters.add(key, trimmed(value))
+        parameters.done()
+
+
+class SeedOss(Qwen3Coder):
+    """The same within `<seed:tool_call>`."""
+
+    openings = ("<seed:tool_call>", "<function=")
+    closings = ("</seed:tool_call>", "</function>", "</parameter>")

@@ -1,0 +1,58 @@
+"""Harmony, the format of gpt-oss: messages with a channel and a recipient. It owns reasoning and calls alike."""
+
+import re
+
+from ..calls import Calls
+from ..reader import Malformed, Reader, Steps
+from ..segments import Content, Reasoning
+from .base import Grammar
+from .json_calls import arguments
+
+_START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+_ENDS = ("<|end|>", "<|return|>", "<|call|>")
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)").search
+LONGEST_HEADER = 2000
+
+
+class Harmony(Grammar):
+    """`<|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{...}`.
+
+    The channel `analysis` is reasoning, `final` and `commentary` without a recipient are content. What is sent to
+    anybody but `functions` (the model's own browser or interpreter) is reasoning.
+    """
+
+    openings = (_START, _CHANNEL)
+    closings = (_MESSAGE, "<|constrain|>", *_ENDS)
+    bare = "t"
+    channels = True
+
+    def __init__(self, reader: Reader, calls: Calls) -> None:
+        super().__init__(reader, calls)
+        self._first = True
+
+    def read(self, opening: str) -> Steps[None]:
+        """One message's header, and its body when that is a call; `kind` says what else follows.
+
+        The first header may lack its marker, as the prompt has it: then it begins with a recipient.
+        """
+        reader, calls = self.reader, self.calls
+        first, self._first = self._first, False
+        self.kind = Content
+        if not opening:
+            if not first:
+                raise Malformed
+            yield from reader.expect("to=")
+        header, stop = yield from reader.until(_MESSAGE, *_ENDS, limit=LONGEST_HEADER)
+        if stop != _MESSAGE:
+            return
+        header = header if opening else f"to={header}"
+        recipient = _RECIPIENT(header)
+        if recipient is not None and recipient[1].startswith("functions."):
+            calls.begin()
+            name = recipient[1].removeprefix("functions.")
+            if not name:
+                raise Malformed
+            calls.start(name)
+            yield from arguments(reader, calls)
+        elif "analysis" in header or recipient is not None:
+            self.kind = Reasoning

@@ -1,0 +1,32 @@
+"""JSON without markers: the answer itself is a call when it begins with one."""
+
+from ..reader import Steps
+from .base import Grammar
+from .json_calls import json_calls
+
+
+class Llama3(Grammar):
+    """`{"name": ..., "parameters": {...}}`, several with `;` between them, perhaps behind `<|python_tag|>`.
+
+    Without the marker only objects with a tool's name are calls: any other JSON is an answer.
+    """
+
+    openings = ("<|python_tag|>",)
+    bare = "{["
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls at this place."""
+        yield from json_calls(self.reader, self.calls, None if opening else self.calls.tools)
+
+
+class Phi4(Llama3):
+    """`functools[{...}, {...}]`, or bare JSON."""
+
+    openings = ("functools[",)
+    weak = True
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls at this place."""
+        if opening:
+            self.reader.held = "[" + self.reader.held
+        yield from super().read(opening)

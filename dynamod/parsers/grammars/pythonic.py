@@ -1,0 +1,129 @@
+"""Calls as Python writes them: `[f(a=1, b="x"), g()]`."""
+
+import re
+from typing import ClassVar
+
+from ..reader import Malformed, Steps
+from ..typed import literal
+from .base import Grammar
+from .parameters import Parameters
+
+_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
+_SPECIAL = re.compile(r"[\"'()\[\]{},\\]").search
+_PAIR = {")": "(", "]": "[", "}": "{"}
+
+
+class Pythonic(Grammar):
+    """A list of calls with keywords. Without a marker only a tool's name makes it one."""
+
+    bare = "["
+    whole: ClassVar[bool] = True
+    """A list: brackets are around the calls."""
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls at this place."""
+        reader, calls = self.reader, self.calls
+        calls.begin()
+        listed = (yield from reader.peek()) == "["
+        if listed:
+            reader.cut(1)
+        elif self.whole:
+            raise Malformed
+        while True:
+            calls.begin()
+            yield from reader.peek()
+            name = yield from self._word("(")
+            if not opening and name not in calls.tools:
+                raise Malformed
+            yield from self._parameters(Parameters(calls, name))
+            if listed:
+                if not (yield from reader.accept(",")):
+                    yield from reader.accept("]")
+                    return
+            elif not _NAME.match((yield from reader.peek())):
+                return
+
+    def _word(self, stop: str) -> Steps[str]:
+        """An identifier and the character behind it."""
+        reader = self.reader
+        while True:
+            match = _NAME.match(reader.held)
+            if match is None or match.end() > 256:
+                raise Malformed
+            if match.end() < len(reader.held):
+                break
+            yield from reader.more()
+        name = reader.cut(match.end())
+        yield from reader.expect(stop)
+        return name
+
+    def _parameters(self, parameters: Parameters) -> Steps[None]:
+        reader = self.reader
+        while (yield from reader.peek()) != ")":
+            name = yield from self._word("=")
+            text, stop = yield from self._value()
+            value = literal(_PYTHON.get(text.strip(), text.strip()))
+            if value is None:
+                raise Malformed
+            parameters.add_json(name, value[0])
+            if stop == ")":
+                break
+        else:
+            reader.cut(1)
+        parameters.done()
+
+    def _value(self) -> Steps[tuple[str, str]]:
+        """Text up to the `,` or `)` that ends the value, and which it is."""
+        reader, parts, opened, quote = self.reader, list[str](), "", ""
+        while True:
+            match = _SPECIAL(reader.held)
+            if match is None:
+                parts.append(reader.cut(len(reader.held)))
+                yield from reader.more()
+                continue
+            if match[0] == "\\" and match.end() == len(reader.held):
+                yield from reader.more()
+                continue
+            piece = reader.cut(match.end() + (match[0] == "\\"))
+            mark = match[0]
+            if quote:
+                quote = "" if mark == quote else quote
+            elif not opened and mark in ",)":
+                parts.append(piece[:-1])
+                return "".join(parts), mark
+            elif mark in "\"'":
+                quote = mark
+            elif mark in "([{":
+                opened += mark
+            elif mark in _PAIR:
+                if opened[-1:] != _PAIR[mark]:
+                    raise Malformed
+                opened = opened[:-1]
+            parts.append(piece)
+
+
+_PYTHON = {"None": "null", "True": "true", "False": "false"}
+
+
+class Llama4(Pythonic):
+    """The list between `<|python_start|>` and `<|python_end|>`, or without."""
+
+    openings = ("<|python_start|>",)
+    closings = ("<|python_end|>",)
+
+
+class Lfm2(Pythonic):
+    """The list between `<|tool_call_start|>` and `<|tool_call_end|>`."""
+
+    openings = ("<|tool_call_start|>",)
+    closings = ("<|tool_call_end|>",)
+    bare = ""
+
+
+class Olmo3(Pythonic):
+    """Calls, one a line, between `<function_calls>` and `</function_calls>`."""
+
+    openings = ("<function_calls>",)
+    closings = ("</function_calls>",)
+    bare = ""
+    whole = False

@@ -1,0 +1,197 @@
+"""One parser per choice: text in pieces becomes reasoning, content and calls, in order."""
+
+from collections.abc import Callable, Sequence
+
+from .calls import Calls, long_id
+from .grammars import grammar_class
+from .grammars.base import Grammar
+from .markers import Markers, markers
+from .reader import Ended, Malformed, Reader, Steps
+from .segments import Content, Reasoning, Segment, ToolSpec
+from .thinking import Thinking, thinking_of
+
+TURN_ENDS = (
+    *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<end_of_turn>", "<turn|>"),
+    *("<｜end▁of▁sentence｜>", "[e~[", "<|tool_response>"),
+)
+"""Special tokens that end a turn: never content. A tokenizer's other special tokens come as `special`."""
+
+_NOTHING = Thinking((), ())
+
+
+class OutputParser:
+    """Feed it all text of a choice, then finish it. The same text gives the same result however it is cut."""
+
+    __slots__ = ("_calls", "_grammar", "_kind", "_lead", "_near", "_reader", "_steps", "_thinking", "_words")
+
+    def __init__(
+        self,
+        grammar: type[Grammar] | None,
+        thinking: Thinking,
+        tools: Sequence[ToolSpec],
+        seed: str,
+        inside: bool,
+        special: Sequence[str],
+    ) -> None:
+        self._reader = Reader()
+        self._calls = Calls(self._reader, tools, seed, grammar.identify if grammar is not None else long_id)
+        self._grammar = grammar(self._reader, self._calls) if grammar is not None else None
+        self._thinking = thinking
+        self._kind: type[Content | Reasoning] = Content
+        self._near: Callable[[str], object] | None = (
+            None  # set while text without a marker's first character needs no look at it
+        )
+        self._lead = ""  # white space that is content if text follows it
+        self._words = self._word_sets(special)
+        self._steps = self._run(inside)
+        next(self._steps)
+
+    def _word_sets(self, special: Sequence[str]) -> tuple[Markers, Markers]:
+        """Markers in content and in reasoning."""
+        grammar, thinking = self._grammar, self._thinking
+        dropped = (*TURN_ENDS, *special)
+        thoughts = () if thinking.append else (*thinking.openings, *thinking.closings)
+        if grammar is None:
+            both = markers(*thoughts, *dropped)
+            return both, both
+        strong = () if grammar.weak else grammar.openings
+        inside = (*strong, *(grammar.closings if grammar.channels else ()))
+        return (
+            markers(*thoughts, *grammar.openings, *grammar.closings, *dropped),
+            markers(*thoughts, *inside, *dropped),
+        )
+
+    def feed(self, text: str) -> list[Segment]:
+        """What the next piece of text completes."""
+        near = self._near
+        if near is not None and near(text) is None:
+            return [self._kind(text)] if text else []
+        reader = self._reader
+        if reader.closed:
+            return []
+        reader.held += text
+        self._near = None
+        next(self._steps)
+        out, self._calls.out = self._calls.out, []
+        return out
+
+    def finish(self, reason: str = "stop") -> list[Segment]:
+        """What the end of the text completes. `reason`: why it ended; "stop" is the model's own end."""
+        reader, calls = self._reader, self._calls
+        if reader.closed:
+            return []
+        reader.closed, calls.reason, self._near = True, reason, None
+        for _ in self._steps:
+            raise AssertionError("a grammar waits behind the end of the text")
+        out, calls.out = calls.out, []
+        return out
+
+    def _run(self, inside: bool) -> Steps[None]:
+        grammar, thinking, reader = self._grammar, self._thinking, self._reader
+        first = fresh = True
+        if thinking.append:
+            self._calls.text(Content, thinking.openings[0])
+        while True:
+            if first or fresh:
+                yield from self._white(first)
+            first = False
+            if fresh and not inside and grammar is not None and grammar.bare and reader.held[:1] in tuple(grammar.bare):
+                fresh = yield from self._region(grammar, "")
+                if fresh:
+                    self._lead = ""
+                    inside = grammar.kind is Reasoning
+                    continue
+            marker = yield from self._text(Reasoning if inside else Content, self._words[inside])
+            if not marker:
+                return
+            fresh = True
+            if grammar is not None and marker in grammar.openings:
+                fresh = yield from self._region(grammar, marker)
+                inside = grammar.kind is Reasoning if fresh else inside
+            elif marker in thinking.openings:
+                inside = True
+            elif marker in thinking.closings or (grammar is not None and marker in grammar.closings):
+                inside = False
+            else:
+                fresh = False  # a special token: what is around it goes on
+
+    def _white(self, kept: bool) -> Steps[None]:
+        """Reads white space. `kept`: it is content, unless a marker follows it."""
+        reader = self._reader
+        while True:
+            rest = reader.held.lstrip()
+            white = reader.cut(len(reader.held) - len(rest))
+            if kept:
+                self._lead += white
+            if rest or reader.closed:
+                return
+            yield
+
+    def _text(self, kind: type[Content] | type[Reasoning], words: Markers) -> Steps[str]:
+        """Passes text on up to a marker, and returns that; "" at the end of the text."""
+        reader, out = self._reader, self._calls
+        self._kind = kind
+        while True:
+            end, marker = words.find(reader.held, reader.closed)
+            if end:
+                out.text(kind, self._lead + reader.cut(end))
+                self._lead = ""
+            if marker:
+                reader.cut(len(marker))
+                self._lead = ""
+                return marker
+            if reader.closed:
+                out.text(kind, self._lead)
+                return ""
+            if not reader.held and not self._lead:
+                self._near = words.near
+            yield
+
+    def _region(self, grammar: Grammar, opening: str) -> Steps[bool]:
+        """Reads calls behind an opening marker. False: there were none, and the text goes on without the marker."""
+        reader, calls = self._reader, self._calls
+        reader.log = []
+        try:
+            yield from grammar.read(opening)
+        except Malformed:
+            if calls.open:
+                calls.drop("malformed")
+            else:
+                calls.pending = False
+                reader.undo()
+                return False
+        except Ended:
+            if not opening and not calls.open and calls.pending:
+                calls.pending = False
+                reader.undo()
+                return False
+            if calls.pending:
+                calls.drop("truncated")
+            reader.held = ""
+        reader.log = None
+        return True
+
+
+def make_parser(
+    tool: str | None,
+    reasoning: str | None,
+    tools: Sequence[ToolSpec] = (),
+    *,
+    seed: str = "",
+    prompt: str = "",
+    special: Sequence[str] = (),
+) -> OutputParser:
+    """The parser of one choice.
+
+    `tool`, `reasoning`: names or aliases of a grammar and of reasoning markers; None: none. `seed`: what ids of calls
+    are made of, unique per choice. `prompt`: the end of the rendered prompt, which says whether the text begins with
+    reasoning. `special`: the tokenizer's special tokens, which are dropped. Raises UserError for an unknown name.
+    """
+    grammar = grammar_class(tool) if tool is not None else None
+    thinking = thinking_of(reasoning) if reasoning is not None else _NOTHING
+    if thinking.channels and (grammar is None or not grammar.channels):
+        grammar = grammar_class("harmony")  # channels have calls too: one parser owns both
+    if grammar is not None and grammar.channels:
+        thinking = _NOTHING
+    inside = not thinking.append and thinking.begins_inside(prompt)
+    return OutputParser(grammar, thinking, tools, seed, inside, special)

@@ -1,0 +1,177 @@
+"""Reads text that comes in pieces: what is read never depends on where the pieces were cut.
+
+A grammar is a generator over a Reader. It yields where it needs more text, so its code reads like that of a parser
+which has the whole text, and its state is the place where it waits.
+"""
+
+import re
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+import msgspec
+
+from .markers import markers
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A parser that yields when it needs more text, and returns a T."""
+
+LONGEST_NAME = 256
+_STRUCTURE = re.compile(r'[{}\[\]"]').search
+_IN_STRING = re.compile(r'["\\]').search
+_SCALAR_ENDS = re.compile(r"[\s,}\]<;]").search
+_CONTROL = re.compile(r"[\x00-\x1f]")
+_PAIR = {"}": "{", "]": "["}
+
+
+class Ended(Exception):
+    """The text is over, and the grammar wanted more."""
+
+
+class Malformed(Exception):
+    """The text does not follow the grammar."""
+
+
+class Reader:
+    """`held`: text that was not read yet. `closed`: no more comes. `log`: what was read, while somebody may undo it."""
+
+    __slots__ = ("closed", "held", "log")
+
+    def __init__(self) -> None:
+        self.held = ""
+        self.closed = False
+        self.log: list[str] | None = None
+
+    def more(self) -> Steps[None]:
+        """Waits for text. Raises Ended when no more comes."""
+        if self.closed:
+            raise Ended
+        yield
+
+    def cut(self, count: int) -> str:
+        """The first `count` held characters; they are read now."""
+        text, self.held = self.held[:count], self.held[count:]
+        if self.log is not None:
+            self.log.append(text)
+        return text
+
+    def undo(self) -> None:
+        """What was logged is unread again."""
+        self.held = "".join(self.log or ()) + self.held
+        self.log = None
+
+    def peek(self) -> Steps[str]:
+        """The next character that is no white space; the white space is read."""
+        while not (rest := self.held.lstrip()):
+            self.cut(len(self.held))
+            yield from self.more()
+        if len(rest) < len(self.held):
+            self.cut(len(self.held) - len(rest))
+        return rest[0]
+
+    def accept(self, *words: str) -> Steps[str]:
+        """Reads which of the words comes next, behind white space; "" when it is none of them."""
+        yield from self.peek()
+        while True:
+            for word in words:
+                if self.held.startswith(word):
+                    return self.cut(len(word))
+            if not any(word.startswith(self.held) for word in words):
+                return ""
+            yield from self.more()
+
+    def expect(self, *words: str) -> Steps[str]:
+        """As `accept`; raises Malformed when it is none of them."""
+        found = yield from self.accept(*words)
+        if not found:
+            raise Malformed
+        return found
+
+    def until(self, *stops: str, limit: int = 0) -> Steps[tuple[str, str]]:
+        """Text up to the next of the words, and that word. Raises Malformed above `limit` characters (0: none)."""
+        parts: list[str] = []
+        find, size = markers(*stops).find, 0
+        while True:
+            end, stop = find(self.held, self.closed)
+            if not stop and self.closed:
+                raise Ended
+            parts.append(self.cut(end))
+            size += end
+            if limit and size > limit:
+                raise Malformed
+            if stop:
+                self.cut(len(stop))
+                return "".join(parts), stop
+            yield
+
+    def name(self, *stops: str) -> Steps[tuple[str, str]]:
+        """A word without white space inside, and the stop behind it. Raises Malformed when it is none."""
+        text, stop = yield from self.until(*stops, limit=LONGEST_NAME)
+        name = text.strip().strip("\"'")
+        if not name or any(character.isspace() for character in name):
+            raise Malformed
+        return name, stop
+
+    def value(self, emit: Callable[[str], None] | None = None) -> Steps[str]:
+        """Reads one JSON value and gives its text, in pieces to `emit` as they come.
+
+        Control characters inside of strings, which models write and JSON forbids, are escaped. Raises Malformed when
+        the text is no JSON.
+        """
+        first = yield from self.peek()
+        parts: list[str] = []
+        if first in '{["':
+            yield from self._nested(parts, emit or _ignored)
+        else:
+            while (match := _SCALAR_ENDS(self.held)) is None:
+                yield from self.more()
+            parts.append(self.cut(match.start()))
+            if emit is not None:
+                emit(parts[0])
+        text = "".join(parts)
+        decoded(text)
+        return text
+
+    def _nested(self, parts: list[str], emit: Callable[[str], None]) -> Steps[None]:
+        opened, quoted, sent, self_closed = "", False, 0, False
+        while not self_closed:
+            match = (_IN_STRING if quoted else _STRUCTURE)(self.held)
+            escape = match is not None and match[0] == "\\"
+            if match is None or (escape and match.end() == len(self.held)):
+                # A backslash waits for what it escapes, all before it goes on.
+                piece = self.cut(len(self.held) if match is None else match.start())
+                if piece:
+                    parts.append(_CONTROL.sub(_escaped, piece) if quoted else piece)
+                if sent < len(parts):
+                    emit("".join(parts[sent:]))
+                    sent = len(parts)
+                yield from self.more()
+                continue
+            piece = self.cut(match.end() + escape)
+            parts.append(_CONTROL.sub(_escaped, piece) if quoted else piece)
+            if match[0] == '"':
+                quoted = not quoted
+            elif match[0] in "{[":
+                opened += match[0]
+            elif not escape:
+                if opened[-1:] != _PAIR[match[0]]:
+                    raise Malformed
+                opened = opened[:-1]
+            self_closed = not opened and not quoted
+        emit("".join(parts[sent:]))
+
+
+def decoded(text: str) -> object:
+    """The value of a JSON text. Raises Malformed when it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed from error
+
+
+def _escaped(match: "re.Match[str]") -> str:
+    return f"\\u{ord(match[0]):04x}"
+
+
+def _ignored(_: str) -> None:
+    return None

@@ -1,0 +1,91 @@
+"""Reasoning in a model's text: the markers around it, by the names that Dynamo, vLLM and SGLang give their parsers."""
+
+import msgspec
+
+from dynamod.message.errors import UserError
+
+
+class Thinking(msgspec.Struct, frozen=True):
+    """`inside`: text begins with reasoning, unless the prompt says otherwise. `append`: reasoning stays in the content,
+
+    behind an opening marker. `channels`: reasoning is a channel of the harmony format.
+    """
+
+    openings: tuple[str, ...] = ("<think>",)
+    closings: tuple[str, ...] = ("</think>",)
+    inside: bool = False
+    append: bool = False
+    channels: bool = False
+
+    def begins_inside(self, prompt: str) -> bool:
+        """Whether the text behind this prompt begins with reasoning: the last marker near the prompt's end says it."""
+        tail = prompt[-200:].rstrip()
+        if tail.endswith(self.openings):
+            return True
+        return self.inside and not tail.endswith(self.closings)
+
+
+TAGS = Thinking()
+INSIDE = Thinking(inside=True)
+
+THINKING = {
+    "basic": TAGS,
+    "qwen3": TAGS,
+    "deepseek_r1": INSIDE,
+    "deepseek_v3": TAGS,
+    "granite": Thinking(
+        ("Here is my thought process:", "Here's my thought process:"), ("Here is my response:", "Here's my response:")
+    ),
+    "gpt_oss": Thinking((), (), channels=True),
+    "mistral": Thinking(("[THINK]",), ("[/THINK]",)),
+    "kimi": Thinking(("◁think▷",), ("◁/think▷",)),
+    "kimi_k2": TAGS,
+    "step3": INSIDE,
+    "nemotron_deci": TAGS,
+    "nemotron_nano": TAGS,
+    "glm45": TAGS,
+    "gemma4": Thinking(("<|channel>thought", "<|channel>"), ("<channel|>",)),
+    "minimax_m2": INSIDE,
+    "minimax_append_think": Thinking(append=True),
+    "seed_oss": Thinking(("<seed:think>",), ("</seed:think>",)),
+}
+"""Own name -> markers."""
+
+ALIASES = {
+    "qwen3_coder": "basic",
+    "qwen3_thinking": "deepseek_r1",
+    "deepseek_v3_1": "deepseek_v3",
+    "deepseek_v31": "deepseek_v3",
+    "deepseek_v3_2": "deepseek_v3",
+    "deepseek_v32": "deepseek_v3",
+    "deepseek_v4": "deepseek_v3",
+    "deepseek_v41": "deepseek_v3",
+    "openai_gptoss": "gpt_oss",
+    "harmony": "gpt_oss",
+    "kimi_k25": "kimi_k2",
+    "kimi_k3": "kimi_k2",
+    "step3p5": "step3",
+    "nemotron_v3": "nemotron_nano",
+    "nemotron3": "nemotron_nano",
+    "nemotron_3": "nemotron_nano",
+    "glm47": "glm45",
+    "glm": "glm45",
+    "holo2": "basic",
+    "interns1": "basic",
+    "ernie45": "basic",
+    "mimo": "basic",
+    "olmo3": "deepseek_r1",
+    "minimax": "minimax_m2",
+    "minimax_m2_append_think": "minimax_append_think",
+}
+"""Name of another system -> own name."""
+
+
+def thinking_of(name: str) -> Thinking:
+    """The markers behind a name or alias, `-` read as `_`. Raises UserError that lists the known ones."""
+    plain = name.replace("-", "_").lower()
+    plain = ALIASES.get(plain, plain)
+    if plain not in THINKING:
+        known = sorted({*THINKING, *ALIASES})
+        raise UserError(f"unknown reasoning parser '{name}'", f"known parsers: {', '.join(known)}")
+    return THINKING[plain]

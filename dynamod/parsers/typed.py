@@ -1,0 +1,87 @@
+"""Argument values that a model wrote as plain text, as the JSON that the tool's schema asks for."""
+
+import ast
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+_WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
+
+
+def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
+    """JSON types that a schema allows; empty when it does not say. `root`: where `$ref` looks."""
+    for _ in range(8):  # a reference may name a reference, and a wrong one itself
+        if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
+            break
+        target: object = root
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            target = target.get(part) if isinstance(target, Mapping) else None
+        schema = target
+    if not isinstance(schema, Mapping):
+        return set()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
+    for word in ("anyOf", "oneOf"):
+        for option in schema.get(word) or ():
+            found |= kinds(option, root) if option is not schema else set()
+    if not found and isinstance(schema.get("enum"), list):
+        found = {"string"} if all(isinstance(value, str) for value in schema["enum"]) else set()
+    return found
+
+
+def typed(text: str, schema: Mapping[str, Any], name: str) -> str:
+    """JSON text of parameter `name` of a tool's schema that was written as `text`.
+
+    Text that cannot be what the schema asks for is a JSON string: the client sees what the model wrote.
+    """
+    properties = schema.get("properties")
+    allowed = kinds(properties.get(name) if isinstance(properties, Mapping) else None, schema)
+    plain = text.strip()
+    if "string" in allowed:
+        others = allowed - {"string", "null"}
+        if not others:
+            nothing = "null" in allowed and plain.lower() in ("null", "none")
+            return "null" if nothing else quoted(text)
+    word = _WORDS.get(plain.lower())
+    if word == "null" and (not allowed or "null" in allowed):
+        return word
+    if word is not None and word != "null" and (not allowed or "boolean" in allowed):
+        return word
+    value = literal(plain)
+    if value is None:
+        return quoted(text)
+    made, kind = value
+    if kind == "integer" and "integer" not in allowed and "number" in allowed:
+        kind = "number"
+    return made if not allowed or kind in allowed else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A JSON string."""
+    try:
+        return msgspec.json.encode(text).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return msgspec.json.encode(text.encode("utf-8", "replace").decode()).decode()
+
+
+def literal(text: str) -> tuple[str, str] | None:
+    """JSON text and JSON type of a JSON or Python literal; None when it is neither."""
+    value: object
+    try:
+        value = msgspec.json.decode(text)
+        return text, _kind(value)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        value = ast.literal_eval(text)
+        return msgspec.json.encode(value).decode(), _kind(value)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
+        return None
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    names = {str: "string", int: "integer", float: "number", dict: "object", type(None): "null"}
+    return names.get(type(value), "array")
