@@ -17,6 +17,7 @@ Steps = Generator[None, None, T]
 """A parser that yields when it needs more text, and returns a T."""
 
 LONGEST_NAME = 256
+LONGEST_SCALAR = 4000
 _STRUCTURE = re.compile(r'[{}\[\]"]').search
 _IN_STRING = re.compile(r'["\\]').search
 _SCALAR_ENDS = re.compile(r"[\s,}\]<;]").search
@@ -123,14 +124,22 @@ class Reader:
         if first in '{["':
             yield from self._nested(parts, emit or _ignored)
         else:
-            while (match := _SCALAR_ENDS(self.held)) is None:
-                yield from self.more()
-            parts.append(self.cut(match.start()))
+            parts.append((yield from self.scalar(_SCALAR_ENDS)))
             if emit is not None:
                 emit(parts[0])
         text = "".join(parts)
         decoded(text)
         return text
+
+    def scalar(self, ends: Callable[[str], "re.Match[str] | None"]) -> Steps[str]:
+        """Text up to the first match of `ends`. Raises Malformed above LONGEST_SCALAR characters."""
+        while (match := ends(self.held)) is None:
+            if len(self.held) > LONGEST_SCALAR:
+                raise Malformed
+            yield from self.more()
+        if match.start() > LONGEST_SCALAR:
+            raise Malformed
+        return self.cut(match.start())
 
     def _nested(self, parts: list[str], emit: Callable[[str], None]) -> Steps[None]:
         opened, quoted, sent, self_closed = "", False, 0, False

@@ -1,6 +1,7 @@
 """Argument values that a model wrote as plain text, as the JSON that the tool's schema asks for."""
 
 import ast
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -74,7 +75,9 @@ def literal(text: str) -> tuple[str, str] | None:
     except (ValueError, RecursionError):
         pass
     try:
-        value = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes that Python does not know
+            value = ast.literal_eval(text)
         return msgspec.json.encode(value).decode(), _kind(value)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, OverflowError):
         return None

@@ -111,6 +111,15 @@ def test_what_is_no_call_behind_a_marker_is_content() -> None:
     assert read("use <tool_call> tags", "hermes") == [Content("use  tags")]
 
 
+def test_python_text_with_unknown_escapes_and_endless_numbers() -> None:
+    assert asked(r"[find(text='\d+')]", "pythonic") == [("find", {"text": r"\d+"})]
+    parser = make_parser("hermes", None, TOOLS)
+    text = '<tool_call>{"name": "find", "arguments": ' + "1" * 5000
+    made = [piece for one in text for piece in parser.feed(one)] + parser.finish()
+    assert assemble(made)[0] == Dropped(0, "find", "malformed")
+    assert assemble(made) == read(text, "hermes")
+
+
 def test_arguments_that_are_no_object_are_said() -> None:
     text = '<tool_call>{"name": "find", "arguments": [1]}</tool_call>'
     assert read(text, "hermes")[0] == Dropped(0, "find", "malformed")

@@ -68,9 +68,7 @@ def _value(reader: Reader, depth: int) -> Steps[str]:
         yield from reader.expect(_QUOTE)
         text, _ = yield from reader.until(_QUOTE)
         return quoted(text)
-    while (match := _SCALAR_ENDS(reader.held)) is None:
-        yield from reader.more()
-    text = reader.cut(match.start()).strip()
+    text = (yield from reader.scalar(_SCALAR_ENDS)).strip()
     try:
         decoded(text)
     except Malformed:
