@@ -42,6 +42,9 @@ class StoredBlocks(Sink):
     def watch(self, failed: Callable[[str, bool], None]) -> None:
         """The worker that answers sees by itself that nothing comes."""
 
+    def unread(self) -> None:
+        """Nobody needs them: the worker that answers can compute them."""
+
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""
         if isinstance(delta, Items) and delta.items and not self.handoff.done():

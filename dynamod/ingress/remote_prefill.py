@@ -70,9 +70,11 @@ class RemotePrompt(Sink):
 
     def _tell(self, lost: RequestError) -> None:
         if self._failed is not None:
-            displaced = isinstance(lost, _Displaced)
-            self._counts.failed += not displaced
-            self._failed(f"its prompt is lost: {lost}", displaced)
+            self._failed(f"its prompt is lost: {lost}", isinstance(lost, _Displaced))
+
+    def unread(self) -> None:
+        """It has failed, whoever of the two workers has said so first."""
+        self._counts.failed += 1
 
     def delta(self, delta: Delta) -> None:
         """The hand-off, and then the end: everything has been read."""

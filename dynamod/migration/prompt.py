@@ -28,6 +28,9 @@ class RemotePrompt(Protocol):
     def watch(self, failed: Callable[[str, bool], None]) -> None:
         """Call `failed` once if the blocks cannot be had any more: why, and whether only another needs the worker."""
 
+    def unread(self) -> None:
+        """The instance gives the request up because it could not have the blocks."""
+
     def __enter__(self) -> Self:
         """Itself."""
         ...

@@ -111,6 +111,8 @@ class InFlightRequest:
                         alone = placement.alone and not placement.shared and self.accepted
                         await self._judge(placement.instance, at=placement, alone=alone)
                     elif broken is not None and prompt and (broken.prompt or (broken.displaced and not self._suspect)):
+                        if broken.prompt:
+                            prompt.unread()
                         timeout = CAUSE if broken.prompt else 0.0
                         await self._judge(prompt.instance, timeout, at=placement, alone=prompt.alone)
                 if broken is not None and not self.over:
@@ -184,10 +186,8 @@ class InFlightRequest:
         placement.leave = self._displace
         self._tried.add(self.instance.instance_id)
         self._sends += 1
-        self.accepted = False
-        self.moved_at = self._now()
-        self._base = self._received
-        self._pending_logprobs = None
+        self.accepted, self._pending_logprobs = False, None
+        self._base, self.moved_at = self._received, self._now()
         request = self.request
         if isinstance(request, Generate):
             request = self._continued(request)
@@ -259,7 +259,7 @@ class InFlightRequest:
         self.moved_at = self._now()
         self._leave_instance(Break(why, retry=True, displaced=True, pause=pause), notify_engine=not pause)
 
-    def _prompt_failed(self, why: str, displaced: bool = False, *, notify_engine: bool = True) -> None:
+    def _prompt_failed(self, why: str, displaced: bool = False) -> None:
         """The instance, with which nothing is wrong, waits for blocks in vain: have the prompt computed once more."""
         if self._attempt is None or self._received > self._base:
             return
@@ -267,7 +267,7 @@ class InFlightRequest:
             self._make_room(why)
         else:
             self._tried.discard(self._placement.instance.instance_id)
-            self._break(why, retry=True, notify_engine=notify_engine, prompt=True)
+            self._break(why, retry=True, prompt=True)
 
     def _move(self, broken: Break) -> None:
         """Decide whether another instance gets the request. Raises the error to end with if none does."""
@@ -493,7 +493,7 @@ class InFlightRequest:
         if delta.code == TRIAL_TAKEN:
             self._make_room(delta.message, TRIAL_PAUSE)
         elif delta.code == HANDOFF_FAILED and self._needs_prefill and self._received == self._base:
-            self._prompt_failed(delta.message, notify_engine=False)
+            self._prompt_failed(delta.message)
         elif delta.retry:
             self._break(delta.message, retry=True, notify_engine=False)
         else:

@@ -15,11 +15,18 @@ from typing import Any
 
 import pytest
 
+from dynamod.message import tokens
+from dynamod.message.ingress import Delta, Failed
+from dynamod.message.worker import Generate, Stops
+from dynamod.transport.base import Sink
+from dynamod.transport.framing import MAGIC, Unframer, pack
+from dynamod.transport.inbox import Inbox
+
 from .asking import chat_body, request_of
 from .nodes import Servers, fast, front, instances, worker
 
 FLOOD: dict[str, Any] = {"model": "sample", "prompt": [[7]] * 2000, "max_tokens": 2, "ignore_eos": True}
-"""2,000 small ones in one: a worker's mailbox holds 1,024."""
+"""2,000 small ones in one."""
 
 
 def metric(machine: Any, path: Path, name: str) -> float:
@@ -68,20 +75,26 @@ def flood(
     pid: int,
     times: int = 1,
     *,
+    before: Callable[[], object] = lambda: None,
     meanwhile: Callable[[], object] = lambda: None,
     **fields: Any,
 ) -> list[tuple[int, Any, str | None]]:
-    """Requests while a worker's process is stopped for a moment, so that they come to it all at once."""
+    """Requests while a worker's process is stopped for a moment, so that they come to it all at once.
+
+    `before` and `meanwhile` are called before they are sent, and when they have been.
+    """
+    body = {**FLOOD, **fields}
 
     def sent() -> float:
         text = machine.ask(url, "/metrics")[1]
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("dynamod_router_decisions"))
 
-    before = sent()
+    until_now = sent()
     with ThreadPoolExecutor(times) as pool:
         with stopped(pid):
-            asked = [pool.submit(ask, url, {**FLOOD, **fields}) for _ in range(times)]
-            machine.until(lambda: sent() >= before + times * len(FLOOD["prompt"]))
+            before()
+            asked = [pool.submit(ask, url, body) for _ in range(times)]
+            machine.until(lambda: sent() >= until_now + times * len(body["prompt"]))
             meanwhile()
         return [one.result() for one in asked]
 
@@ -91,6 +104,48 @@ def calm(machine: Any, path: Path) -> bool:
     workers = ("worker_open", "worker_engine_running", "outbox_waiting", "nats_queued", "actor_mailbox_depth")
     names = (*workers, "processor_flights", "router_active_requests")
     return not any(metric(machine, path, f"dynamod_{name}") for name in names)
+
+
+class Neighbour(Sink):
+    """Another ingress of the node: it sends a worker more requests at once than the 1,024 that its mailbox holds."""
+
+    COUNT = 2000
+
+    def __init__(self, path: Path) -> None:
+        self.answered = self.refused = 0
+        self._sock = socket.socket(socket.AF_UNIX)
+        self._sock.settimeout(20)
+        self._sock.connect(str(path))
+        self._unframer = Unframer()
+        self._receive()  # the worker has accepted the connection once it sends anything
+
+    def send(self) -> None:
+        frames = [MAGIC]
+        inbox = Inbox(lambda payload: frames.append(pack(payload)))
+        for number in range(self.COUNT):
+            request = Generate(str(number), "sample", tokens.pack((7,)), Stops(max_tokens=2, ignore_eos=True))
+            inbox.open("test.backend.generate", request, self)
+        self._inbox = inbox
+        self._sock.sendall(b"".join(frames))
+
+    def delta(self, delta: Delta) -> None:
+        self.refused += isinstance(delta, Failed)
+        self.answered += bool(getattr(delta, "finish", None))
+
+    def lost(self, why: str) -> None:
+        raise AssertionError(why)
+
+    def read(self) -> None:
+        """Until every request has its answer."""
+        while self.answered + self.refused < self.COUNT:
+            self._receive()
+        self._sock.close()
+
+    def _receive(self) -> None:
+        data = self._sock.recv(65536)
+        assert data, "the worker has closed the connection"
+        for payload in self._unframer.feed(data):
+            self._inbox.frame(payload)
 
 
 @pytest.mark.parametrize("others", ["another takes them", "there is no other", "no other was asked for"])
@@ -107,24 +162,29 @@ def test_a_full_mailbox_refuses_what_it_cannot_hold(machine: Any, others: str) -
     machine.until(lambda: machine.serves(url))
     row = machine.row("Worker")
     before = memory(row["pid"])
+    assert machine.chat(url, "open the connection", max_tokens=1)
+    [path] = machine.folder.rglob("*.Worker.0.sock")
+    neighbour = Neighbour(path)
+    fields: dict[str, Any] = {"prompt": [[7]] * 8}
+    if others == "no other was asked for":
+        more()
+        known = json.loads(machine.ask(url, "/health")[1])["instances"]
+        [instance] = [one["instance_id"] for one in known if one["process"] == row["process"]]
+        fields["nvext"] = {"backend_instance_id": instance}
+    meanwhile = more if others == "another takes them" else lambda: None
+    begun = time.monotonic()
+    [(status, body, retry)] = flood(machine, url, row["pid"], before=neighbour.send, meanwhile=meanwhile, **fields)
     if others == "another takes them":
-        [(status, body, retry)] = flood(machine, url, row["pid"], meanwhile=more)
-        assert (status, len(body["choices"])) == (200, 2000)
+        assert (status, len(body["choices"])) == (200, 8)
         assert all(choice["finish_reason"] == "length" for choice in body["choices"])
     else:
-        fields: dict[str, Any] = {}
-        if others == "no other was asked for":
-            more()
-            known = json.loads(machine.ask(url, "/health")[1])["instances"]
-            [instance] = [one["instance_id"] for one in known if one["process"] == row["process"]]
-            fields = {"nvext": {"backend_instance_id": instance}}
-        begun = time.monotonic()
-        [(status, body, retry)] = flood(machine, url, row["pid"], **fields)
         assert time.monotonic() - begun < 15
         assert (status, body["error"]["code"]) == (503, "no_workers")
         assert "the mailbox of test.backend.generate is full" in body["error"]["message"]
         assert int(retry or 0) >= 1
-    assert metric(machine, machine.socket, "dynamod_system_full_total") > 0, "the mailbox has not been full"
+    neighbour.read()
+    assert neighbour.answered == 1024
+    assert metric(machine, machine.socket, "dynamod_system_full_total") >= neighbour.COUNT - 1024 + 8
     machine.until(lambda: calm(machine, machine.socket))
     assert memory(row["pid"]) < before + 100
     assert machine.chat(url, "and now", max_tokens=3)

@@ -18,10 +18,13 @@ PREFILL = Instance("n", "c", "prefill", 77, {})
 
 
 class Prompts:
-    """Stands for the prefill workers. `given`: what is asked of them; `open`: prompts that nobody has dropped yet."""
+    """Stands for the prefill workers. `given`: what is asked of them; `open`: prompts that nobody has dropped yet.
+
+    `unread`: how often an instance has given up because it could not have the blocks.
+    """
 
     def __init__(self, *, here: bool = True) -> None:
-        self.here, self.asked, self.open = here, list[bytes](), 0
+        self.here, self.asked, self.open, self.unread = here, list[bytes](), 0, 0
         self.lost = self.alone = False
         self.watching: list[Callable[[str, bool], None]] = []
         self.may = asyncio.Event()
@@ -54,6 +57,9 @@ class Prompt:
 
     def watch(self, failed: Callable[[str, bool], None]) -> None:
         self.prompts.watching.append(failed)
+
+    def unread(self) -> None:
+        self.prompts.unread += 1
 
     def __enter__(self) -> Self:
         return self
@@ -255,7 +261,7 @@ async def test_a_prompt_that_an_instance_lacks_is_computed_once_more(words: Any)
     await air.settle()
     again = air.sends[-1]
     assert (again is not send, again.instance, again.request.handoff) == (True, send.instance, Handoff("s2"))
-    assert prompts.open == 1
+    assert (prompts.open, prompts.unread) == (1, 1)
     again.tokens(1, 0, finish="eos")
     await air.settle()
     assert (air.client.answer, prompts.open) == ("a", 0)
@@ -279,13 +285,14 @@ async def test_an_instance_that_waits_for_a_lost_prompt_is_told(words: Any) -> N
     send = await air.start()
     prompts.watching[0]("the prefill worker is gone", False)
     await air.settle()
-    assert send.cancelled == 1
+    assert (send.cancelled, prompts.unread) == (1, 1)
     again = air.sends[-1]
     assert again.request.handoff == Handoff("s2")
     again.tokens(1)
     prompts.watching[1]("the prefill worker is gone", False)
     await air.settle()
     assert air.sends[-1] is again, "its blocks have come"
+    assert prompts.unread == 1
     again.tokens(0, finish="eos")
     await air.settle()
     assert air.client.answer == "a"
