@@ -114,6 +114,9 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--model-config", metavar="PATH", help="folder with tokenizer and template, for a GGUF without them")
     add("--context-length", type=int, metavar="N", help="reduce the model's context to N tokens")
     add("--kv-cache-block-size", type=int, metavar="N", help="tokens per block of the KV cache (default 16, mocker 64)")
+    calls = "format in which the model calls tools (default: as its chat template says; none: text stays as it is)"
+    add("--tool-call-parser", "--dyn-tool-call-parser", metavar="NAME", help=calls)
+    add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help="and that in which it reasons")
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
     add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several")

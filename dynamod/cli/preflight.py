@@ -13,6 +13,7 @@ from dynamod.ingress.settings import ProcessorSettings
 from dynamod.ingress.settings import from_environment as processor_environment
 from dynamod.message.errors import UserError
 from dynamod.ondemand.settings import OnDemandSettings
+from dynamod.parsers import check_names
 from dynamod.planner.settings import PlannerSettings, pool_kind
 from dynamod.worker.settings import WorkerSettings
 
@@ -72,6 +73,7 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     arguments = arguments_with(settings.engine, settings.engine_args)
     require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
+    check_names(settings.tool_call_parser, settings.reasoning_parser)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
         return

@@ -46,6 +46,8 @@ ENGINE = (
     "context_length",
     "kv_cache_block_size",
     "disaggregation_mode",
+    "tool_call_parser",
+    "reasoning_parser",
     *PLACEMENT,
 )
 """Flags that are called as their settings."""
@@ -136,7 +138,7 @@ def build(arguments: RunArguments) -> Graph:
         raise UserError("a prefill worker serves no clients", WORKER_HINT)
     if discover or output.startswith("dyn://"):
         names = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
-        worker = (*names, "disaggregation_mode")
+        worker = (*names, "disaggregation_mode", "tool_call_parser", "reasoning_parser")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
     alone = worker_graph(arguments, Address())

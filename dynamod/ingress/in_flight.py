@@ -24,6 +24,7 @@ from .base import Job, Logprob, ResponseSink, Run
 from .dispatcher import ModelCounts
 from .lowering import Lowered
 from .parked import ParkedModels
+from .parsing import ParsedSink, most_calls
 from .peer_fetch import PeerFetch
 from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
@@ -81,6 +82,8 @@ class RequestsInFlight:
         self._check_instance(job)
         if job.request.wants("query_instance_id"):
             return await self._answer_where(job, sink, lowered)
+        if lowered.parsers:
+            sink = ParsedSink(sink, lowered.parsers, most_calls(job.request))
         run = RequestRun(sink)
         sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:

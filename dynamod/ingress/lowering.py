@@ -15,6 +15,7 @@ from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import TooLarge, unsupported
 from dynamod.message.openai import Common
 from dynamod.message.worker import Chat, Generate, Stops
+from dynamod.parsers import OutputParser
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
@@ -23,6 +24,7 @@ from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
+from .parsing import ModelParsers, NewParser
 
 _ANY_TOKEN = 2**31
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
@@ -41,6 +43,7 @@ class Served:
     random: random_module.Random
     with_blocks: bool = False
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
+    parsers: ModelParsers | None = None
 
     def blocks(self, ids: bytes) -> Sequence[int]:
         """Sequence hashes of the full blocks of packed token ids; none where routing does not need them."""
@@ -68,14 +71,22 @@ class Lowered:
     annotations: Mapping[str, Any]
     blocks: Sequence[Sequence[int]] = ()  # by choice, where routing needs them
     samples: int = 1
+    parsers: Sequence[OutputParser] = ()  # by choice, where its text has reasoning or calls of tools
 
 
 async def lower_tokens(
-    job: Job, request: Common, served: Served, prompts: Iterable[Prepared], continuing: bool
+    job: Job,
+    request: Common,
+    served: Served,
+    prompts: Iterable[Prepared],
+    *,
+    continuing: bool,
+    parser: NewParser | None = None,
 ) -> Lowered:
     """The requests for a token engine; long prompts are tokenised and hashed in a thread. Raises BadRequest.
 
-    `continuing`: the answers go on from their prompts, so a space at their start is kept.
+    `continuing`: the answers go on from their prompts, so a space at their start is kept. `parser`: what makes the
+    parser of each choice, which sees special tokens and drops them.
     """
     card, model, samples = served.card, served.model, request.n or 1
     assert model is not None
@@ -85,6 +96,8 @@ async def lower_tokens(
     blocks: list[Sequence[int]] = []
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     outputs: list[Output] = []
+    parsers: list[OutputParser] = []
+    skip_special = parser is None and request.skip_special_tokens is not False
     large = len(job.body) > LARGE
     for prepared in prompts:
         thread = large or model.needs_thread(prepared.prompt)
@@ -92,10 +105,12 @@ async def lower_tokens(
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
         requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
-        outputs += [_output(request, model, generate, continuing) for _ in range(samples)]
+        outputs += [_output(request, model, generate, continuing, skip_special) for _ in range(samples)]
+        if parser is not None:
+            parsers += [parser(prepared.prompt, f"{served.random.getrandbits(64):x}") for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
-    return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples)
+    return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples, parsers)
 
 
 def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat", "completion"]) -> Lowered:
@@ -134,12 +149,12 @@ def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Gener
     return generate, served.blocks(generate.token_ids)
 
 
-def _output(request: Common, model: Model, generate: Generate, continuing: bool) -> Output:
+def _output(request: Common, model: Model, generate: Generate, continuing: bool, skip_special: bool) -> Output:
     return Output(
         model.tokenizer,
         generate.stops,
         generate.eos_token_ids,
-        skip_special=request.skip_special_tokens is not False,
+        skip_special=skip_special,
         continuing=continuing,
         include_stop=bool(request.include_stop_str_in_output),
     )

@@ -34,6 +34,7 @@ from .in_flight import RequestsInFlight
 from .lowering import Lowered, Served
 from .memory import trim_memory
 from .parked import ParkedModels
+from .parsing import ModelParsers
 
 if TYPE_CHECKING:
     from .api.endpoint import Endpoint
@@ -149,6 +150,7 @@ class Processor(Actor):
         self._loading: dict[str, ModelCard] = {}
         self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
+        self._parsers: dict[str, ModelParsers] = {}
         self._kept: dict[str, ModelCard] = {}  # of models that can be asked for although nobody serves them
         self._counts: defaultdict[str, ModelCounts] = defaultdict(ModelCounts)
         self.cards: dict[str, ModelCard] = {}
@@ -250,6 +252,7 @@ class Processor(Actor):
                 return
         if card is None:
             self._models.pop(name, None)
+            self._parsers.pop(name, None)
             self._counts.pop(name, None)
             self._dispatcher.send_nowait(ModelGone(name))
             if self.cards.pop(name, None) is not None:
@@ -311,6 +314,9 @@ class Processor(Actor):
     def _ready(self, name: str, model: Model | None, card: ModelCard) -> None:
         self._loads(name)
         self._models[name] = model
+        self._parsers[name] = parsers = ModelParsers(card, model)
+        if model is not None and (parsers.tool_call or parsers.reasoning):
+            log.info("model %s: parser of tool calls %s, of reasoning %s", name, parsers.tool_call, parsers.reasoning)
         self.cards[name] = card
         self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
         self._announce(name, card)
@@ -328,7 +334,7 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         hashing = self._counts[name].overhead.block_hashing
-        served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing)
+        served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing, self._parsers[name])
         return await job.endpoint.lower(job, served)
 
     async def check(self, job: Job) -> None:

@@ -79,7 +79,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `kind`: "tokens" engines get `Generate`, "text" engines get `Chat`. `path`: folder or GGUF file on the worker's
     machine (empty for an engine without a model). `mdc_sum`: checksum over the files that decide how text becomes
-    tokens; sent with each request so that a mismatch is seen.
+    tokens; sent with each request so that a mismatch is seen. `tool_call_parser`, `reasoning_parser`: how its answers
+    say calls of tools and reasoning; empty: as its chat template says; `none`: not at all.
     """
 
     name: Word
@@ -97,4 +98,6 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     created: int = 0
     engine: str = ""
     capabilities: Capabilities = Capabilities()
+    tool_call_parser: Label = ""
+    reasoning_parser: Label = ""
     user_data: dict[str, Any] | None = None

@@ -2,6 +2,9 @@
 
 import re
 
+from .grammars import grammar_class
+from .thinking import thinking_of
+
 _TOOLS = (
     ("<｜DSML｜", "deepseek_v3_2"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
@@ -31,6 +34,18 @@ _REASONING = (
     ("Here is my thought process", "granite"),
 )
 _PROMPT_THINKS = re.compile(r"add_generation_prompt(?:(?!</think>).)*<think>(?!(?:\\n|\s)*</think>)", re.DOTALL)
+
+
+NONE = "none"
+"""In place of a parser's name: text stays as it is."""
+
+
+def check_names(tool: str, reasoning: str) -> None:
+    """Names that people have given, empty where they gave none. Raises UserError that lists the known ones."""
+    if tool and tool != NONE:
+        grammar_class(tool)
+    if reasoning and reasoning != NONE:
+        thinking_of(reasoning)
 
 
 def choose(chat_template: str, model_type: str = "") -> tuple[str | None, str | None]:

@@ -89,6 +89,7 @@ class OutputParser:
     def _run(self, inside: bool) -> Steps[None]:
         grammar, thinking, reader = self._grammar, self._thinking, self._reader
         first = fresh = True
+        late: tuple[str, ...] = ()  # markers that may follow a call
         if thinking.append:
             self._calls.text(Content, thinking.openings[0])
         while True:
@@ -99,14 +100,16 @@ class OutputParser:
                 fresh = yield from self._region(grammar, "")
                 if fresh:
                     self._lead = ""
-                    inside = grammar.kind is Reasoning
+                    inside, late = grammar.kind is Reasoning, grammar.closings
                     continue
-            marker = yield from self._text(Reasoning if inside else Content, self._words[inside])
+            marker = yield from self._text(Reasoning if inside else Content, self._words[inside], late)
+            late = ()
             if not marker:
                 return
             fresh = True
             if grammar is not None and marker in grammar.openings:
                 fresh = yield from self._region(grammar, marker)
+                late = grammar.closings if fresh else ()
                 inside = grammar.kind is Reasoning if fresh else inside
             elif marker in thinking.openings:
                 inside = True
@@ -127,11 +130,16 @@ class OutputParser:
                 return
             yield
 
-    def _text(self, kind: type[Content] | type[Reasoning], words: Markers) -> Steps[str]:
-        """Passes text on up to a marker, and returns that; "" at the end of the text."""
+    def _text(self, kind: type[Content] | type[Reasoning], words: Markers, late: Sequence[str]) -> Steps[str]:
+        """Passes text on up to a marker, and returns that; "" at the end of the text.
+
+        `late`: markers of which the beginning alone is no text, where the text ends with it.
+        """
         reader, out = self._reader, self._calls
         self._kind = kind
         while True:
+            if reader.closed and any(word.startswith(reader.held) for word in late):
+                return ""
             end, marker = words.find(reader.held, reader.closed)
             if end:
                 out.text(kind, self._lead + reader.cut(end))

@@ -68,6 +68,7 @@ class ChatTemplate:
         tokens: dict[str, str] | None = None,
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
+        self.source = source
         self._source = _GENERATION.sub(_as_if, source)
         self._forms: dict[str, Form] = {}
         self._context = {**(tokens or {}), "bos_token": bos_token, "eos_token": eos_token}

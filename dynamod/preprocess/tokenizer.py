@@ -36,8 +36,8 @@ _LITERAL = "x <0x41><0xe6> <0x4"
 class Tokenizer:
     """Encodes prompts and decodes answers of one model. Safe to use from several threads at once.
 
-    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: the model's. `backend`: the library that encodes,
-    `tokenizers` until `use_fast_backend` has been called.
+    `vocab_size`: one more than the largest id. `eos_ids`, `bos_id`: the model's. `special`: its special tokens, as
+    text. `backend`: the library that encodes, `tokenizers` until `use_fast_backend` has been called.
     """
 
     def __init__(self, reference: Any, source: Source) -> None:
@@ -47,6 +47,8 @@ class Tokenizer:
         self._table = build_table(reference, vocabulary)
         self._reference: Any = reference
         self.vocab_size: int = max(vocabulary.values(), default=-1) + 1
+        added = reference.get_added_tokens_decoder().values()
+        self.special = tuple(sorted(token.content for token in added if token.special))
         self.eos_ids = source.eos_ids
         bos = source.bos_id if source.bos_id is not None else reference.token_to_id(source.tokens.get("bos_token", ""))
         self.bos_id: int | None = bos

@@ -43,6 +43,12 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     context_length: Annotated[Positive | None, _about("reduce the model's context to this")] = None
     kv_cache_block_size: Annotated[Positive | None, _about("tokens per block; the engine's own (mocker 64)")] = None
     migration_limit: Annotated[int, Meta(ge=0, le=1023)] = 3
+    tool_call_parser: Annotated[
+        str, _about("format in which the model calls tools, or none; default: as its chat template says")
+    ] = ""
+    reasoning_parser: Annotated[
+        str, _about("format in which the model reasons, or none; default: as its chat template says")
+    ] = ""
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=255)] = 1
     base_gpu_id: Annotated[int, Meta(ge=0)] = 0
     num_nodes: Annotated[int, Meta(ge=1, le=1024, description="nodes of this one engine")] = 1

@@ -6,6 +6,8 @@ from typing import Any, Literal, TypedDict
 import msgspec
 
 from dynamod.ingress.base import Logprob
+from dynamod.ingress.lowering import Served
+from dynamod.ingress.parsing import NewParser
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Part
 from dynamod.preprocess.conversation import check_messages
@@ -92,6 +94,12 @@ class ChatCompletions(Generation[ChatRequest]):
     def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
         """The messages in the model's template."""
         return (model.prepare_chat(request),)
+
+    def parser(self, request: ChatRequest, served: Served) -> NewParser | None:
+        """As the model's card or its template say."""
+        if served.parsers is None or served.model is None:
+            return None
+        return served.parsers.of(request, served.model.tokenizer.special)
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
         """The first chunk of a choice carries the role too, so that chunks equal engine steps."""

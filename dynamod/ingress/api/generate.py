@@ -12,6 +12,7 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens
+from dynamod.ingress.parsing import NewParser
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import Common
 from dynamod.preprocess.model import Model, Prepared
@@ -71,6 +72,10 @@ class Generation(EngineEndpoint[G]):
     def prompts(self, model: Model, request: G) -> Sequence[Prepared]:
         """The prompts of a request, checked. Raises BadRequest."""
 
+    def parser(self, request: G, served: Served) -> NewParser | None:
+        """What makes the parsers of its choices; None: text is answered as it is."""
+        return None
+
     def echo(self, request: G) -> Sequence[str]:
         """What stands before the answers, by prompt; empty: nothing."""
         return ()
@@ -104,7 +109,9 @@ class Generation(EngineEndpoint[G]):
             return lower_text(job, request, served.card, self.kind)
         large = len(job.body) > LARGE
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
-        return await lower_tokens(job, request, served, prompts, self.continuing)
+        return await lower_tokens(
+            job, request, served, prompts, continuing=self.continuing, parser=self.parser(request, served)
+        )
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings

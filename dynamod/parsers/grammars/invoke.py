@@ -15,7 +15,7 @@ LONGEST_TAG = 1000
 class Minimax(Grammar):
     """`<minimax:tool_call><invoke name="f"><parameter name="p">value</parameter></invoke></minimax:tool_call>`."""
 
-    openings: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>",)
+    openings: ClassVar[tuple[str, ...]] = ("<minimax:tool_call>", "<invoke")
     closings: ClassVar[tuple[str, ...]] = ("</minimax:tool_call>", "</invoke>", "</parameter>")
     mark: ClassVar[str] = ""
     """What stands in front of the tags' names."""

@@ -110,7 +110,9 @@ class WorkerComponent(Worker):
         }
 
     def _published(self, card: ModelCard) -> None:
-        self._card, self._ctx.pool = card, PREFILL if self.role == PREFILL else ""
+        parsers = {name: getattr(self._settings, name) for name in ("tool_call_parser", "reasoning_parser")}
+        self._card = card = msgspec.structs.replace(card, **parsers)
+        self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced:
             self._ctx.publish(self._endpoint, card)
             self._ctx.publish(LOAD_METRICS)

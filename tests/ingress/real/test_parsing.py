@@ -1,0 +1,117 @@
+"""Reasoning and calls of tools in the answers of a token engine: the echo engine says what the test wants it to."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import openai
+import pytest
+
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
+from tests.ports import listener
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    }
+]
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+OTHER = CALL.replace("Paris", "Rome")
+
+Ask = Callable[..., Awaitable[list[dict[str, Any]]]]
+
+
+@pytest.fixture
+async def ask(house: Any, until: Any) -> AsyncIterator[Ask]:
+    """`ask(text)`: what the choices of an answer are whose model says this text, streamed and in one piece."""
+    await house.start()
+    parsers = {"tool_call_parser": "hermes", "reasoning_parser": "basic"}
+    await house.worker(**parsers)
+    await house.worker(name="plain", tool_call_parser="none", reasoning_parser="none")
+    await house.worker(name="newer", reasoning_parser="of-a-later-version")
+    await until(lambda: len(house.processor.cards) == 3)
+    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+    await server.start(listener())
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as client:
+
+        async def ask(text: str, model: str = "sample", **fields: Any) -> list[dict[str, Any]]:
+            body = {"model": model, "messages": [{"role": "user", "content": text}], "tools": TOOLS} | fields
+            more = {"extra_body": {"nvext": {"use_raw_prompt": True}}}
+            answer = await client.chat.completions.create(**body, **more)
+            whole = [one.model_dump(exclude_none=True) for one in answer.choices]
+            found = [{"finish": one["finish_reason"], **plain(one["message"])} for one in whole]
+            streamed: list[dict[str, Any]] = [{} for _ in whole]
+            async for chunk in await client.chat.completions.create(**body, **more, stream=True):
+                for choice in chunk.choices:
+                    add(streamed[choice.index], choice.model_dump(exclude_none=True))
+            assert streamed == found, "streamed and in one piece it is the same"
+            return found
+
+        yield ask
+    await server.stop(0)
+
+
+def plain(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without its role, and without the ids of calls, of which each is another."""
+    calls = message.pop("tool_calls", [])
+    assert len({call["id"] for call in calls}) == len(calls)
+    found = {name: value for name, value in message.items() if value and name != "role"}
+    return found | (
+        {"calls": [(one["function"]["name"], one["function"]["arguments"]) for one in calls]} if calls else {}
+    )
+
+
+def add(found: dict[str, Any], choice: dict[str, Any]) -> None:
+    if choice.get("finish_reason"):
+        found["finish"] = choice["finish_reason"]
+    for name, value in plain(choice["delta"]).items():
+        found[name] = found[name] + value if name in found else value
+
+
+async def test_a_call(ask: Ask) -> None:
+    assert await ask(CALL) == [{"finish": "tool_calls", "calls": [("weather", '{"city": "Paris"}')]}]
+
+
+async def test_reasoning_text_and_calls_in_order(ask: Ask) -> None:
+    text = f"<think>Which city?</think>I look.{CALL}{OTHER}"
+    expected = {
+        "finish": "tool_calls",
+        "reasoning_content": "Which city?",
+        "content": "I look.",
+        "calls": [("weather", '{"city": "Paris"}'), ("weather", '{"city": "Rome"}')],
+    }
+    assert await ask(text) == [expected]
+    assert await ask(text, n=2) == [expected] * 2
+    assert await ask(text, parallel_tool_calls=False) == [expected | {"calls": expected["calls"][:1]}]
+
+
+async def test_without_tools_the_text_stays(ask: Ask) -> None:
+    assert await ask(CALL, tools=None) == [{"finish": "stop", "content": CALL}]
+    assert await ask(CALL, tool_choice="none") == [{"finish": "stop", "content": CALL}]
+    assert await ask(CALL, model="plain") == [{"finish": "stop", "content": CALL}]
+    assert await ask(f"<think>a</think>{CALL}", model="newer") == [
+        {"finish": "stop", "content": f"<think>a</think>{CALL}"}
+    ]
+
+
+async def test_a_call_that_is_cut_off_is_dropped(ask: Ask) -> None:
+    assert await ask(f"Wait. {CALL}", max_tokens=20) == [{"finish": "length", "content": "Wait. "}]
+    assert await ask(f"Wait. {CALL[:40]}") == [{"finish": "length", "content": "Wait. "}]
+
+
+async def test_a_call_that_is_complete_but_for_its_closing_marker(ask: Ask) -> None:
+    calls = [("weather", '{"city": "Paris"}')]
+    assert await ask(f"Wait. {CALL}", max_tokens=30) == [{"finish": "length", "content": "Wait. ", "calls": calls}]
+
+
+async def test_markup_that_is_no_call_is_text(ask: Ask) -> None:
+    assert await ask("a <tool_call>none</tool_call> b") == [{"finish": "stop", "content": "a noneb"}]
+    assert await ask("1 < 2 <tool") == [{"finish": "stop", "content": "1 < 2 <tool"}]
+    assert await ask("x <|im_start|>y") == [{"finish": "stop", "content": "x y"}]
+
+
+async def test_stop_strings_see_the_text_of_the_model(ask: Ask) -> None:
+    assert await ask(f"{CALL} and more", stop="</tool_call>") == [
+        {"finish": "tool_calls", "calls": [("weather", '{"city": "Paris"}')]}
+    ]
