@@ -40,7 +40,7 @@ PACKAGES: dict[str, set[str]] = {
     "ingress": EVERYBODY
     | {"http", "parsers", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
     "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
-    "engine": EVERYBODY | {"preprocess", "kvcache", "transport"},
+    "engine": EVERYBODY | {"parsers", "preprocess", "kvcache", "transport"},
     "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""

@@ -45,6 +45,10 @@ class Served:
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
     parsers: ModelParsers | None = None
 
+    def id(self) -> str:
+        """What the ids of an answer's calls are made of."""
+        return f"{self.random.getrandbits(64):x}"
+
     def blocks(self, ids: bytes) -> Sequence[int]:
         """Sequence hashes of the full blocks of packed token ids; none where routing does not need them."""
         if not self.with_blocks:
@@ -107,17 +111,24 @@ async def lower_tokens(
         requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
         outputs += [_output(request, model, generate, continuing, skip_special) for _ in range(samples)]
         if parser is not None:
-            parsers += [parser(prepared.prompt, f"{served.random.getrandbits(64):x}") for _ in range(samples)]
+            parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
     return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples, parsers)
 
 
-def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat", "completion"]) -> Lowered:
+def lower_text(
+    job: Job,
+    request: Common,
+    served: Served,
+    kind: Literal["chat", "completion"],
+    parser: NewParser | None = None,
+) -> Lowered:
     """The requests for a text engine: the client's own JSON with the model's name, checked as far as we know it.
 
-    `kind`: the route by which it came, for the engine. Raises BadRequest, TooLarge.
+    `kind`: the route by which it came, for the engine. `parser`: as for tokens. Raises BadRequest, TooLarge.
     """
+    card = served.card
     logit_bias(request.logit_bias, _ANY_TOKEN)
     stops = stops_of(request, card, _ANY_TOKEN)
     if stops.max_tokens is not None:
@@ -130,7 +141,9 @@ def lower_text(job: Job, request: Common, card: ModelCard, kind: Literal["chat",
     include = bool(request.include_stop_str_in_output)
     outputs = [TextOutput(ends, include_stop=include) for _ in range(samples)]
     annotations = {"request_id": job.id} if request.wants("request_id") else {}
-    return Lowered(card, None, _named([chat] * samples), outputs, [0] * samples, annotations, samples=samples)
+    parsers = [parser("", served.id()) for _ in range(samples)] if parser is not None else ()
+    requests, counts = _named([chat] * samples), [0] * samples
+    return Lowered(card, None, requests, outputs, counts, annotations, samples=samples, parsers=parsers)
 
 
 def check_served(request: Common, card: ModelCard) -> None:

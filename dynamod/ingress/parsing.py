@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, EngineFields
@@ -30,11 +32,13 @@ NewParser = Callable[[str, str], OutputParser]
 
 
 class ModelParsers:
-    """The parsers of a model: those that its card names, else those that its chat template shows. None: text stays."""
+    """The parsers of a model: those that its card names, else those that its chat template shows. None: text stays.
+
+    Of a text engine only its worker knows the template. `card`: with the names of those that are used.
+    """
 
     def __init__(self, card: ModelCard, model: Model | None) -> None:
-        sources = [template.source for template in model.templates.values()] if model is not None else []
-        tool, reasoning = choose("\n".join(sources))
+        tool, reasoning = choose(model.template_source) if model is not None else (None, None)
         self.tool_call = self._named(card.tool_call_parser, tool)
         self.reasoning = self._named(card.reasoning_parser, reasoning)
         try:
@@ -42,6 +46,8 @@ class ModelParsers:
         except UserError as error:  # of a card by another version
             log.error("model %s: its answers are not parsed: %s", card.name, error.line())
             self.tool_call = self.reasoning = None
+        names = {"tool_call_parser": self.tool_call or NONE, "reasoning_parser": self.reasoning or NONE}
+        self.card = msgspec.structs.replace(card, **names)
 
     @staticmethod
     def _named(name: str, found: str | None) -> str | None:

@@ -315,9 +315,10 @@ class Processor(Actor):
         self._loads(name)
         self._models[name] = model
         self._parsers[name] = parsers = ModelParsers(card, model)
-        if model is not None and (parsers.tool_call or parsers.reasoning):
-            log.info("model %s: parser of tool calls %s, of reasoning %s", name, parsers.tool_call, parsers.reasoning)
-        self.cards[name] = card
+        self.cards[name] = card = parsers.card
+        log.info(
+            "model %s: parser of tool calls %s, of reasoning %s", name, card.tool_call_parser, card.reasoning_parser
+        )
         self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
         self._announce(name, card)
 

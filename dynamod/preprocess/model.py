@@ -59,6 +59,11 @@ class Model:
         templates = {name: ChatTemplate(source.templates[name], bos, eos, tokens=tokens) for name in kept}
         return cls(card, Tokenizer.from_source(source, use_fast_backend=use_fast_backend), templates)
 
+    @property
+    def template_source(self) -> str:
+        """The text of its chat templates: it shows how the model says reasoning and calls of tools."""
+        return "\n".join(template.source for template in self.templates.values())
+
     def prepare_chat(self, request: ChatRequest) -> Prepared:
         """Check a chat request and make its prompt. Raises BadRequest."""
         stops, sampling = self._conditions(request)

@@ -12,6 +12,7 @@ import pytest
 from tests.preprocess.conftest import write_gguf
 
 from .asking import chat_body
+from .tools import use_a_tool
 
 if importlib.util.find_spec("llama_cpp") is None:
     pytest.skip("needs the extra llama_cpp", allow_module_level=True)
@@ -129,3 +130,10 @@ def test_prefixes_go_where_they_are_cached(machine: Any) -> None:
         assert ask(topic, request) == answers[topic]
         assert decision(machine, request)["overlap"] >= 4
         assert home(machine, request) == homes[topic]
+
+
+def test_tools_and_thoughts(machine: Any) -> None:
+    words = ("in=http", "out=llamacpp", "sample.gguf", "--http-port", 0, "--reasoning-parser", "basic")
+    url = machine.start("dynamo-run", *words, **ONE).ready()
+    machine.until(lambda: machine.serves(url))
+    use_a_tool(url)

@@ -18,6 +18,7 @@ import msgspec
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.worker import Chat
+from dynamod.parsers import choose
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
 from dynamod.transport.base import Reply
@@ -75,6 +76,8 @@ class MistralRs(Engine[Chat]):
         limit = self._runner.max_sequence_length() or 0
         if limit and (not card.context_length or limit < card.context_length):
             card = msgspec.structs.replace(card, context_length=limit)
+        tool, reasoning = choose(self._model.template_source)
+        card = msgspec.structs.replace(card, tool_call_parser=tool or "", reasoning_parser=reasoning or "")
         self._card = self._model.card = card
         self._compare_tokenizers()
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="mistralrs")

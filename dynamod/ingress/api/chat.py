@@ -97,9 +97,8 @@ class ChatCompletions(Generation[ChatRequest]):
 
     def parser(self, request: ChatRequest, served: Served) -> NewParser | None:
         """As the model's card or its template say."""
-        if served.parsers is None or served.model is None:
-            return None
-        return served.parsers.of(request, served.model.tokenizer.special)
+        special = served.model.tokenizer.special if served.model is not None else ()
+        return served.parsers.of(request, special) if served.parsers is not None else None
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
         """The first chunk of a choice carries the role too, so that chunks equal engine steps."""

@@ -106,7 +106,7 @@ class Generation(EngineEndpoint[G]):
         check_served(request, served.card)
         model = served.model
         if model is None:
-            return lower_text(job, request, served.card, self.kind)
+            return lower_text(job, request, served, self.kind, self.parser(request, served))
         large = len(job.body) > LARGE
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
         return await lower_tokens(

@@ -10,6 +10,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import NotFound
+from dynamod.parsers import NONE
 
 from .endpoint import Endpoint, Frontend
 
@@ -17,7 +18,7 @@ _SINCE = int(time.time())
 
 
 class Model(msgspec.Struct, omit_defaults=True):
-    """One model. The context length, 0 for not known, has the names of two servers."""
+    """One model. The context length, 0 for not known, has the names of two servers. Parsers: empty for none."""
 
     id: str
     object: Literal["model"]
@@ -25,12 +26,15 @@ class Model(msgspec.Struct, omit_defaults=True):
     owned_by: str
     max_model_len: int = 0
     context_length: int = 0
+    tool_call_parser: str = ""
+    reasoning_parser: str = ""
 
     @classmethod
     def of(cls, name: str, card: ModelCard) -> Self:
         """The model of a card."""
-        length = card.context_length
-        return cls(name, "model", card.created or _SINCE, "dynamod", length, length)
+        length, parsers = card.context_length, (card.tool_call_parser, card.reasoning_parser)
+        used = [parser if parser != NONE else "" for parser in parsers]
+        return cls(name, "model", card.created or _SINCE, "dynamod", length, length, *used)
 
 
 class ModelList(msgspec.Struct):

@@ -111,7 +111,7 @@ class WorkerComponent(Worker):
 
     def _published(self, card: ModelCard) -> None:
         parsers = {name: getattr(self._settings, name) for name in ("tool_call_parser", "reasoning_parser")}
-        self._card = card = msgspec.structs.replace(card, **parsers)
+        self._card = card = msgspec.structs.replace(card, **{name: value for name, value in parsers.items() if value})
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced:
             self._ctx.publish(self._endpoint, card)

@@ -48,6 +48,12 @@ async def ask(house: Any, until: Any) -> AsyncIterator[Ask]:
             assert streamed == found, "streamed and in one piece it is the same"
             return found
 
+        shown = {
+            one.id: one.model_dump(exclude={"id", "object", "created", "owned_by"})
+            async for one in client.models.list()
+        }
+        assert [shown["sample"][name] for name in parsers] == ["hermes", "basic"]
+        assert not parsers.keys() & (shown["plain"].keys() | shown["newer"].keys())
         yield ask
     await server.stop(0)
 

@@ -9,6 +9,7 @@ import pytest
 
 from dynamod.actor import Backoff
 from dynamod.engine.echo import DELAY
+from dynamod.ingress.parsing import ModelParsers
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded
 from dynamod.message.worker import Generate
@@ -182,6 +183,7 @@ async def test_no_instance_is_ready(house, until) -> None:
         await house.ask()
     house.processor.cards["sample"] = card  # its last instance goes between the check and the sending
     house.processor._models["sample"] = None
+    house.processor._parsers["sample"] = ModelParsers(card, None)
     with pytest.raises(Overloaded) as caught:
         await house.ask()
     assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "no_workers", 1.0)
