@@ -10,9 +10,9 @@ from msgspec import Meta
 from dynamod.graph.typed import validate
 from dynamod.ingress.settings import ProcessorSettings
 from dynamod.message.errors import UserError
+from dynamod.observe.memory import size
 
 _UNITS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_SIZES = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,16 +107,6 @@ def duration(value: float | str) -> float:
     if not found or "".join(number + unit for number, unit in found) != parts:
         raise ValueError(f"{value!r} is no time; write seconds, or like 30s, 5m or 1h30m")
     return sign * sum(float(number) * _UNITS[unit] for number, unit in found)
-
-
-def size(value: int | str) -> int:
-    """Bytes of a number, or of text like `16GiB` (powers of 1024) or `16GB` (powers of 1000). Raises ValueError."""
-    if isinstance(value, int):
-        return value
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", value.strip().lower())
-    if match is None or (match[3] and not match[2]):
-        raise ValueError(f"{value!r} is no size; write bytes, or like 800MB or 4.5GiB")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** _SIZES[match[2]])
 
 
 def models_of(data: Mapping[str, Any]) -> dict[str, ModelSettings]:

@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import UserError
+from dynamod.observe.memory import size
 
 Target = Literal["sla", "throughput", "latency", "load"]
 TARGETS: tuple[str, ...] = get_args(Target)
@@ -30,7 +31,8 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     which what was needed is kept; by itself the mean of `window` and `startup`, at least `startup`. `startup`: seconds
     that they take, until it has been measured. `drain_timeout`: seconds that open streams of a worker that goes get to
     finish; then they move to others. `no_operation` (or `advisory`): decide, and change nothing.
-    `max_gpu_budget`: GPUs of the workers of all pools together; a worker without GPUs counts as one.
+    `max_gpu_budget`: GPUs of the workers of all pools together; a worker without GPUs counts as one. `max_memory`:
+    resident bytes of the workers of all pools on a node, or like 48GiB.
     `metric_pulling_interval`: seconds between two looks at the processes of a pool. `prefill_`, `decode_min_endpoint`:
     in place of `min_endpoint`, for that pool; with 0 a pool that nobody needs for `hold` has no workers, and gets one
     when a request waits. `environment`: who runs the processes: the daemon; an outside program, by
@@ -50,6 +52,7 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     load_predictor: Predictor = "trend"
     min_endpoint: Count = 1
     max_gpu_budget: Annotated[int, Meta(ge=1)] = 8
+    max_memory: int | str | None = None
     decode_kv_scale_up_threshold: Share = 0.9
     decode_kv_scale_down_threshold: Share = 0.5
     prefill_queue_scale_up_threshold: Ratio = 0.5
@@ -77,8 +80,17 @@ class PlannerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             (down, up), shown = (getattr(self, key) for key in keys), [key.replace("_", "-") for key in keys]
             if down >= up:
                 raise ValueError(f"{shown[0]} {down:g} is not below {shown[1]} {up:g}")
+        if self.memory is not None and self.memory <= 0:
+            raise ValueError(f"max-memory is {self.max_memory}; it must be above 0")
+        if self.memory is not None and self.environment != "local":
+            raise ValueError(f"max-memory: what workers take is not known with environment {self.environment}")
         if self.load_predictor == "arima" and find_spec("statsmodels") is None:
             raise ValueError("load-predictor arima needs the extra arima: pip install 'dynamod-llm[arima]'")
+
+    @property
+    def memory(self) -> int | None:
+        """The `max_memory`; None: no limit."""
+        return None if self.max_memory is None else size(self.max_memory)
 
     def least(self, pool: str) -> int:
         """Workers that a pool has at least: the pool of prefill workers, or any other."""

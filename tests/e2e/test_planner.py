@@ -6,6 +6,7 @@ import signal
 import time
 from collections import defaultdict
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,30 @@ def test_two_pools(machine: Any) -> None:
     machine.until(lambda: target(machine) == 3, 10, "a decision")
     time.sleep(1)
     assert states(machine) == ["Ready"], "three are the budget of both"
+    command.end()
+
+
+def resident(machine: Any) -> int:
+    """Bytes of the largest worker."""
+    pages = [Path(f"/proc/{row['pid']}/statm").read_text().split()[1] for row in machine.ps("Worker")]
+    return max(map(int, pages)) * os.sysconf("SC_PAGE_SIZE")
+
+
+@together
+def test_memory_for_two_workers(machine: Any) -> None:
+    command = serve(machine)
+    command.ready()
+    machine.until(lambda: states(machine) == ["Ready"])
+    each = resident(machine)
+    command.end()
+
+    command = serve(machine, f"--Planner.max-memory={2.7 * each:.0f}b", "--Planner.min-endpoint=4")
+    command.ready()
+    machine.until(lambda: states(machine) == ["Ready"] * 2, 20, "the second one")
+    machine.until(lambda: last(machine)["refused"] == "no_devices", 10, "a decision")
+    time.sleep(1)
+    assert states(machine) == ["Ready"] * 2
+    assert 2 * resident(machine) < 2.7 * each
     command.end()
 
 

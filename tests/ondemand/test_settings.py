@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dynamod.message.errors import UserError
-from dynamod.ondemand.settings import budget_of, duration, models_of, names_of, size
+from dynamod.ondemand.settings import budget_of, duration, models_of, names_of
 
 ENTRY = {"component": "Worker"}
 
@@ -58,8 +58,3 @@ def test_times(text: str | float, seconds: float) -> None:
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(ValueError, match="is no time"):
         duration(text)
-
-
-@pytest.mark.parametrize(("text", "number"), [("1k", 1000), ("1KiB", 1024), ("4.5 GB", 4_500_000_000), ("12", 12)])
-def test_sizes(text: str, number: int) -> None:
-    assert size(text) == number

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from dynamod.discovery.keys import Address
 from dynamod.ingress.processor import RELOAD, GetBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
+from dynamod.observe.memory import resident
 from dynamod.ondemand.backend import OnDemandBackend
 from dynamod.ondemand.keeper import ModelKeeper
 from dynamod.ondemand.settings import OnDemandSettings, names_of
@@ -90,8 +90,7 @@ class OnDemandComponent(ProcessorComponent):
 
     def _memory(self, model: str) -> int:
         """Resident bytes of its worker; while none is there those of its files."""
-        resident = sum(_resident(one.pid) for one in self._workers_of(model))
-        return resident or self._sizes.get(model, 0)
+        return sum(resident(one.pid) for one in self._workers_of(model)) or self._sizes.get(model, 0)
 
     def _serves(self, model: str) -> bool:
         """Whether its worker is ready, and that one's card is the one by which requests are prepared."""
@@ -105,13 +104,6 @@ class OnDemandComponent(ProcessorComponent):
         ours = f"{place.plan.graph}/{self._on_demand[model].component}."
         found = self._view.served(model, card, "").instances
         return [one for one in found if one.node == place.registry.node and one.process.startswith(ours)]
-
-
-def _resident(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0  # it has ended
 
 
 def _bytes(path: Path) -> int:

@@ -26,7 +26,7 @@ PROBLEMS: dict[Refusal, str] = {
     "paused": "its planner is paused",
     "manual": "somebody else has scaled it; `dynamo planner resume` goes on",
     "workers_fail": "its workers do not become ready",
-    "no_devices": "no GPU is free for it",
+    "no_devices": "no GPU is free for it, or no memory",
     "cluster_lost": "this node has lost its cluster",
 }
 """Why a planner starts no worker although requests wait."""

@@ -19,6 +19,7 @@ from dynamod.message.errors import DynamodError, UserError
 from dynamod.message.kv_events import WorkerEvent
 from dynamod.message.pools import Order, Pool
 from dynamod.planner.arima import prepare
+from dynamod.planner.memory import MemoryBudget
 from dynamod.planner.metrics import rows
 from dynamod.planner.pool import PlannedPool
 from dynamod.planner.roles import Side
@@ -60,6 +61,7 @@ class PlannerComponent(Actor):
             self._places[info["namespace"], info["component"]] = info["service"]
         self._cards: dict[str, ModelCard] = {}
         self._kinds: dict[int, tuple[Any, ...] | None] = {}  # of ready workers, by lease: what must be alike
+        self._memory = MemoryBudget(self._settings.memory) if self._settings.memory else None
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
@@ -192,15 +194,16 @@ class PlannerComponent(Actor):
             self._wrong = wrong
             return None
         self._wrong = ""
-        return found
+        return self._memory.bound(found) if self._memory is not None else found
 
     def _tick(self, now: float) -> None:
         sides = [self._propose(pool, now) for pool in self._pools.values()]
         if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._able()):
             return
+        grown = False
         for pool in self._pools.values():
             self._orders.follow(pool)  # the pool before it may have touched its component
-            self._decide(pool)
+            grown = self._decide(pool, may_grow=self._memory is None or not grown)
 
     def _able(self) -> list[int]:
         """Workers that can change their role, if all are alike: else they could not read each other's blocks."""
@@ -211,10 +214,12 @@ class PlannerComponent(Actor):
         needed = any(other.busy for other in self._pools.values() if other is not pool)
         return pool.propose(now, self._orders.states(pool), wanted=self._parking.wanted(pool.component), needed=needed)
 
-    def _decide(self, pool: PlannedPool) -> None:
+    def _decide(self, pool: PlannedPool, *, may_grow: bool) -> bool:
+        """Whether it gets more workers; what they leave to other pools is not known before the next look."""
         others = sum(other.expected * other.gpus for other in self._pools.values() if other is not pool)
         there = sum(state.wanted for state in self._orders.states(pool).values())
-        action = pool.decide(self._clock(), (self._settings.max_gpu_budget - others) // pool.gpus)
+        room = (self._settings.max_gpu_budget - others) // pool.gpus if may_grow else 0
+        action = pool.decide(self._clock(), room)
         record = pool.records[-1]
         refused = action.refused if self._parking.wanted(pool.component) else ""
         self._parking.tell(pool.component, record.startup, refused, record.last_error)
@@ -229,6 +234,7 @@ class PlannerComponent(Actor):
                 *(record.arrived, record.queued, record.context, record.capacity),
             )
             self._orders.order(pool, action)
+        return not may_grow or (record.replicas or 0) > there
 
     async def _apply(self, component: str, order: Order) -> None:
         """Have it done, and tell that it is."""
