@@ -6,6 +6,7 @@ import signal
 from contextlib import closing
 from typing import Any
 
+from .disagg import SLOW
 from .nodes import Servers, on
 from .together import together
 
@@ -23,12 +24,31 @@ Planner: {metric-pulling-interval: 0.2, adjustment-interval: 0.4, drain-timeout:
 """
 
 
+ROLES = f"""\
+graph: graphs.disagg_planner:Frontend
+Common: {{engine: mocker, model: sample, engine_args: {json.dumps({**SLOW, "num_gpu_blocks": 400})}}}
+Frontend: {{port: 0, ServiceArgs: {{nodes: one}}}}
+Processor: {{router_mode: kv, remote-prefill: true, max-local-prefill-length: 32, ServiceArgs: {{nodes: one}}}}
+Worker: {{common-configs: [engine, model, engine_args], ServiceArgs: {{workers: 1, nodes: one}}}}
+PrefillWorker: {{common-configs: [engine, model, engine_args], ServiceArgs: {{workers: 2, nodes: two}}}}
+Planner:
+  metric-pulling-interval: 0.2
+  adjustment-interval: 0.4
+  drain-timeout: 0.5
+  optimization-target: load
+  decode-kv-scale-up-threshold: 0.2
+  decode-kv-scale-down-threshold: 0.1
+  max-gpu-budget: 3
+  prefill-min-endpoint: 2
+"""
+
+
 class Two:
     """Nodes one, with the frontend and one device, and two, with three."""
 
-    def __init__(self, machine: Any, servers: Servers) -> None:
+    def __init__(self, machine: Any, servers: Servers, config: str = CONFIG) -> None:
         self.machine, self.env = machine, {}
-        (machine.folder / "two.yaml").write_text(CONFIG)
+        (machine.folder / "two.yaml").write_text(config)
         self.commands = {}
         for node, gpus in (("one", "0"), ("two", "0,1,2")):
             self.env[node] = on(machine, servers, node, DYNAMOD_GPUS=gpus)
@@ -55,6 +75,11 @@ class Two:
 
     def plan(self, node: str, **arguments: Any) -> None:
         assert isinstance(self.ask(node, "POST", "/v1/plan", arguments), list)
+
+    def target(self, component: str) -> int:
+        """What the planner of node one has proposed last for a pool."""
+        [found] = [one for one in self.ask("one", "GET", "/v1/planner") if one["component"] == component]
+        return int(found["last"]["tick"]["target"]) if found["last"] else 0
 
     def planner(self, state: str) -> str:
         """The node whose planner is the active one, or the standby."""
@@ -106,5 +131,35 @@ def test_without_etcd_nothing_is_scaled_and_requests_are_served(machine: Any, se
     assert two.workers()["one"] == 1
     servers.up()
     machine.until(lambda: sum(two.workers().values()) == 4, 30, "it goes on")
+    for command in two.commands.values():
+        command.end()
+
+
+@together
+def test_a_worker_on_the_other_node_changes_its_role(machine: Any, servers: Servers) -> None:
+    two = Two(machine, servers, ROLES)
+    machine.until(lambda: sorted(two.states()) == ["active", "standby"], 20, "one of them decides")
+
+    def rows() -> list[dict[str, Any]]:
+        return [row for row in two.ask("two", "GET", "/v1/ps/PrefillWorker") if row["component"] == "PrefillWorker"]
+
+    machine.until(lambda: [row["role"] for row in rows()] == ["prefill"] * 2, 20, "prefill workers")
+    if two.planner("active") == "two":
+        [planner] = [row for row in two.ask("two", "GET", "/v1/ps") if row["component"] == "Planner"]
+        os.kill(planner["pid"], signal.SIGKILL)
+        machine.until(lambda: two.states() == ["active", "standby"], 20, "the planner of node one decides")
+    pids = {row["pid"] for row in rows()}
+    load = [machine.stream(two.url, f"load {number}", max_tokens=3000, ignore_eos=True) for number in range(12)]
+    machine.until(lambda: two.target("Worker") == 2, 30, "another worker that answers is wanted")
+    two.plan("one", action="set", component="PrefillWorker", min=1)
+    machine.until(lambda: sorted(row["role"] for row in rows()) == ["decode", "prefill"], 30, "one answers")
+    records = [record for one in two.ask("one", "GET", "/v1/planner") for record in one["records"]]
+    [there] = {record["switched"] for record in records if record["switched"]}
+    assert there.startswith("PrefillWorker.")
+    assert there.endswith(" on two becomes decode")
+    assert {row["pid"] for row in rows()} == pids, "nobody was started again"
+    for stream in load:
+        stream.close()
+    assert machine.chat(two.url, "hello", max_tokens=2)
     for command in two.commands.values():
         command.end()

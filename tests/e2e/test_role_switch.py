@@ -201,3 +201,29 @@ def test_a_planner_moves_a_worker_to_where_the_load_is(machine: Any) -> None:
     command.end()
     url = serve(machine, "--name=plain").ready()
     assert found == machine.chats(url, topics, **fields)
+
+
+def has_to_answer(machine: Any, url: str) -> list[Any]:
+    """More streams than one worker should have, so that another is wanted."""
+    load = [machine.stream(url, f"load {number}", max_tokens=3000, ignore_eos=True) for number in range(12)]
+    machine.until(lambda: wants(machine, "Worker") == 2, 30, "another worker that answers is wanted")
+    return load
+
+
+@together
+def test_a_planner_that_may_not_switch_starts_another(machine: Any) -> None:
+    arguments = json.dumps({**SLOW, "num_gpu_blocks": 400, "speedup_ratio": 0.5})
+    flags = (f"--Worker.engine_args={arguments}", f"--PrefillWorker.engine_args={arguments}", *BY_LOAD)
+    words = ("--Planner.prefill-min-endpoint=2", "--Planner.role-switch=false")
+    url = planned(machine, *flags, *words, graph="disagg_planner").ready()
+    machine.until(lambda: roles(machine) == ["aggregated", "prefill", "prefill"], 30, "two prefill workers")
+    pids = {row["pid"] for row in machine.ps("Worker") + machine.ps("PrefillWorker")}
+    load = has_to_answer(machine, url)
+    plan(machine, action="set", component="PrefillWorker", min=1)
+    machine.until(lambda: roles(machine) == ["aggregated", "aggregated", "prefill"], 60, "one is started")
+    assert len({row["pid"] for row in machine.ps("Worker") + machine.ps("PrefillWorker")} - pids) == 1
+    assert not any(
+        record["switched"] for name in ("Worker", "PrefillWorker") for record in pool(machine, name)["records"]
+    )
+    for stream in load:
+        stream.close()
