@@ -135,7 +135,6 @@ def test_without_etcd_nothing_is_scaled_and_requests_are_served(machine: Any, se
         command.end()
 
 
-@together
 def test_a_worker_on_the_other_node_changes_its_role(machine: Any, servers: Servers) -> None:
     two = Two(machine, servers, ROLES)
     machine.until(lambda: sorted(two.states()) == ["active", "standby"], 20, "one of them decides")
