@@ -128,7 +128,8 @@ class GrammarChecks:
 
     async def _verdict(self, key: bytes, grammar: Grammar) -> Verdict:
         async with self._lock:
-            return self._known.get(key) or await asyncio.to_thread(self._compiler.verdict, grammar)
+            known = self._known.get(key)
+            return await asyncio.to_thread(self._compiler.verdict, grammar) if known is None else known
 
     def close(self) -> None:
         """End the process; nothing can be checked any more."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -88,6 +89,7 @@ def test_without_an_answer_the_client_may_try_again(monkeypatch: pytest.MonkeyPa
     assert not compiler.verdict(JSON_OBJECT).error
     assert compiler._process is not None
     compiler._process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, compiler._process.pid, os.WSTOPPED | os.WNOWAIT)
     monkeypatch.setattr(module, "WAIT", 0.05)
     with pytest.raises(Overloaded, match="within"):
         compiler.verdict(JSON_OBJECT)
