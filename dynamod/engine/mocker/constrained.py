@@ -22,6 +22,8 @@ MARKS = (b'"', b",", b":")
 """Tokens that bring that nearer, the best ones first."""
 RUN = 5
 """Tokens without one of these behind which one is taken, if it may come."""
+FEW = 64
+"""Ids that may come of which each is as likely as another; of more, those behind gaps are likelier."""
 LONG = 200
 """Position from which on one is taken whenever it may come, and the answer ends when it may."""
 _PLACEHOLDER = tokens.pack((0,))
@@ -81,9 +83,19 @@ class Preferences:
             for index in self.marks:
                 if allowed >> index & 1:
                     return index
-        allowed = allowed & self.readable or allowed
-        behind = allowed >> (noise >> 2) % allowed.bit_length() << (noise >> 2) % allowed.bit_length()
-        return (behind & -behind).bit_length() - 1
+        return _pick(allowed & self.readable or allowed, noise >> 2)
+
+
+def _pick(bits: int, noise: int) -> int:
+    """The place of a bit that is set; of a few each is as likely as another."""
+    count = bits.bit_count()
+    if count <= FEW:
+        for _ in range(noise % count):
+            bits &= bits - 1
+        return (bits & -bits).bit_length() - 1
+    shift = noise % bits.bit_length()
+    behind = bits >> shift << shift
+    return (behind & -behind).bit_length() - 1
 
 
 class ConstrainedIds:
