@@ -87,12 +87,10 @@ class BatchingEngine(Engine[Generate]):
         return self._grammars
 
     def _tokenizer(self) -> "Encodes":
-        from dynamod.preprocess.source import open_source
+        from dynamod.preprocess.source import open_card
         from dynamod.preprocess.tokenizer import Tokenizer
 
-        path = self.options.config_path or self.options.path
-        assert path is not None
-        return Tokenizer.from_source(open_source(path), use_fast_backend=False)
+        return Tokenizer.from_source(open_card(self._card), use_fast_backend=False)
 
     def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
         """Compile it, unless that has been done."""

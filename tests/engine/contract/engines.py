@@ -70,7 +70,13 @@ class Served:
 ENGINES = {
     "mistralrs": Served("mistralrs", needs="mistralrs", knows=True),
     "llamacpp": Served(
-        *("llamacpp", "sample.gguf", "llama_cpp"), knows=True, exact=True, logprobs=True, seed=True, min_tokens=True
+        *("llamacpp", "sample.gguf", "llama_cpp"),
+        knows=True,
+        exact=True,
+        logprobs=True,
+        seed=True,
+        min_tokens=True,
+        grammars=True,
     ),
     "vllm": Served(
         *("vllm", "sample"),
