@@ -32,15 +32,16 @@ PACKAGES: dict[str, set[str]] = {
     "transfer": EVERYBODY | {"transport"},  # moves named bytes; knows no engine
     "http": EVERYBODY,
     "parsers": EVERYBODY,
+    "structured": EVERYBODY,
     "preprocess": EVERYBODY | {"sample"},  # asks for the shipped model by its name, when a user does
     "discovery": EVERYBODY | {"transport"},  # the connection to the daemon; transport knows no registry
     "router": EVERYBODY | {"discovery", "kvcache", "transport"},
     "planner": EVERYBODY | {"router", "discovery", "kvcache"},
     "migration": EVERYBODY | {"router", "discovery", "transport"},
     "ingress": EVERYBODY
-    | {"http", "parsers", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
+    | {"http", "parsers", "structured", "preprocess", "router", "migration", "discovery", "kvcache", "transport"},
     "ondemand": EVERYBODY | {"ingress", "graph", "http", "discovery"},
-    "engine": EVERYBODY | {"parsers", "preprocess", "kvcache", "transport"},
+    "engine": EVERYBODY | {"parsers", "preprocess", "structured", "kvcache", "transport"},
     "worker": EVERYBODY | {"engine", "preprocess", "kvcache", "discovery", "transfer", "transport"},
 }
 """Package to the other packages it may import. dynamod/README.md shows the same table."""

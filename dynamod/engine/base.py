@@ -20,7 +20,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
-from dynamod.message.worker import Chat, Generate, Request
+from dynamod.message.worker import Chat, Generate, Grammar, Request
 from dynamod.transport.base import Reply
 
 from .own_transfer import OwnTransfer
@@ -158,6 +158,13 @@ class Engine(ABC, Generic[RequestT]):
 
         Raises RequestError for a request that it cannot take; later errors go to `reply.failed`.
         """
+
+    def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
+        """What takes too long for `submit`: to be awaited before a request with that grammar; None: there is nothing.
+
+        Only for engines with the capability `grammars`. Raises RequestError.
+        """
+        return None
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:

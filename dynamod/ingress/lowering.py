@@ -2,10 +2,10 @@
 
 import asyncio
 import random as random_module
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -14,7 +14,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import TooLarge, unsupported
 from dynamod.message.openai import Common
-from dynamod.message.worker import Chat, Generate, Stops
+from dynamod.message.worker import Chat, Generate, Grammar, Stops
 from dynamod.parsers import OutputParser
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
@@ -26,6 +26,9 @@ from dynamod.router.router import prompt_blocks
 from .base import Job
 from .parsing import ModelParsers, NewParser
 
+if TYPE_CHECKING:
+    from dynamod.structured.checks import GrammarChecks
+
 _ANY_TOKEN = 2**31
 """A text engine's vocabulary is its own: token ids in a request are only checked to be ids."""
 _COPIES = 128_000_000
@@ -36,7 +39,10 @@ _Request = TypeVar("_Request", Generate, Chat)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The model that a job asks for, as the backend serves it. `model` is None for a text engine's."""
+    """The model that a job asks for, as the backend serves it. `model` is None for a text engine's.
+
+    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer.
+    """
 
     card: ModelCard
     model: Model | None
@@ -44,6 +50,7 @@ class Served:
     with_blocks: bool = False
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
     parsers: ModelParsers | None = None
+    checks: "Callable[[], GrammarChecks] | None" = None
 
     def id(self) -> str:
         """What the ids of an answer's calls are made of."""
@@ -58,6 +65,20 @@ class Served:
         if self.hashing is not None:
             self.hashing.observe((perf_counter() - started) * 1000)
         return found
+
+    async def grammar(self, request: Common) -> Grammar | None:
+        """The form of the answer, compiled to see whether it can be had. Raises BadRequest, Overloaded."""
+        from dynamod.structured.demand import demand  # most requests ask for none
+
+        wanted = demand(request)
+        if wanted is None:
+            return None
+        if self.model is not None and not self.model.tokenizer.has_pieces:
+            why = f"`{wanted[0]}`: the tokenizer of model {self.card.name!r} does not say which bytes its tokens are"
+            raise unsupported(wanted[0], why)
+        if self.checks is not None:
+            await self.checks().check(*wanted)
+        return wanted[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +107,12 @@ async def lower_tokens(
     *,
     continuing: bool,
     parser: NewParser | None = None,
+    grammar: Grammar | None = None,
 ) -> Lowered:
     """The requests for a token engine; long prompts are tokenised and hashed in a thread. Raises BadRequest.
 
     `continuing`: the answers go on from their prompts, so a space at their start is kept. `parser`: what makes the
-    parser of each choice, which sees special tokens and drops them.
+    parser of each choice, which sees special tokens and drops them. `grammar`: the form of each choice.
     """
     card, model, samples = served.card, served.model, request.n or 1
     assert model is not None
@@ -108,7 +130,7 @@ async def lower_tokens(
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
-        requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
+        requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
         outputs += [_output(request, model, generate, continuing, skip_special) for _ in range(samples)]
         if parser is not None:
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
@@ -183,7 +205,13 @@ def _named(requests: list[_Request]) -> list[_Request]:
     ]
 
 
-def _seeded(generate: Generate, sample: int, random: random_module.Random | None, own_noise: bool) -> Generate:
+def _seeded(
+    generate: Generate,
+    sample: int,
+    random: random_module.Random | None,
+    own_noise: bool,
+    grammar: Grammar | None = None,
+) -> Generate:
     """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
 
     `random` None: the engine has no chance in it unless a seed asks for another answer, as further choices do.
@@ -198,7 +226,8 @@ def _seeded(generate: Generate, sample: int, random: random_module.Random | None
         seed = random.getrandbits(31)
     elif sample:
         seed = sample
-    return msgspec.structs.replace(generate, sampling=msgspec.structs.replace(generate.sampling, seed=seed, n=1))
+    sampling = msgspec.structs.replace(generate.sampling, seed=seed, n=1)
+    return msgspec.structs.replace(generate, sampling=sampling, grammar=grammar)
 
 
 def _annotate(annotations: dict[str, Any], generate: Generate, prepared: Prepared) -> None:

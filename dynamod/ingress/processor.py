@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dynamod.actor import Actor, Backoff, Ref, Total, handle
+from dynamod.actor import Actor, Backoff, Reason, Ref, Total, handle
 from dynamod.discovery.view import View, disagree
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import NotFound, UserError
@@ -37,6 +37,8 @@ from .parked import ParkedModels
 from .parsing import ModelParsers
 
 if TYPE_CHECKING:
+    from dynamod.structured.checks import GrammarChecks
+
     from .api.endpoint import Endpoint
     from .model_files import ModelFiles
 
@@ -147,6 +149,7 @@ class Processor(Actor):
         self._announce, self._refused = announce, refused
         self._node = node
         self._files: ModelFiles | None = None
+        self._checks: GrammarChecks | None = None
         self._loading: dict[str, ModelCard] = {}
         self._unloaded: dict[str, str] = {}  # why the last attempt to load a model has failed
         self._models: dict[str, Model | None] = {}  # None: a text engine, nothing to load
@@ -180,6 +183,11 @@ class Processor(Actor):
         for name, card in self._view.models().items():
             self._model_changed(name, card)
         self.context.task(self._watch_clocks(requests), "clocks")
+
+    async def stopping(self, reason: Reason) -> None:
+        """End what compiles grammars."""
+        if self._checks is not None:
+            self._checks.close()
 
     @handle
     async def explain_request(self, message: Explain) -> list[dict[str, Any]]:
@@ -335,8 +343,16 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         hashing = self._counts[name].overhead.block_hashing
-        served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing, self._parsers[name])
+        model, parsers = self._models[name], self._parsers[name]
+        served = Served(card, model, self.context.random, self._needs_blocks, hashing, parsers, self._grammar_checks)
         return await job.endpoint.lower(job, served)
+
+    def _grammar_checks(self) -> "GrammarChecks":
+        if self._checks is None:
+            from dynamod.structured.checks import GrammarChecks  # with the first request that asks for a form
+
+            self._checks = GrammarChecks()
+        return self._checks
 
     async def check(self, job: Job) -> None:
         """Lower a request whose card a worker has published. Raises RequestError."""

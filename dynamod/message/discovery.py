@@ -44,7 +44,7 @@ class Instance(msgspec.Struct, frozen=True, omit_defaults=True):
 class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine can do exactly; the ingress refuses or repairs the rest.
 
-    `deterministic`: without a seed, equal prompts get equal answers. `grammars`: it keeps to a `response_format`.
+    `deterministic`: without a seed, equal prompts get equal answers. `grammars`: its answers keep to a form.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:

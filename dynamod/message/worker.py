@@ -71,13 +71,26 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     stored: bool = False
 
 
+GrammarKind = Literal["json", "regex", "choice", "grammar"]
+
+
+class Grammar(msgspec.Struct, frozen=True, array_like=True):
+    """The form that an answer keeps to. `text`: by `kind` a JSON Schema, a regular expression, a JSON list of strings
+    of which the answer is one, or a grammar as Lark or GBNF writes it.
+    """
+
+    kind: GrammarKind
+    text: str
+
+
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     """One request to a token engine.
 
     `token_ids`: the prompt, packed (see `message.tokens`). `prior_output`: ids that another instance generated for
     the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
     crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
-    `handoff`: blocks of the prompt, and of the prior output, that another instance computes.
+    `handoff`: blocks of the prompt, and of the prior output, that another instance computes. `grammar`: the form of
+    the answer, which the ingress has checked; for engines with that capability.
     """
 
     request_id: str
@@ -91,6 +104,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     prior_output: bytes = b""
     alone: bool = False
     handoff: Handoff | None = None
+    grammar: Grammar | None = None
 
 
 class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):

@@ -124,6 +124,18 @@ class Tokenizer:
         text = self._reference.id_to_token(index)  # without a table the reference stays
         return None if text is None else text.encode("utf-8", "replace")
 
+    def pieces(self, special: bytes) -> list[bytes] | None:
+        """Return the bytes of all ids, with `special` in front of special tokens; None: it has no such table."""
+        if self._table is None:
+            return None
+        (full, _), (plain, _) = self._table.full, self._table.plain
+        return [one if shown or not one else special + one for one, shown in zip(full, plain, strict=True)]
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether `pieces` gives any."""
+        return self._table is not None
+
     def token(self, index: int) -> str:
         """Return how the vocabulary writes the token of an id, e.g. "Ġhello"; "" for an id without a token."""
         found: str | None = (self._reference or self._fast).id_to_token(index)

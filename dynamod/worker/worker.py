@@ -1,10 +1,11 @@
 """The worker actor: owns one engine, takes requests from its mailbox, publishes the model card and its events."""
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -281,10 +282,37 @@ class Worker(Actor):
     def _submit(self, engine: Engine[Any], request: Any, reply: Reply) -> None:
         if isinstance(request, Prefill):
             self._begin_work(engine, request.request, reply, self._prefill)
-        elif isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
-            self._begin_work(engine, request, reply, self._handoff_endpoint(engine).adopt)
+            return
+        begin: Callable[[Any, Reply], None] = engine.submit
+        if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
+            begin = self._handoff_endpoint(engine).adopt
+        if isinstance(request, Generate) and request.grammar is not None:
+            begin = functools.partial(self._prepare, engine, begin)
+        self._begin_work(engine, request, reply, begin)
+
+    def _prepare(
+        self, engine: Engine[Any], begin: Callable[[Any, Reply], None], request: Generate, reply: Reply
+    ) -> None:
+        """The form of the answer is compiled before the engine gets the request."""
+        assert request.grammar is not None
+        making = engine.prepare(request.grammar)
+        if making is None:
+            begin(request, reply)
         else:
-            self._begin_work(engine, request, reply, engine.submit)
+            self.context.task(self._begin_prepared(engine, making, begin, request, reply), "grammar")
+
+    async def _begin_prepared(
+        self,
+        engine: Engine[Any],
+        making: Coroutine[Any, Any, None],
+        begin: Callable[[Any, Reply], None],
+        request: Generate,
+        reply: Reply,
+    ) -> None:
+        with self._raised_to(reply, engine, request):
+            await making
+            if not reply.cancelled:
+                begin(request, reply)
 
     def _prefill(self, request: Any, reply: Reply) -> None:
         assert self._engine is not None
@@ -310,11 +338,17 @@ class Worker(Actor):
 
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._accepted += 1
-        try:
+        with self._raised_to(reply, engine, request):
             computes = not isinstance(request, Prefill)  # else the engine has all that it gives
             blocks, uncached = (engine.footprint(request) if computes else None) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             begin(request, reply)
+
+    @contextlib.contextmanager
+    def _raised_to(self, reply: Reply, engine: Engine[Any], request: Any) -> Iterator[None]:
+        """What is raised ends the stream."""
+        try:
+            yield
         except RequestError as error:
             reply.raised(error)
         except Exception as error:  # an engine's bug ends this request, not its neighbours

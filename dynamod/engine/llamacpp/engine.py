@@ -80,7 +80,13 @@ class LlamaCpp(BatchingEngine):
 
     name = "llamacpp"
     capabilities = Capabilities(
-        exact_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
+        exact_continuation=True,
+        kv_events=True,
+        logprobs=True,
+        seed=True,
+        min_tokens=True,
+        logit_bias=True,
+        grammars=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -190,7 +196,8 @@ class LlamaCpp(BatchingEngine):
 
     def _sequence(self, request: Generate, reply: Reply, limit: int) -> Sequence:
         assert self._model is not None
-        stream = Stream(request, reply, self._model.vocabulary.size, limit)
+        matcher = self.grammars().matcher(request.grammar) if request.grammar is not None else None
+        stream = Stream(request, reply, self._model.vocabulary.size, limit, matcher)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         split = self._split(len(ids)) if self.arguments.split_tail else 0
         return self._asked(Sequence(stream, ids, self.block_size, self.hashes(request), split))

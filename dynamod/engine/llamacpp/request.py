@@ -1,6 +1,7 @@
 """One request of the engine: what it asks for, where its answer goes, and when it ends."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from xxhash import xxh3_64_intdigest
 
@@ -11,6 +12,9 @@ from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
 from .sampling import Picked, Sampler
+
+if TYPE_CHECKING:
+    from dynamod.structured.matcher import Matcher
 
 
 def checked(request: Generate, vocabulary: int) -> tuple[Sequence[int], Sequence[int]]:
@@ -30,24 +34,29 @@ def checked(request: Generate, vocabulary: int) -> tuple[Sequence[int], Sequence
 class Stream:
     """`done`: tokens of the answer, those of other instances too; `limit`: how many it may have.
 
-    `vocabulary`: ids there are. Raises BadRequest.
+    `vocabulary`: ids there are. `matcher`: of the form that the answer keeps to, at its start. Raises BadRequest, and
+    EngineFailed where the prior output has not that form.
     """
 
     __slots__ = ("_ends", "_fresh", "_min", "done", "limit", "reply", "request", "sampler")
 
-    def __init__(self, request: Generate, reply: Reply, vocabulary: int, limit: int) -> None:
+    def __init__(
+        self, request: Generate, reply: Reply, vocabulary: int, limit: int, matcher: "Matcher | None" = None
+    ) -> None:
         prompt, prior = checked(request, vocabulary)
         stops, seed = request.stops, request.sampling.seed
         self.request, self.reply = request, reply
         self.done, self.limit = len(prior), limit
         checks.token_ids(list(request.sampling.logit_bias or ()), "logit_bias", vocabulary)
-        ends = () if stops.ignore_eos else request.eos_token_ids
+        ends = () if stops.ignore_eos and matcher is None else request.eos_token_ids  # a form has an end
         self._ends = frozenset((*stops.stop_token_ids_hidden, *ends))
         self._min = stops.min_tokens or 0
         self._fresh = True
         if seed is None:  # the request's id stands for it, which another instance gets too
             seed = xxh3_64_intdigest(request.request_id.encode())
-        self.sampler = Sampler(request.sampling, vocabulary, seed, prompt, prior, self._ends, self._min)
+        if matcher is not None:
+            matcher.replay(prior)
+        self.sampler = Sampler(request.sampling, vocabulary, seed, prompt, prior, self._ends, self._min, matcher)
 
     @property
     def goes_on(self) -> bool:

@@ -1,8 +1,9 @@
 """The next token of one sequence from its row of logits, with numpy.
 
-The order is vLLM's: log probabilities are of the raw logits; then logit_bias and min_tokens, penalties, temperature,
-min_p, top_k, top_p. The draw is a Gumbel race whose noise is a hash of seed, position and token id: who continues the
-answer elsewhere draws with the same noise, and a small error of a logit changes the token only when two were so close.
+The order is vLLM's: log probabilities are of the raw logits; then the form of the answer, logit_bias and min_tokens,
+penalties, temperature, min_p, top_k, top_p. The draw is a Gumbel race whose noise is a hash of seed, position and token
+id: who continues the answer elsewhere draws with the same noise, and a small error of a logit changes the token only
+when two were so close.
 
 Where nothing is cut off, noise for each id of a large vocabulary would take milliseconds. There blocks of ids race
 first, each with the sum of its weights and a noise of its own, then the ids of the block that has won: the
@@ -12,12 +13,16 @@ probabilities are the same, since the largest of some Gumbel variables is one wi
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dynamod.message.errors import EngineFailed
 from dynamod.message.worker import Sampling
+
+if TYPE_CHECKING:
+    from dynamod.structured.matcher import Matcher
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -45,7 +50,8 @@ class Picked:
 class Sampler:
     """One answer's choices. `prompt` and `output`: what is there already, for penalties.
 
-    `forbidden`: ids that must not come before `min_tokens` tokens of output. `seed`: any integer.
+    `forbidden`: ids that must not come before `min_tokens` tokens of output. `seed`: any integer. `matcher`: of the
+    form that the answer keeps to, behind `output`.
     """
 
     def __init__(
@@ -57,7 +63,10 @@ class Sampler:
         output: Sequence[int] = (),
         forbidden: Collection[int] = (),
         min_tokens: int = 0,
+        matcher: "Matcher | None" = None,
     ) -> None:
+        self._matcher = matcher
+        self._broken: EngineFailed | None = None
         self.position = len(output)
         self._seed = seed & _M64
         temperature = sampling.temperature
@@ -86,7 +95,9 @@ class Sampler:
     def plain(self) -> bool:
         """Whether the token is simply the one with the highest logit."""
         penalties = self._counts is not None or self._seen is not None
-        return self._greedy and not penalties and not len(self._bias_ids) and self._logprobs is None and not self._held
+        if not self._greedy or penalties or self._matcher is not None:
+            return False
+        return not len(self._bias_ids) and self._logprobs is None and not self._held
 
     @property
     def _held(self) -> bool:
@@ -99,10 +110,21 @@ class Sampler:
             self._counts[index] += 1
         if self._seen is not None:
             self._seen[index] = True
+        if self._matcher is not None and self._broken is None:
+            try:
+                self._matcher.accept(index)
+            except EngineFailed as error:  # the next choice raises it, for this answer alone
+                self._broken = error
 
     def pick(self, row: Floats) -> Picked:
-        """Choose; `row` (vocabulary,) is not changed. Raises ValueError when there is no number in it."""
-        logits = self._changed(row)
+        """Choose; `row` (vocabulary,) is not changed. Raises ValueError when there is no number in it, EngineFailed
+        when the form of the answer cannot be followed.
+        """
+        allowed = None if self._matcher is None else self._allowed(self._matcher, len(row))
+        if allowed is not None and len(allowed) == 1:  # no sampling is needed
+            index = int(allowed[0])
+            return Picked(index) if self._logprobs is None else self._with_logprobs(row, index, self._logprobs)
+        logits = self._changed(row, allowed)
         index = int(logits.argmax())
         if not math.isfinite(logits[index]):
             raise ValueError("the model's output is no number")
@@ -112,14 +134,28 @@ class Sampler:
             return Picked(index)
         return self._with_logprobs(row, index, self._logprobs)
 
-    def _changed(self, row: Floats) -> Floats:
-        """Logits with everything that is added or taken, perhaps `row` itself."""
-        if not len(self._bias_ids) and not self._held and self._seen is None and self._counts is None:
+    def _allowed(self, matcher: "Matcher", vocabulary: int) -> Ids:
+        """The ids that may come next: EOS not before `min_tokens`, unless nothing else may come."""
+        if self._broken is not None:
+            raise self._broken
+        bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), count=vocabulary, bitorder="little")
+        if self._held:
+            later = bits.copy()
+            later[self._forbidden] = 0
+            bits = later if later.any() else bits
+        return np.flatnonzero(bits)
+
+    def _changed(self, row: Floats, allowed: Ids | None = None) -> Floats:
+        """Logits with everything that is added or taken, perhaps `row` itself. `allowed`: ids that may come."""
+        if allowed is not None:
+            given, row = row, np.full_like(row, -np.inf)
+            row[allowed] = given[allowed]
+        elif not len(self._bias_ids) and not self._held and self._seen is None and self._counts is None:
             return row
-        logits = row.copy()
+        logits = row.copy() if allowed is None else row
         if len(self._bias_ids):
             logits[self._bias_ids] += self._bias
-        if self._held:
+        if self._held and allowed is None:
             logits[self._forbidden] = -np.inf
         if self._seen is not None:
             seen = logits[self._seen]

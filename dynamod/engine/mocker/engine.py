@@ -4,6 +4,7 @@ import asyncio
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,7 +13,7 @@ from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
-from dynamod.message.worker import Generate, TransferShape
+from dynamod.message.worker import Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -28,6 +29,9 @@ from .scheduler import Scheduler, Step
 from .scheduler import Sequence as Scheduled
 from .tiers import block_times, simulated
 from .timing import TIMINGS
+
+if TYPE_CHECKING:
+    from .constrained import Preferences
 
 CATCH_UP = 0.1
 """Seconds that the steps may catch up when the process was held up; a real engine would have lost them."""
@@ -136,12 +140,14 @@ class Mocker(BatchingEngine):
         handoff=True,
         stored_blocks=True,
         role_switch=True,
+        grammars=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         self.arguments: MockerArguments = arguments_of(options.arguments, options.kv_cache_block_size)
         super().__init__(options, spawn, self.arguments.block_size)
         self.ranks: list[Rank] = []
+        self._preferences: Preferences | None = None
 
     async def start(self) -> None:
         """Read the card (weights are not needed), wait for `startup_time`, begin to step."""
@@ -207,12 +213,38 @@ class Mocker(BatchingEngine):
 
     def _sequence(self, request: Generate, reply: Reply, limit: int) -> Scheduled:
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
-        seed = request.sampling.seed
-        ids = output.OutputIds(request.token_ids, self.arguments.seed if seed is None else seed, self._table)
+        seed = self.arguments.seed if request.sampling.seed is None else request.sampling.seed
         hashes = self.hashes(request)
+        if request.grammar is not None:
+            return self._constrained(request, request.grammar, reply, seed, hashes, limit)
+        ids = output.OutputIds(request.token_ids, seed, self._table)
         stream = Stream(reply, request, ids, self.block_size, hashes)
-        name = stream.name if self.caching else lambda _index: None  # no block can be found again
-        return Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, name)
+        return Scheduled(stream, tuple(hashes.blocks), prompt + done, limit - done, self._name(stream))
+
+    def _name(self, stream: Stream) -> Callable[[int], int | None]:
+        return stream.name if self.caching else lambda _index: None  # no block can be found again
+
+    def _constrained(
+        self, request: Generate, grammar: Grammar, reply: Reply, seed: int, hashes: PrefixHashes, limit: int
+    ) -> Scheduled:
+        """A request whose answer keeps to a form, and ends by itself."""
+        from .constrained import ConstrainedIds, Preferences, sender  # not needed by other requests
+
+        matcher = self.grammars().matcher(grammar)
+        if self._preferences is None:
+            self._preferences = Preferences(matcher.vocabulary)
+        prompt, prior = tokens.count(request.token_ids), tokens.unpack(request.prior_output)
+        key = output.noise_key(request.token_ids, seed)
+        ids = ConstrainedIds(key, matcher, self._preferences, prior, request.stops.min_tokens or 0)
+        stream = Stream(reply, request, ids, self.block_size, hashes)
+        blocks, done = tuple(hashes.blocks), len(prior)
+        sequence = Scheduled(stream, blocks, prompt + done, limit - done, self._name(stream))
+
+        def ends(count: int) -> None:
+            sequence.max_tokens = min(sequence.max_tokens, count)
+
+        stream.send = sender(reply, ids, done, ends)
+        return sequence
 
     def layout(self) -> str:
         """Model and sizes: what a block's bytes depend on here."""

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Sequence
 from hashlib import shake_128
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -24,13 +25,18 @@ _numbers = struct.Struct(f"<{_CHUNK}H").unpack
 _key = struct.Struct("<QQ").pack
 
 
+def noise_key(prompt: bytes, seed: int) -> bytes:
+    """What the noise of one answer is made of."""
+    return _key(xxh3_64_intdigest(prompt), seed % 2**64)
+
+
 class OutputIds:
     """One answer. `ids`: packed ids by position, each shared by all answers; made when `reach` asks for them."""
 
     __slots__ = ("_key", "_table", "ids")
 
     def __init__(self, prompt: bytes, seed: int, table: Sequence[bytes]) -> None:
-        self._key = _key(xxh3_64_intdigest(prompt), seed % 2**64)
+        self._key = noise_key(prompt, seed)
         self._table = table
         self.ids: list[bytes] = []
 
@@ -71,15 +77,24 @@ def vocabulary_size(path: Path) -> int:
     return size
 
 
+class Ids(Protocol):
+    """The ids of one answer, packed, as far as `reach` has made them."""
+
+    ids: list[bytes]
+
+    def reach(self, count: int) -> None:
+        """Make at least the first `count` ids, if there are so many."""
+
+
 class Stream:
     """One request. `hashes`: of its full blocks, of prompt and output as it grows; `done`: tokens of the answer."""
 
     __slots__ = ("_prompt", "_size", "_tokens", "done", "hashes", "output", "reply", "send")
 
-    def __init__(self, reply: Reply, request: Generate, output: OutputIds, size: int, hashes: PrefixHashes) -> None:
+    def __init__(self, reply: Reply, request: Generate, output: Ids, size: int, hashes: PrefixHashes) -> None:
         self.reply = reply
         self.send: Callable[..., None] = reply.tokens
-        self.output = output
+        self.output: Ids = output
         self.done = tokens.count(request.prior_output)
         self.hashes = hashes
         self._prompt = request.token_ids + request.prior_output

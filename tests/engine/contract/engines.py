@@ -46,6 +46,7 @@ class Served:
     logprobs: bool = False
     seed: bool = False
     min_tokens: bool = False
+    grammars: bool = False
     tokens: bool = True
     limits: bool = True  # stop strings and limits are kept for it
     python: str = ""  # the variable that names its interpreter
@@ -69,7 +70,13 @@ class Served:
 ENGINES = {
     "mistralrs": Served("mistralrs", needs="mistralrs", knows=True),
     "llamacpp": Served(
-        *("llamacpp", "sample.gguf", "llama_cpp"), knows=True, exact=True, logprobs=True, seed=True, min_tokens=True
+        *("llamacpp", "sample.gguf", "llama_cpp"),
+        knows=True,
+        exact=True,
+        logprobs=True,
+        seed=True,
+        min_tokens=True,
+        grammars=True,
     ),
     "vllm": Served(
         *("vllm", "sample"),
@@ -82,7 +89,7 @@ ENGINES = {
         arguments=("--Worker.engine_args.kv_cache_memory_bytes=200000000",),
     ),
     "sglang": Served(*("sglang", "sample"), knows=True, exact=True, logprobs=True, python="DYNAMOD_TEST_SGLANG_PYTHON"),
-    "mocker": Served("mocker", exact=True, seed=True, min_tokens=True),
+    "mocker": Served("mocker", exact=True, seed=True, min_tokens=True, grammars=True),
     "echo_core": Served("echo_core", echoes=True, exact=True, min_tokens=True),
     "openai": Served("openai:{url}/v1", echoes=True),
     "pytok": Served("pytok:my_tokens.py", file=TOKENS, echoes=True),

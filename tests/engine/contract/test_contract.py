@@ -31,6 +31,12 @@ CAPITALS = {
 }
 WORDS = " ".join(f"w{number}" for number in range(40))
 COUNT = "Count from 1 to 120."
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 400, "maxLength": 450}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 
 
 class Service:
@@ -192,6 +198,38 @@ def test_logprobs(service: Service) -> None:
         assert top == sorted(top, reverse=True)
         assert entry["logprob"] == pytest.approx(top[0]), "greedy takes the best one"
         assert sum(map(math.exp, top)) <= 1.001, "shares of one"
+
+
+def form_of(schema: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "max_tokens": 900,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "form", "schema": schema}},
+    }
+
+
+def test_answers_that_keep_to_a_form(service: Service) -> None:
+    if service.excused(service.served.grammars, {"guided_regex": "[a-c]{5}"}):
+        return
+    for seed in range(3):
+        person = json.loads(service.chat("Who are you?", seed=seed, temperature=1, **form_of(PERSON)))
+        assert 400 <= len(person["name"]) <= 450
+        assert isinstance(person["age"], int)
+    assert service.chat("Is it?", guided_choice=["certainly", "never"]) in ("certainly", "never")
+
+
+def test_an_answer_with_a_form_whose_worker_is_killed(service: Service) -> None:
+    """The other worker reads what there is, and goes on with the same JSON."""
+    if not (service.served.grammars and service.served.exact):
+        return
+    asked = {"seed": 3, "temperature": 0, **form_of(PERSON)}
+    whole = service.chat("Who are you?", **asked)
+    assert json.loads(whole)["name"]
+    streams = [service.stream("Who are you?", **asked) for _ in range(4)]
+    os.kill(service.machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    for stream in streams:
+        stream.read()
+        assert (stream.error, stream.done, stream.finish, stream.text) == (None, True, "stop", whole)
+    service.machine.until(lambda: all(row["state"] == "Ready" for row in service.machine.ps()), 120)
 
 
 def test_sixteen_at_once_answer_as_one(service: Service) -> None:

@@ -1,0 +1,41 @@
+"""Where in a JSON Schema the part is that cannot be compiled: the compiler's errors name what it is, not where."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_TRIES = 200
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_ONE = ("items", "additionalProperties", "additionalItems", "if", "then", "else", "not", "contains", "propertyNames")
+_SHARED = ("$defs", "definitions")
+
+
+def place(schema: dict[str, Any], error: str, problem: Callable[[dict[str, Any]], str]) -> str:
+    """The innermost part that is refused for the same reason, as a path like `.properties.a.items`; empty: the whole.
+
+    `problem(schema)`: why a schema is refused, empty when it is not.
+    """
+    shared = {name: schema[name] for name in _SHARED if name in schema}
+    found, here, tries = "", schema, _TRIES
+    while True:
+        for path, part in _parts(here):
+            tries -= 1
+            if tries < 0:
+                return found
+            if isinstance(part, dict) and problem({**shared, **part}) == error:
+                found, here = found + path, part
+                break
+        else:
+            return found
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in _MAPS:
+        if isinstance(inner := schema.get(name), dict):
+            yield from ((f".{name}.{key}", part) for key, part in inner.items())
+    for name in (*_LISTS, "items"):
+        if isinstance(inner := schema.get(name), list):
+            yield from ((f".{name}[{index}]", part) for index, part in enumerate(inner))
+    for name in _ONE:
+        if name in schema:
+            yield f".{name}", schema[name]

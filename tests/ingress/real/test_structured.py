@@ -1,0 +1,176 @@
+"""Answers that keep to a form, by the OpenAI client, against a mocker behind the whole frontend."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from enum import Enum
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from dynamod.engine.base import EngineOptions, Spawn
+from dynamod.engine.mocker.engine import Mocker
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
+from tests.ports import listener
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+class Item(BaseModel):
+    title: str
+    count: int
+    size: Size
+    price: float | None
+
+
+class Order(BaseModel):
+    customer: str
+    items: list[Item]
+    paid: bool
+
+
+def mocker(options: EngineOptions, spawn: Spawn) -> Mocker:
+    options.arguments.update(speedup_ratio=0, num_gpu_blocks=200, block_size=16)
+    return Mocker(options, spawn)
+
+
+@pytest.fixture
+async def client(house: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await house.start()
+    await house.worker(mocker)
+    await house.worker(name="echo")
+    await house.worker(mocker, name="thinks", reasoning_parser="basic", tool_call_parser="hermes")
+    await until(lambda: len(house.processor.cards) == 3)
+    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+    await server.start(listener())
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as made:
+        yield made
+    await server.stop(0)
+
+
+def said(text: str = "An order, please.", **fields: Any) -> dict[str, Any]:
+    return {"model": "sample", "messages": [{"role": "user", "content": text}], **fields}
+
+
+async def test_parse_with_a_pydantic_model(client: openai.AsyncOpenAI) -> None:
+    orders = []
+    for seed in range(8):
+        answer = await client.chat.completions.parse(**said(seed=seed), response_format=Order)
+        [choice] = answer.choices
+        assert choice.finish_reason == "stop"
+        assert isinstance(choice.message.parsed, Order)
+        orders.append(choice.message.parsed)
+    assert len({order.model_dump_json() for order in orders}) > 4
+    assert any(order.items for order in orders)
+
+
+async def test_a_stream_with_a_pydantic_model(client: openai.AsyncOpenAI) -> None:
+    whole = await client.chat.completions.parse(**said(seed=3), response_format=Order)
+    async with client.chat.completions.stream(**said(seed=3), response_format=Order) as stream:
+        pieces = [event.delta async for event in stream if event.type == "content.delta"]
+        final = await stream.get_final_completion()
+    assert len(pieces) > 5
+    assert "".join(pieces) == whole.choices[0].message.content
+    assert final.choices[0].message.parsed == whole.choices[0].message.parsed
+
+
+async def test_several_choices(client: openai.AsyncOpenAI) -> None:
+    answer = await client.chat.completions.parse(**said(n=3), response_format=Order)
+    assert len({choice.message.content for choice in answer.choices}) == 3
+    assert all(choice.message.parsed for choice in answer.choices)
+
+
+@pytest.mark.parametrize(
+    ("fields", "form"),
+    [
+        ({"structured_outputs": {"regex": "[a-z]+@[a-z]+"}}, "[a-z]+@[a-z]+"),
+        ({"guided_regex": "[0-9]{4}"}, "[0-9]{4}"),
+        ({"guided_choice": ["yes", "no"]}, "yes|no"),
+        ({"nvext": {"guided_choice": ["yes", "no"]}}, "yes|no"),
+        ({"guided_grammar": 'root ::= ("a" | "b")+ "c"'}, "[ab]+c"),
+        ({"grammar": 'start: "a"+ "c"'}, "a+c"),
+    ],
+)
+async def test_other_forms_of_both_routes(client: openai.AsyncOpenAI, fields: dict[str, Any], form: str) -> None:
+    chat = await client.chat.completions.create(**said(), extra_body=fields)
+    assert re.fullmatch(form, chat.choices[0].message.content or "")
+    texts = await client.completions.create(model="sample", prompt="An order:", extra_body=fields, max_tokens=100)
+    assert re.fullmatch(form, texts.choices[0].text)
+
+
+async def test_json_of_any_kind(client: openai.AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(**said(), response_format={"type": "json_object"})
+    assert isinstance(json.loads(answer.choices[0].message.content or ""), dict)
+
+
+async def test_with_a_form_there_is_no_reasoning_and_no_call(client: openai.AsyncOpenAI) -> None:
+    tools: Any = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    form = {"guided_choice": ['<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>']}
+    answer = await client.chat.completions.create(**said(tools=tools) | {"model": "thinks"}, extra_body=form)
+    assert answer.choices[0].message.content == form["guided_choice"][0]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": {"items": {"not": {}}}},
+                }
+            },
+            "response_format.json_schema.schema.items",
+            "not",
+        ),
+        ({"guided_json": {"type": "array", "items": {"type": "intger"}}}, "guided_json.items", "intger"),
+        ({"nvext": {"guided_regex": "(a"}}, "nvext.guided_regex", "unclosed"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice", "`guided_regex` and `guided_choice`"),
+        ({"guided_json": {"enum": ["x" * 70_000]}}, "guided_json", "65536"),
+    ],
+)
+async def test_what_cannot_be_had_is_refused_with_its_place(
+    client: openai.AsyncOpenAI, fields: dict[str, Any], param: str, text: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**said(), extra_body=fields)
+    assert caught.value.param == param
+    assert text in str(caught.value)
+
+
+async def test_an_engine_without_grammars_refuses(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**said() | {"model": "echo"}, extra_body={"guided_regex": "a"})
+    assert (caught.value.param, caught.value.code) == ("guided_regex", "unsupported_parameter")
+
+
+async def test_a_worker_that_dies_in_the_middle(client: openai.AsyncOpenAI, house: Any, until: Any) -> None:
+    """Its answer goes on at another worker as if nothing had been."""
+
+    def slow(options: EngineOptions, spawn: Spawn) -> Mocker:
+        options.arguments.update(num_gpu_blocks=200, block_size=16, speedup_ratio=4)
+        return Mocker(options, spawn)
+
+    for _ in range(2):
+        await house.worker(slow, name="pair")
+    await until(lambda: "pair" in house.processor.cards)
+    members = house.members[-2:]
+    asked = {**said(seed=5), "model": "pair", "extra_body": {"guided_regex": "([a-z]{3,6} ){30}end"}}
+    whole = (await client.chat.completions.create(**asked)).choices[0].message.content
+    text, killed = "", False
+    async for chunk in await client.chat.completions.create(**asked, stream=True):
+        text += chunk.choices[0].delta.content or ""
+        if len(text) > 30 and not killed:
+            killed = True
+            [serving] = [member for member in members if member.open]
+            await house.die(serving)
+    assert killed
+    assert text == whole
+    assert text.endswith(" end")
