@@ -12,8 +12,8 @@ import msgspec
 from dynamod.http.metrics import Histogram
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import TooLarge, unsupported
-from dynamod.message.openai import Common
+from dynamod.message.errors import BadRequest, TooLarge, unsupported
+from dynamod.message.openai import ChatRequest, Common
 from dynamod.message.worker import Chat, Generate, Grammar, Stops
 from dynamod.parsers import OutputParser
 from dynamod.preprocess.checks import logit_bias
@@ -67,18 +67,36 @@ class Served:
         return found
 
     async def grammar(self, request: Common) -> Grammar | None:
-        """The form of the answer, compiled to see whether it can be had. Raises BadRequest, Overloaded."""
-        from dynamod.structured.demand import demand  # most requests ask for none
+        """The form of the answer, compiled to see whether it can be had; None: any. Raises BadRequest, Overloaded."""
+        if not request.constraint and not self.forces_calls(request):
+            return None
+        from dynamod.structured.demand import CALLS, demand, parameters  # most requests ask for none
 
         wanted = demand(request)
         if wanted is None:
             return None
-        if self.model is not None and not self.model.tokenizer.has_pieces:
+        if not self._has_pieces:
             why = f"`{wanted[0]}`: the tokenizer of model {self.card.name!r} does not say which bytes its tokens are"
             raise unsupported(wanted[0], why)
-        if self.checks is not None:
+        if self.checks is None:
+            return wanted[1]
+        try:
             await self.checks().check(*wanted)
+        except BadRequest:
+            if isinstance(request, ChatRequest) and wanted[0] == CALLS:
+                for one in parameters(request):  # which of them it is
+                    await self.checks().check(*one)
+            raise
         return wanted[1]
+
+    def forces_calls(self, request: Common) -> bool:
+        """Whether the answer is made to be calls of tools; an engine that knows no forms is only asked for them."""
+        can = self.model is not None and self.card.capabilities.grammars and self._has_pieces
+        return can and isinstance(request, ChatRequest) and request.must_call
+
+    @property
+    def _has_pieces(self) -> bool:
+        return self.model is None or self.model.tokenizer.has_pieces
 
 
 @dataclass(frozen=True, slots=True)

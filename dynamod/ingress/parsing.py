@@ -27,6 +27,9 @@ from .base import ResponseSink
 
 log = logging.getLogger("dynamod.frontend")
 
+PLAIN_CALLS, OPENING = "llama3_json", "<|python_tag|>"
+"""The parser of calls in plain JSON, and the marker behind which nothing else comes."""
+
 NewParser = Callable[[str, str], OutputParser]
 """The parser of a choice, by the rendered prompt and what ids of calls are made of."""
 
@@ -62,10 +65,21 @@ class ModelParsers:
         tool, shown = self.tool_call if offered else None, special if request.skip_special_tokens is not False else ()
         if tool is None and self.reasoning is None:
             return None
-        tools = [_spec(one["function"]) for one in offered or ()]
+        tools = _specs(offered or ())
 
         def make(prompt: str, seed: str) -> OutputParser:
             return make_parser(tool, self.reasoning, tools, seed=seed, prompt=prompt, special=shown)
+
+        return make
+
+    def forced(self, request: ChatRequest) -> NewParser:
+        """As `of`, for an answer that is calls from its first token on, in the form of `structured.calls`."""
+        tools = _specs(request.tools or ())
+
+        def make(_prompt: str, seed: str) -> OutputParser:
+            parser = make_parser(PLAIN_CALLS, None, tools, seed=seed)
+            parser.feed(OPENING)  # else what is cut off before the tool's name would be text
+            return parser
 
         return make
 
@@ -73,6 +87,12 @@ class ModelParsers:
 def most_calls(request: EngineFields) -> int | None:
     """Calls of tools that an answer may have; None: any number."""
     return 1 if isinstance(request, ChatRequest) and request.parallel_tool_calls is False else None
+
+
+def _specs(tools: Sequence[Mapping[str, Any]]) -> list[ToolSpec]:
+    """Of the tools that are functions: a text engine may have others."""
+    functions = [one.get("function") for one in tools]
+    return [_spec(one) for one in functions if isinstance(one, dict) and isinstance(one.get("name"), str)]
 
 
 def _spec(function: Mapping[str, Any]) -> ToolSpec:

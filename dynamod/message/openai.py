@@ -257,6 +257,11 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.max_tokens, "max_tokens"
 
     @property
+    def must_call(self) -> bool:
+        """Whether the answer has to be calls of tools."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, dict)
+
+    @property
     def alternatives(self) -> int | None:
         """`top_logprobs`, when `logprobs` is true."""
         return (self.top_logprobs or 0) if self.logprobs else None

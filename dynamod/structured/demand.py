@@ -4,26 +4,34 @@ OpenAI's `response_format`; vLLM's `structured_outputs` and, before that, `guide
 Dynamo's `nvext`; llama.cpp's `grammar` and `json_schema`. All become one `Grammar`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import GUIDED, Common, ResponseFormat
+from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
 from dynamod.message.worker import Grammar
+
+from .calls import ANY_OBJECT, calls_schema
 
 MAX_BYTES = 64 * 1024
 """Of a schema, an expression or a grammar."""
 MAX_DEPTH = 32
 """Objects and lists of a schema within each other."""
+CALLS = "tool_choice"
 JSON_OBJECT = Grammar("json", '{"type":"object"}')
 
 _HARMLESS = (None, False)
 
 
 def demand(request: Common) -> tuple[str, Grammar] | None:
-    """The field and what it asks for; None: any text will do. Raises BadRequest."""
+    """The field and what it asks for; None: any text will do. Raises BadRequest.
+
+    Calls that have to come are in place of another form: that is for the answer behind them.
+    """
+    if isinstance(request, ChatRequest) and request.must_call:
+        return CALLS, _calls(request)
     found = list(_demands(request))
     if not found:
         return None
@@ -32,9 +40,31 @@ def demand(request: Common) -> tuple[str, Grammar] | None:
         raise BadRequest(f"`{first}` and `{second}`: an answer keeps to one form only", param=second)
     field, read, value = found[0]
     grammar = read(field, value)
+    _check_size(field, grammar)
+    return field, grammar
+
+
+def parameters(request: ChatRequest) -> Iterator[tuple[str, Grammar]]:
+    """Field and schema of each tool's parameters. Raises BadRequest."""
+    for place, tool in enumerate(request.tools or ()):
+        field, schema = f"tools[{place}].function.parameters", tool["function"].get("parameters")
+        if isinstance(schema, str):
+            raise BadRequest(f"`{field}` must be a JSON Schema, which is an object", param=field)
+        yield field, _schema(field, ANY_OBJECT if schema is None else schema)
+
+
+def _calls(request: ChatRequest) -> Grammar:
+    """Raises BadRequest for tools that are too large, or too deep."""
+    for field, grammar in parameters(request):
+        _check_size(field, grammar)
+    grammar = Grammar("json", msgspec.json.encode(calls_schema(request)).decode())
+    _check_size("tools", grammar)
+    return grammar
+
+
+def _check_size(field: str, grammar: Grammar) -> None:
     if (size := len(grammar.text.encode("utf-8", "surrogatepass"))) > MAX_BYTES:
         raise BadRequest(f"`{field}` has {size} bytes; it must have at most {MAX_BYTES}", param=field)
-    return field, grammar
 
 
 Read = Callable[[str, Any], Grammar]

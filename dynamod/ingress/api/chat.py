@@ -10,7 +10,7 @@ from dynamod.ingress.lowering import Served
 from dynamod.ingress.parsing import NewParser
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Part
-from dynamod.preprocess.conversation import check_messages
+from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
 from .generate import Generation, finite
@@ -97,8 +97,14 @@ class ChatCompletions(Generation[ChatRequest]):
 
     def parser(self, request: ChatRequest, served: Served) -> NewParser | None:
         """As the model's card or its template say."""
-        special = served.model.tokenizer.special if served.model is not None else ()
-        return served.parsers.of(request, special) if served.parsers is not None else None
+        if served.parsers is None:
+            return None
+        if served.model is None:
+            return served.parsers.of(request, ())
+        tools_of(request)  # a prompt that is given has not shown them to the template
+        if served.forces_calls(request):
+            return served.parsers.forced(request)
+        return served.parsers.of(request, served.model.tokenizer.special) if not request.constraint else None
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
         """The first chunk of a choice carries the role too, so that chunks equal engine steps."""

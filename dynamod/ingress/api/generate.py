@@ -107,10 +107,10 @@ class Generation(EngineEndpoint[G]):
         model = served.model
         if model is None:
             return lower_text(job, request, served, self.kind, self.parser(request, served))
-        grammar = await served.grammar(request) if request.constraint else None
         large = len(job.body) > LARGE
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
-        parser = self.parser(request, served) if grammar is None else None  # else its text is the form, from the first
+        parser = self.parser(request, served)
+        grammar = await served.grammar(request)
         return await lower_tokens(
             job, request, served, prompts, continuing=self.continuing, parser=parser, grammar=grammar
         )

@@ -1,0 +1,141 @@
+"""Answers that have to call tools, by the OpenAI client, against a mocker, which says noise in the form asked for."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.table import make_server
+from tests.ports import listener
+
+from .test_structured import mocker
+
+UNIT = {"type": "string", "enum": ["celsius", "kelvin"]}
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"$ref": "#/$defs/Unit"}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+    "$defs": {"Unit": UNIT},
+}
+SUM = {
+    "type": "object",
+    "properties": {"left": {"$ref": "#/definitions/Unit"}, "more": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "required": ["left", "more"],
+    "additionalProperties": False,
+    "definitions": {"Unit": {"type": "integer"}},
+}
+
+
+def function(name: str, parameters: Any = None) -> Any:
+    return {"type": "function", "function": {"name": name} | ({"parameters": parameters} if parameters else {})}
+
+
+TOOLS = [function("weather", WEATHER), function("sum", SUM), function("now")]
+
+
+@pytest.fixture
+async def client(house: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+    await house.start()
+    await house.worker(mocker, reasoning_parser="basic")
+    await house.worker(name="echo", tool_call_parser="hermes")
+    await until(lambda: len(house.processor.cards) == 2)
+    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
+    await server.start(listener())
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as made:
+        yield made
+    await server.stop(0)
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return {"model": "sample", "messages": [{"role": "user", "content": "Do it."}], "tools": TOOLS, **fields}
+
+
+async def calls(client: openai.AsyncOpenAI, **fields: Any) -> list[tuple[str, Any]]:
+    """The calls of an answer that is nothing else, the same streamed."""
+    [choice] = (await client.chat.completions.create(**asked(**fields))).choices
+    assert (choice.message.content or "", choice.finish_reason) == ("", "tool_calls")
+    found = [
+        (call.function.name, call.function.arguments)
+        for call in choice.message.tool_calls or ()
+        if call.type == "function"
+    ]
+    streamed: list[list[str]] = []
+    async for chunk in await client.chat.completions.create(**asked(**fields), stream=True):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            assert call.function is not None
+            if call.function.name:
+                streamed.append([call.function.name, ""])
+            streamed[call.index][1] += call.function.arguments or ""
+    assert [tuple(one) for one in streamed] == found
+    return [(name, json.loads(arguments)) for name, arguments in found]
+
+
+def fits(name: str, arguments: Any) -> bool:
+    if name == "weather":
+        return arguments.keys() == {"city", "unit"} and arguments["unit"] in UNIT["enum"]
+    if name == "sum":
+        more = arguments["more"]
+        return isinstance(arguments["left"], int) and (more is None or fits("sum", more))
+    return name == "now" and isinstance(arguments, dict)
+
+
+async def test_some_call_has_to_come(client: openai.AsyncOpenAI) -> None:
+    found = [await calls(client, tool_choice="required", seed=seed) for seed in range(8)]
+    assert all(one and all(fits(*call) for call in one) for one in found)
+    assert {name for one in found for name, _ in one} == {"weather", "sum", "now"}
+    assert any(len(one) > 1 for one in found)
+
+
+async def test_not_more_than_one(client: openai.AsyncOpenAI) -> None:
+    for seed in range(4):
+        found = await calls(client, tool_choice="required", parallel_tool_calls=False, seed=seed)
+        assert [fits(*call) for call in found] == [True]
+
+
+@pytest.mark.parametrize("name", ["weather", "sum", "now"])
+async def test_one_of_that_name(client: openai.AsyncOpenAI, name: str) -> None:
+    choice = {"type": "function", "function": {"name": name}}
+    form = {"type": "json_object"}
+    found = await calls(client, tool_choice=choice, response_format=form, seed=1)  # the form is of a later answer
+    assert [(called, fits(called, arguments)) for called, arguments in found] == [(name, True)]
+
+
+async def test_a_prompt_of_ids_is_no_way_around(client: openai.AsyncOpenAI) -> None:
+    more = {"nvext": {"token_data": [7, 8, 9]}}
+    assert all(fits(*call) for call in await calls(client, tool_choice="required", extra_body=more))
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**asked(tools=[{"type": "function"}]), extra_body=more)
+    assert caught.value.param == "tools[0]"
+
+
+async def test_an_answer_that_is_cut_off_has_no_call(client: openai.AsyncOpenAI) -> None:
+    [choice] = (await client.chat.completions.create(**asked(tool_choice="required", max_tokens=3))).choices
+    assert (choice.finish_reason, choice.message.tool_calls, choice.message.content or "") == ("length", None, "")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "param", "text"),
+    [
+        ({"properties": {"a": {"not": {}}}}, "tools[3].function.parameters.properties.a", "not"),
+        ({"$ref": "#/$defs/none"}, "tools[3].function.parameters", "none"),
+        ("{}", "tools[3].function.parameters", "object"),
+        ({"enum": ["x" * 70_000]}, "tools[3].function.parameters", "65536"),
+    ],
+)
+async def test_a_tool_that_cannot_be_had_is_named(
+    client: openai.AsyncOpenAI, parameters: Any, param: str, text: str
+) -> None:
+    tools = [*TOOLS, function("wrong", parameters)]
+    with pytest.raises(openai.BadRequestError) as caught:
+        await client.chat.completions.create(**asked(tools=tools, tool_choice="required"))
+    assert caught.value.param == param
+    assert text in str(caught.value)
+
+
+async def test_an_engine_without_grammars_is_asked_only(client: openai.AsyncOpenAI) -> None:
+    answer = await client.chat.completions.create(**asked(tool_choice="required", max_tokens=4) | {"model": "echo"})
+    assert answer.choices[0].message.content
