@@ -343,7 +343,7 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         hashing = self._counts[name].overhead.block_hashing
-        model, parsers = self._models[name], self._parsers[name]
+        model, parsers = self._models[name], self._parsers.get(name)
         served = Served(card, model, self.context.random, self._needs_blocks, hashing, parsers, self._grammar_checks)
         return await job.endpoint.lower(job, served)
 

@@ -25,6 +25,7 @@ WAIT = 15.0
 _LONGEST = 400
 """Characters of the compiler's own text that a client gets."""
 
+_CRASHED = (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS)
 TOO_SLOW = Verdict(f"it takes more than {SECONDS:g} s to compile")
 TOO_COMPLEX = Verdict(
     "it is too complex to compile: its parts refer to each other too deeply, or it needs too much memory"
@@ -50,8 +51,9 @@ class Compiler:
                 code = self._end()
                 if code == -signal.SIGPROF:
                     return TOO_SLOW
-                if code not in (-signal.SIGALRM, 0):  # else nobody had asked for a while
+                if code in _CRASHED:
                     return TOO_COMPLEX
+                # Else nobody had asked for a while, or somebody has ended it.
         raise Overloaded("grammars cannot be compiled now", code="no_compiler")
 
     def _ask(self, line: bytes) -> bytes:

@@ -41,6 +41,7 @@ def _verdict(grammar: Grammar, problem: Callable[[Grammar], str]) -> Verdict:
     def again(schema: dict[str, object]) -> str:
         return problem(Grammar("json", msgspec.json.encode(schema).decode()))
 
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the grammar has had its time
     return Verdict(error, place(msgspec.json.decode(grammar.text), error, again))
 
 
@@ -53,7 +54,10 @@ def _serve() -> None:
         signal.alarm(0)
         grammar = msgspec.json.decode(line, type=Grammar)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        verdict = _verdict(grammar, problem)
+        try:
+            verdict = _verdict(grammar, problem)
+        except BaseException as error:  # the library's panics are no `Exception`
+            verdict = Verdict(f"the compiler failed: {type(error).__name__}: {error}")
         signal.setitimer(signal.ITIMER_PROF, 0)
         write.write(msgspec.json.encode(verdict) + b"\n")
         write.flush()

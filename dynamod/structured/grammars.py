@@ -35,11 +35,15 @@ class Grammars:
         """Compile a grammar in a thread. Raises EngineFailed."""
         await asyncio.to_thread(self._compile, grammar)
 
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Of the model, once a grammar has been compiled."""
+        assert self._vocabulary is not None
+        return self._vocabulary
+
     def matcher(self, grammar: Grammar) -> Matcher:
         """For a new answer. Raises EngineFailed."""
-        compiled = self._compile(grammar)
-        assert self._vocabulary is not None
-        return Matcher(compiled.deep_copy(), self._vocabulary)
+        return Matcher(self._compile(grammar).deep_copy(), self.vocabulary)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         with self._lock:

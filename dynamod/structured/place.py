@@ -1,9 +1,11 @@
 """Where in a JSON Schema the part is that cannot be compiled: the compiler's errors name what it is, not where."""
 
 from collections.abc import Callable, Iterator
+from time import process_time
 from typing import Any
 
-_TRIES = 200
+_SECONDS = 0.5
+"""CPU time for the search."""
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "additionalItems", "if", "then", "else", "not", "contains", "propertyNames")
@@ -16,11 +18,10 @@ def place(schema: dict[str, Any], error: str, problem: Callable[[dict[str, Any]]
     `problem(schema)`: why a schema is refused, empty when it is not.
     """
     shared = {name: schema[name] for name in _SHARED if name in schema}
-    found, here, tries = "", schema, _TRIES
+    found, here, until = "", schema, process_time() + _SECONDS
     while True:
         for path, part in _parts(here):
-            tries -= 1
-            if tries < 0:
+            if process_time() > until:
                 return found
             if isinstance(part, dict) and problem({**shared, **part}) == error:
                 found, here = found + path, part

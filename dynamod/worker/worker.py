@@ -295,6 +295,8 @@ class Worker(Actor):
     ) -> None:
         """The form of the answer is compiled before the engine gets the request."""
         assert request.grammar is not None
+        if not engine.card().capabilities.grammars:
+            raise BadRequest(f"engine {engine.name} does not keep to forms of answers")
         making = engine.prepare(request.grammar)
         if making is None:
             begin(request, reply)

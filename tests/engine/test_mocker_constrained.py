@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from dynamod import sample
 from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.echo import EchoCore
 from dynamod.engine.mocker.constrained import ConstrainedIds, Preferences
 from dynamod.engine.mocker.engine import Mocker
 from dynamod.engine.mocker.output import noise_key
@@ -164,6 +165,14 @@ async def test_limits_and_what_is_wrong(words: Any) -> None:
         left.stream.cancel()
         await words.until(lambda: house.statistics.open == 0)
         assert house.statistics.engine.running == house.statistics.engine.active_blocks == 0
+
+
+async def test_another_engine_refuses_it(words: Any) -> None:
+    async with System() as system:
+        house = await words.House(system, EchoCore, EngineOptions("e", sample.path("sample"))).start()
+        failed = await house.ask(request(PERSON)).wait()
+        assert failed.error is not None
+        assert failed.error.error == "BadRequest"
 
 
 async def test_many_at_once_with_few_blocks(words: Any) -> None:

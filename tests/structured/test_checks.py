@@ -84,6 +84,23 @@ def test_a_process_that_ended_while_nobody_asked_is_replaced(compiler: Compiler)
     assert not compiler.verdict(JSON_OBJECT).error
 
 
+def test_a_process_that_somebody_ends_says_nothing_of_the_grammar(compiler: Compiler) -> None:
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        assert not compiler.verdict(JSON_OBJECT).error
+        assert compiler._process is not None
+        compiler._process.send_signal(number)
+        compiler._process.wait()
+        assert not compiler.verdict(JSON_OBJECT).error
+
+
+def test_the_place_in_a_large_schema(compiler: Compiler) -> None:
+    """The search has a time of its own; without its end the schema as a whole is named."""
+    many = {f"p{index}": {"type": "object", "properties": {"x": {"type": "string"}}} for index in range(700)}
+    verdict = compiler.verdict(json_grammar({"properties": {**many, "bad": {"not": {}}}}))
+    assert "not" in verdict.error
+    assert verdict.place in ("", ".properties.bad")
+
+
 def test_without_an_answer_the_client_may_try_again(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler()
     assert not compiler.verdict(JSON_OBJECT).error

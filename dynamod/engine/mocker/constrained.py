@@ -6,7 +6,6 @@ answer grows, what closes something is preferred.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 
 from xxhash import xxh3_64_intdigest
 
@@ -30,46 +29,24 @@ _PLACEHOLDER = tokens.pack((0,))
 
 
 class Preferences:
-    """What to choose among allowed ids of a vocabulary, whose `eos_ids` are never chosen."""
+    """What to choose among allowed ids of a vocabulary, whose `eos_ids` are never chosen. Made in a thread.
+
+    `brackets`, `marks`: the ids of these; `closing`: of both. As numbers with one bit per id: `readable`, whose text is
+    printable ASCII without backslash and more than spaces; `others`, that do not end an answer.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-
-    @cached_property
-    def _first(self) -> dict[bytes, int]:
-        """The ids of tokens of one byte."""
-        pieces = self._vocabulary.pieces
-        return {pieces[index]: index for index in range(len(pieces) - 1, -1, -1) if len(pieces[index]) == 1}
-
-    @cached_property
-    def brackets(self) -> list[int]:
-        """The ids of `BRACKETS`."""
-        return [self._first[piece] for piece in BRACKETS if piece in self._first]
-
-    @cached_property
-    def marks(self) -> list[int]:
-        """The ids of `MARKS`."""
-        return [self._first[piece] for piece in MARKS if piece in self._first]
-
-    @cached_property
-    def closing(self) -> frozenset[int]:
-        """The ids of both."""
-        return frozenset((*self.brackets, *self.marks))
-
-    @cached_property
-    def readable(self) -> int:
-        """One bit per id whose text is printable ASCII without backslash and more than spaces."""
-        bits = bytearray(len(self._vocabulary.pieces) // 8 + 1)
-        for index, piece in enumerate(self._vocabulary.pieces):
+        pieces = vocabulary.pieces
+        single = {pieces[index]: index for index in range(len(pieces) - 1, -1, -1) if len(pieces[index]) == 1}
+        self.brackets = [single[piece] for piece in BRACKETS if piece in single]
+        self.marks = [single[piece] for piece in MARKS if piece in single]
+        self.closing = frozenset((*self.brackets, *self.marks))
+        bits = bytearray(len(pieces) // 8 + 1)
+        for index, piece in enumerate(pieces):
             if piece.strip() and piece.isascii() and piece.decode().isprintable() and b"\\" not in piece:
                 bits[index >> 3] |= 1 << (index & 7)
-        return int.from_bytes(bits, "little")
-
-    @cached_property
-    def others(self) -> int:
-        """One bit per id that does not end an answer."""
-        ends = sum([1 << index for index in self._vocabulary.eos_ids])
-        return ((1 << len(self._vocabulary.pieces)) - 1) & ~ends
+        self.readable = int.from_bytes(bits, "little")
+        self.others = ((1 << len(pieces)) - 1) & ~sum([1 << index for index in vocabulary.eos_ids])
 
     def choose(self, mask: bytes, noise: int, run: int, position: int) -> int | None:
         """The next id; None: only the end may come. `run`: ids since the last one that closes something."""

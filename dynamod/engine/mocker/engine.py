@@ -3,8 +3,8 @@
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -211,6 +211,17 @@ class Mocker(BatchingEngine):
         rank.add(sequence)
         return functools.partial(rank.scheduler.remove, sequence)
 
+    def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
+        """Also what the first answer with a form needs."""
+        return None if self._preferences is not None and self.grammars().ready(grammar) else self._prepare(grammar)
+
+    async def _prepare(self, grammar: Grammar) -> None:
+        from .constrained import Preferences
+
+        await self.grammars().prepare(grammar)
+        if self._preferences is None:
+            self._preferences = await asyncio.to_thread(Preferences, self.grammars().vocabulary)
+
     def _sequence(self, request: Generate, reply: Reply, limit: int) -> Scheduled:
         prompt, done = tokens.count(request.token_ids), tokens.count(request.prior_output)
         seed = self.arguments.seed if request.sampling.seed is None else request.sampling.seed
@@ -228,11 +239,10 @@ class Mocker(BatchingEngine):
         self, request: Generate, grammar: Grammar, reply: Reply, seed: int, hashes: PrefixHashes, limit: int
     ) -> Scheduled:
         """A request whose answer keeps to a form, and ends by itself."""
-        from .constrained import ConstrainedIds, Preferences, sender  # not needed by other requests
+        from .constrained import ConstrainedIds, sender  # not needed by other requests
 
         matcher = self.grammars().matcher(grammar)
-        if self._preferences is None:
-            self._preferences = Preferences(matcher.vocabulary)
+        assert self._preferences is not None, "`prepare` has made them"
         prompt, prior = tokens.count(request.token_ids), tokens.unpack(request.prior_output)
         key = output.noise_key(request.token_ids, seed)
         ids = ConstrainedIds(key, matcher, self._preferences, prior, request.stops.min_tokens or 0)
