@@ -168,6 +168,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
+    preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"
+    add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
     common_flags(add)

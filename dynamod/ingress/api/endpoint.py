@@ -18,6 +18,7 @@ from aiohttp import web
 
 from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
+from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend, Job
@@ -91,6 +92,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct]]
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
+    error_form: ClassVar[ErrorForm] = OPENAI
     rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
 
     @abstractmethod

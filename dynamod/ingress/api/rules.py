@@ -69,8 +69,12 @@ def tighten(schemas: dict[str, Schema]) -> None:
         },
         "CompletionRequest": {"prompt": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY))},
         "TokenizeRequest": {"tools": either(_NULL, items(_TOOL)), "chat_template": _NULL},
+        "ToolChoice": {"name": _WORDS},
     }.items():
         if name in schemas:
             schemas[name]["properties"] |= changes
+    if "ImageBlock" in schemas:
+        schemas["ImageBlock"] = {"not": {}}
+        schemas["ToolChoice"]["anyOf"] = [only(type=("auto", "any", "none")), {"required": ["name"]}]
     if "Message" in schemas:
         schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=_TEXT)

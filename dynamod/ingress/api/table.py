@@ -13,6 +13,7 @@ from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
 
+from .anthropic.messages import CountTokens, Messages
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
@@ -24,6 +25,8 @@ from .tokenize import Tokenize
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
+    Messages(),
+    CountTokens(),
     Models(),
     OneModel(),
     Tokenize(),
@@ -47,6 +50,7 @@ def make_server(
             partial(one.serve, frontend),
             guarded=True,
             prefix=bool(one.prefix),
+            errors=one.error_form,
         )
         for one in endpoints
     ]
