@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from aiohttp import HttpVersion, HttpVersion11, web
+from aiohttp import HttpVersion, HttpVersion11
 
 from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
+from dynamod.http.stream import EventFrames
+from dynamod.ingress.api.blocks import BlockStreamWriter, Kind
 from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import Overloaded, RequestError
 
 from .errors import error_value
-from .writer import SIGNATURE, Kind, MessagesResponse, MessageWriter
+from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id
 
 IDLE = 15.0
 """Seconds of silence in a message after which a ping is sent."""
@@ -47,8 +48,8 @@ class MessageFrames(EventFrames):
         return self.frame(b"".join((prefix, content, b"}}\n\n")))
 
 
-class MessageStreamWriter(MessageWriter):
-    """Makes the events of one message. While the client is slow, the text of the open block piles up."""
+class MessageStreamWriter(BlockStreamWriter, MessageWriter):
+    """Makes the events of one message."""
 
     def __init__(
         self,
@@ -60,39 +61,15 @@ class MessageStreamWriter(MessageWriter):
         settings: FrontendSettings,
         version: HttpVersion = HttpVersion11,
     ) -> None:
-        super().__init__(request_id, model, begun, meter, stop_string)
-        self._settings = settings
         self._frames = MessageFrames(version >= HttpVersion11)
-        self.events = EventStream(self._frames)
-        self._ready: list[bytes] = []
-        self._held: list[str] = []  # text of the open block
-        self._prefix = b""  # of its deltas
-        self._direct = False  # its text may go straight to the socket: nothing is held
-
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """The hot path: one event, one write."""
-        if not self.open:
-            return
-        self.tick(self.choices[index], tokens)
-        if not text:
-            return
-        if self._direct:
-            transport = self.events.transport
-            if transport.get_write_buffer_size() <= HIGH_WATER:  # type: ignore[union-attr]
-                try:
-                    transport.write(self._frames.delta(self._prefix, text))  # type: ignore[union-attr]
-                except RuntimeError:  # uvloop's, which is closed: the client has left, and the handler will be told
-                    self._direct = False
-                return
-            self._direct = False
-        self.add("text", text)
-        self.events.push(self)
-
-    def chunk(self, index: int, chunk: Any) -> None:
-        """Reasoning, calls, and what a text engine says."""
-        super().chunk(index, chunk)
-        if self.open and self.pending(self.events.committed):
-            self.events.push(self)
+        super().__init__(
+            *(request_id, model, begun, meter, stop_string),
+            frames=self._frames,
+            keep_alive=settings.keep_alive,
+            idle=IDLE,
+        )
+        self._overload_status = settings.overload_status
+        self._prefix = b""  # of the open block's deltas
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """A block begins, and the message with the first."""
@@ -101,7 +78,7 @@ class MessageStreamWriter(MessageWriter):
         if kind == "thinking":
             block["signature"] = ""
         elif kind == "tool_use":
-            block = {"type": kind, "id": call_id, "name": name, "input": {}}
+            block = {"type": kind, "id": call_id or new_call_id(), "name": name, "input": {}}
         index = self.blocks - 1
         self._send({"type": "content_block_start", "index": index, "content_block": block})
         delta = _encode({"type": _DELTAS[kind], _FIELDS[kind]: ""}).removesuffix(b'""}')
@@ -110,40 +87,23 @@ class MessageStreamWriter(MessageWriter):
             delta,
         )
 
-    def more(self, text: str) -> None:
-        """Text of the open block."""
-        self._direct = False
-        self._held.append(text)
+    def delta(self, text: str) -> bytes:
+        """A piece of the open block."""
+        return self._frames.delta(self._prefix, text)
 
     def ended(self) -> None:
         """The open block is complete."""
-        self._seal()
-        self._direct = False
+        super().ended()
         index = self.blocks - 1
         if self.kind == "thinking":
             signed = {"type": "signature_delta", "signature": SIGNATURE}
             self._send({"type": "content_block_delta", "index": index, "delta": signed})
         self._send({"type": "content_block_stop", "index": index})
 
-    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
-        """Send the events as they are made."""
-        return await self.events.serve(self, request, headers, self._settings.keep_alive, IDLE)
-
-    def pending(self, committed: bool) -> bool:
-        """Whether there is something to send."""
-        return bool(self._ready or self._held)
-
-    def take(self) -> bytes:
-        """Everything that is ready, with the text of the open block as one event."""
-        self._seal()
-        self._direct = self.events.transport is not None and self.kind == "text"
-        data = b"".join(self._ready)
-        self._ready.clear()
-        return data
-
-    def last(self) -> float:
-        """When the newest tokens came."""
-        return max((choice.last for choice in self.choices), default=0.0)
+    def fail_event(self, error: RequestError) -> None:
+        """The stream ends here with Anthropic's error object."""
+        status = self._overload_status if isinstance(error, Overloaded) else error.status
+        self._send(error_value(error, status, self.request_id))
 
     def _begin(self) -> None:
         if self.blocks > 1:
@@ -154,11 +114,6 @@ class MessageStreamWriter(MessageWriter):
         self._send({"type": "message_start", "message": message})
         self._send({"type": "ping"})
 
-    def _seal(self) -> None:
-        if self._held:
-            self._ready.append(self._frames.delta(self._prefix, "".join(self._held)))
-            self._held.clear()
-
     def _send(self, value: Mapping[str, Any]) -> None:
         self._ready.append(self._frames.typed(value))
 
@@ -167,24 +122,7 @@ class MessageStreamWriter(MessageWriter):
         if not self.blocks:
             self._begin()
         reason, sequence = self.stop(choice)
-        usage = self.message_usage(self.completion_tokens)
-        self._send(
-            {
-                "type": "message_delta",
-                "delta": {"stop_reason": reason, "stop_sequence": sequence},
-                "usage": usage,
-            }
-        )
+        ending = {"stop_reason": reason, "stop_sequence": sequence}
+        self._send({"type": "message_delta", "delta": ending, "usage": self.message_usage(self.completion_tokens)})
         self._send({"type": "message_stop"})
-        self.events.push(self)
-
-    def _failed(self, error: RequestError) -> None:
-        self._direct = False
-        if not self.events.committed:
-            self._ready.clear()
-            self._held.clear()
-            return
-        self._seal()
-        status = self._settings.overload_status if isinstance(error, Overloaded) else error.status
-        self._send(error_value(error, status, self.request_id))
         self.events.push(self)

@@ -7,10 +7,11 @@ import msgspec
 from aiohttp import web
 
 from dynamod.http.errors import json_response, printable
+from dynamod.ingress.api.blocks import Kind
 from dynamod.message.anthropic import TextBlock, ThinkingBlock, ToolUseBlock
 from dynamod.message.errors import EngineFailed
 
-from .writer import SIGNATURE, Kind, MessagesResponse, MessageWriter
+from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id
 
 _input = msgspec.json.Decoder(dict[str, Any])
 
@@ -24,16 +25,9 @@ class MessageUnaryWriter(MessageWriter):
         self._texts: list[str] = []
         self._of_call = ("", "")
 
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """Keep it."""
-        if self.open:
-            self.tick(self.choices[index], tokens)
-            if text:
-                self.add("text", text)
-
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """A block begins."""
-        self._of_call = name, call_id
+        self._of_call = name, call_id or new_call_id()
 
     def more(self, text: str) -> None:
         """Keep it."""
