@@ -30,6 +30,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     bodies_limit_mb: Annotated[
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0
+    responses_store_mb: Annotated[
+        float, Meta(ge=0, description="memory for responses that clients go on from; 0: none are kept")
+    ] = 64.0
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
     guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
@@ -73,6 +76,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def bodies_limit(self) -> int:
         """Largest sum of all request bodies in bytes; one of the largest size always fits."""
         return max(int(self.bodies_limit_mb * 1024 * 1024), self.body_limit)
+
+    @property
+    def responses_limit(self) -> int:
+        """Bytes of responses that are kept."""
+        return int(self.responses_store_mb * 1024 * 1024)
 
     @property
     def origins(self) -> frozenset[str]:

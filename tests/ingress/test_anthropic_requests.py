@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dynamod.ingress.api.anthropic.messages import as_body
-from dynamod.ingress.api.anthropic.translate import check, to_chat, without_late_system
+from dynamod.ingress.api.anthropic.translate import check, to_chat
+from dynamod.ingress.api.translated import as_body, without_late_system
 from dynamod.message.anthropic import MessagesRequest
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message, Part

@@ -34,16 +34,18 @@ from dynamod.preprocess.parse import Parser
 from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
+from .responses.store import ResponseStore
 
 
 class Frontend:
-    """What the endpoints of one server share: settings, the backend, ids of the jobs in progress."""
+    """What the endpoints of one server share: settings, the backend, ids of jobs in progress, kept responses."""
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
         self.settings = settings
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
+        self.responses = ResponseStore(settings.responses_limit)
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""

@@ -20,6 +20,7 @@ from .detokenize import Detokenize
 from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
+from .responses.endpoints import DeleteResponse, OneResponse, Responses
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -27,6 +28,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Completions(),
     Messages(),
     CountTokens(),
+    Responses(),
+    OneResponse(),
+    DeleteResponse(),
     Models(),
     OneModel(),
     Tokenize(),

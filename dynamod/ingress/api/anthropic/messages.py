@@ -1,8 +1,7 @@
 """POST /v1/messages and POST /v1/messages/count_tokens."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -11,23 +10,20 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.chat import ChatCompletions
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
+from dynamod.ingress.api.translated import TranslatedChat, as_body, rendered
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
-from dynamod.ingress.lowering import Lowered, Served
 from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import BadRequest, TooLarge
+from dynamod.message.errors import TooLarge
 from dynamod.message.openai import ChatRequest
-from dynamod.preprocess.model import Model, Prepared
-from dynamod.preprocess.output import BaseOutput
 from dynamod.preprocess.scan import LARGE
 
 from .errors import ANTHROPIC
 from .stream import MessageStreamWriter
-from .translate import check, to_chat, without_late_system
+from .translate import check, to_chat
 from .unary import MessageUnaryWriter
 from .writer import MessagesResponse
 
@@ -98,77 +94,30 @@ class CountTokens(ConversationEndpoint[CountTokensRequest]):
         model = frontend.tokenizing(asked.model)
         chat = await translated(asked, frontend.settings, len(body))
         _check_length(sum([message.length for message in chat.messages]))
-        text = await apart(_rendered, model, chat) if len(body) > LARGE else _rendered(model, chat)
+        text = await apart(rendered, model, chat) if len(body) > LARGE else rendered(model, chat)
         _check_length(len(text))
         encode = model.tokenizer.encode
         ids = await asyncio.to_thread(encode, text, False) if model.needs_thread(text) else encode(text, False)
         return json_response(CountTokensResponse(len(ids)))
 
 
-class MessageAnswer(ChatCompletions):
-    """A chat request that is answered with a message; one object per request."""
-
-    def __init__(self) -> None:  # nothing is read: the chat request is there
-        self._outputs: Sequence[BaseOutput] = ()
-
-    def prompts(self, model: Model, request: ChatRequest) -> Sequence[Prepared]:
-        """The messages in the model's template. System messages that it refuses become the user's."""
-        try:
-            return super().prompts(model, request)
-        except BadRequest:
-            if (softer := without_late_system(request.messages)) is None:
-                raise
-        return super().prompts(model, msgspec.structs.replace(request, messages=softer))
-
-    async def lower(self, job: Job, served: Served) -> Lowered:
-        """As a chat."""
-        lowered = await super().lower(job, served)
-        self._outputs = lowered.outputs
-        return lowered
+class MessageAnswer(TranslatedChat):
+    """A chat request that is answered with a message."""
 
     def writer(
         self, request: ChatRequest, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:
         """A writer of events or of the message in one piece."""
-        common = (job.id, request.model, context.begun, meter, self._stop_string)
+        common = (job.id, request.model, context.begun, meter, self.stop_string)
         if request.stream:
             return MessageStreamWriter(*common, settings, context.request.version)
         return MessageUnaryWriter(*common)
-
-    def _stop_string(self) -> str | None:
-        return self._outputs[0].stop_string if self._outputs else None
 
 
 async def translated(asked: Conversation, settings: FrontendSettings, size: int) -> ChatRequest:
     """The chat request that a body of this size means. Raises BadRequest."""
     strip = settings.strip_anthropic_preamble
     return await apart(to_chat, asked, strip) if size > LARGE else to_chat(asked, strip)
-
-
-def as_body(chat: ChatRequest) -> bytes:
-    """A chat request as clients of OpenAI send it: without fields that were not sent."""
-    found = {name: value for name, value in msgspec.to_builtins(chat).items() if value is not None}
-    found["messages"] = [_sent(message) for message in found["messages"]]
-    return msgspec.json.encode(found)
-
-
-def _sent(message: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in message.items() if value is not None or name == "content"}
-    if isinstance(found["content"], list):
-        found["content"] = [{"type": "text", "text": part["text"]} for part in found["content"]]
-    for call in found.get("tool_calls", ()):
-        del call["index"]
-    return found
-
-
-def _rendered(model: Model, chat: ChatRequest) -> str:
-    """The prompt. Raises BadRequest."""
-    try:
-        return model.render(chat)
-    except BadRequest:
-        if (softer := without_late_system(chat.messages)) is None:
-            raise
-    return model.render(msgspec.structs.replace(chat, messages=softer))
 
 
 def _check_length(characters: int) -> None:

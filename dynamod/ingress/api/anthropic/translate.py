@@ -5,11 +5,12 @@ assistant's turn become one message: reasoning, text, calls.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from dynamod.ingress.api.translated import content_of, joined
 from dynamod.message.anthropic import (
     AssistantTurn,
     Conversation,
@@ -23,7 +24,7 @@ from dynamod.message.anthropic import (
     UserTurn,
 )
 from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, Part, ResponseFormat, ToolCall
+from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
 
 _PREAMBLE = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\n*", re.IGNORECASE)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -111,7 +112,7 @@ def _messages(request: Conversation, strip_preamble: bool) -> list[Message]:
         system += _texts(turns.pop(0).content)
     if strip_preamble and system and (preamble := _PREAMBLE.match(system[0])):
         system[:1] = [rest] if (rest := system[0][preamble.end() :]) else []
-    messages = [Message("system", _content(system))] if system else []
+    messages = [Message("system", content_of(system))] if system else []
     names: dict[str, str] = {}  # of tools, by the ids of their calls
     for turn in turns:
         match turn:
@@ -120,7 +121,7 @@ def _messages(request: Conversation, strip_preamble: bool) -> list[Message]:
             case AssistantTurn():
                 messages.append(_assistant(turn, names))
             case SystemTurn():
-                messages.append(Message("system", _content(_texts(turn.content))))
+                messages.append(Message("system", content_of(_texts(turn.content))))
     return joined(messages or [Message("user", "")])
 
 
@@ -134,9 +135,9 @@ def _user(turn: UserTurn, names: dict[str, str]) -> Iterator[Message]:
             if block.is_error:
                 texts = [f"Error: {texts[0]}", *texts[1:]] if texts else ["Error"]
             name = names.get(block.tool_use_id)
-            yield Message("tool", _content(texts), tool_call_id=block.tool_use_id, name=name)
+            yield Message("tool", content_of(texts), tool_call_id=block.tool_use_id, name=name)
     if texts := _texts(turn.content):
-        yield Message("user", _content(texts))
+        yield Message("user", content_of(texts))
     elif not any(isinstance(block, ToolResultBlock) for block in turn.content):
         yield Message("user", "")
 
@@ -148,7 +149,7 @@ def _assistant(turn: AssistantTurn, names: dict[str, str]) -> Message:
     calls = [_call(block) for block in turn.content if isinstance(block, ToolUseBlock)]
     names |= {call.id: call.function.name for call in calls if call.id is not None}
     texts = _texts(turn.content)
-    content = _content(texts) if texts or not calls else None
+    content = content_of(texts) if texts or not calls else None
     reasoning = "\n".join(thoughts) if thoughts else None
     return Message("assistant", content, tool_calls=calls or None, reasoning_content=reasoning)
 
@@ -165,34 +166,3 @@ def _texts(content: str | Iterable[Any]) -> list[str]:
     if isinstance(content, str):
         return [content]
     return [block.text for block in content if isinstance(block, TextBlock)]
-
-
-def _content(texts: Sequence[str]) -> str | list[Part]:
-    if len(texts) > 1:
-        return [Part("text", text) for text in texts]
-    return texts[0] if texts else ""
-
-
-def joined(messages: Sequence[Message]) -> list[Message]:
-    """Neighbouring messages of a user become one, as Anthropic has it: templates may refuse two."""
-    found: list[Message] = []
-    for message in messages:
-        if found and message.role == "user" == found[-1].role:
-            texts = [*_said(found[-1]), *_said(message)]
-            found[-1] = Message("user", _content(texts))
-        else:
-            found.append(message)
-    return found
-
-
-def _said(message: Message) -> list[str]:
-    content = message.content
-    return [content] if isinstance(content, str) else [part.text or "" for part in content or ()]
-
-
-def without_late_system(messages: Sequence[Message]) -> list[Message] | None:
-    """System messages behind the first message as the user's, for templates that refuse them; None: there are none."""
-    late = [place for place, message in enumerate(messages) if place and message.role == "system"]
-    if not late:
-        return None
-    return joined([Message("user", one.content) if place in late else one for place, one in enumerate(messages)])
