@@ -48,6 +48,7 @@ def test_the_environment_and_what_overrides_it(tmp_path) -> None:
         {"keep_alive": -1},
         {"request_timeout": -1},
         {"bodies_limit_mb": 0},
+        {"responses_store_mb": -1},
         {"allowed_origins": "example.org"},
         {"allowed_origins": ["https://example.org/"]},
     ],

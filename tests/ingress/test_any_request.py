@@ -47,6 +47,7 @@ FEW = settings(
         "/v1/completions",
         "/tokenize",
         "/detokenize",
+        "/v1/responses",
         "/v1/messages",
         "/v1/messages/count_tokens",
     ],
@@ -111,6 +112,14 @@ TURNS = [
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": PARTS, "is_error": False}]},
 ]
 TOOL_OF_CLIENT = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+ITEMS = [
+    {"role": "user", "content": "x"},
+    {"type": "reasoning", "id": "1", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "y"}]},
+]
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
 IMAGE = {"type": "image", "source": {}}
 
 
@@ -145,6 +154,8 @@ IMAGE = {"type": "image", "source": {}}
             {"messages": TURNS[:1], "max_tokens": 9, "tools": [TOOL_OF_CLIENT], "tool_choice": {"type": "any"}},
         ),
         ("CountTokensRequest", {"messages": TURNS, "tools": [TOOL_OF_CLIENT]}),
+        ("ResponsesRequest", {"input": "x", "stream": True, "text": {"format": {"type": "text"}}}),
+        ("ResponsesRequest", {"input": ITEMS, "tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}}),
     ],
 )
 def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
@@ -182,6 +193,10 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
         ("MessagesRequest", {"messages": TURNS, "max_tokens": 1, "tool_choice": {"type": "any"}}),
         ("MessagesRequest", {"messages": TURNS, "max_tokens": 1, "mcp_servers": [{}]}),
         ("CountTokensRequest", {"messages": TURNS, "tools": [TOOL_OF_CLIENT], "tool_choice": {"type": "tool"}}),
+        ("ResponsesRequest", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("ResponsesRequest", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("ResponsesRequest", {"input": "x", "tools": [{"type": "web_search"}]}),
+        ("ResponsesRequest", {"input": "x", "background": True}),
     ],
 )
 def test_what_is_refused_is_not_in_the_document(name, body) -> None:
@@ -201,6 +216,7 @@ def test_the_document_covers_every_route(threaded) -> None:
     assert set(served["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/health",
         "/live", "/metrics", "/tokenize", "/detokenize", "/v1/messages", "/v1/messages/count_tokens",
+        "/v1/responses", "/v1/responses/{id}",
     }  # fmt: skip
     temperature = served["components"]["schemas"]["ChatRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 2)

@@ -93,6 +93,8 @@ class CountTokens(ConversationEndpoint[CountTokensRequest]):
         """The tokenizer's count; a long prompt is tokenised in a thread. Raises TooLarge."""
         model = frontend.tokenizing(asked.model)
         chat = await translated(asked, frontend.settings, len(body))
+        if chat.tool_choice != "none":  # which tool must be called is not in the prompt
+            chat = msgspec.structs.replace(chat, tool_choice=None)
         _check_length(sum([message.length for message in chat.messages]))
         text = await apart(rendered, model, chat) if len(body) > LARGE else rendered(model, chat)
         _check_length(len(text))
