@@ -7,13 +7,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dynamod import sample
+from dynamod.ingress.api.anthropic.messages import MessageAnswer
 from dynamod.ingress.api.anthropic.translate import check, to_chat
-from dynamod.ingress.api.translated import as_body, without_late_system
+from dynamod.ingress.api.translated import as_body, rendered, without_late_system
 from dynamod.message.anthropic import MessagesRequest
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Message, Part
+from dynamod.preprocess.card import read_card
 from dynamod.preprocess.conversation import check_messages
+from dynamod.preprocess.model import Model
 from dynamod.preprocess.parse import Parser
+from dynamod.preprocess.template import ChatTemplate
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -164,6 +169,26 @@ def test_system_messages_in_mid_conversation() -> None:
     ]
     assert without_late_system([Message("system", "s"), Message("user", [Part("text", "x")])]) is None
     assert said(chat_of(messages=[{"role": "system", "content": []}])) == [("user", "")]
+
+
+STRICT = """{% for one in messages %}
+{% if not loop.first and (one.role == 'system' or one.role == messages[loop.index0 - 1].role) %}
+{{ raise_exception('not ' + one.role) }}
+{% endif %}
+{{ one.role }}: {{ one.content }}
+{% endfor %}"""
+
+
+def test_a_template_that_refuses_system_messages_in_mid_conversation() -> None:
+    card = read_card(sample.path("sample"), name="m")
+    model = Model(card, Model.load(card).tokenizer, {"default": ChatTemplate(STRICT)})
+    system = {"role": "system", "content": "s"}
+    chat = chat_of(messages=[USER, {"role": "assistant", "content": "A"}, USER, system], system="first")
+    (prepared,) = MessageAnswer().prompts(model, chat)
+    assert prepared.prompt.split("\n")[:5] == ["system: first", "user: Hi", "assistant: A", "user: Hi", "s"]
+    assert rendered(model, chat) == prepared.prompt
+    with pytest.raises(BadRequest, match="not assistant"):
+        rendered(model, chat_of(messages=[{"role": "assistant", "content": "A"}] * 2 + [USER]))
 
 
 IMAGE = {"type": "image", "source": {}}
