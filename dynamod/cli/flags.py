@@ -18,6 +18,8 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 MODES_OF_WORKERS = get_args(DisaggregationMode)
+ALONE = ("--use-kv-events", "--strip-anthropic-preamble")
+"""Flags that the original takes without a value."""
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 HELP = f"""\
@@ -168,6 +170,10 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
+    served = "for commands of the original: /v1/messages is always served"
+    add("--enable-anthropic-api", action="store_true", help=served)
+    preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"
+    add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
     common_flags(add)
@@ -230,12 +236,12 @@ class _Same(argparse.Action):
 
 
 def joined(words: Sequence[str]) -> list[str]:
-    """`--use-kv-events` alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
+    """A flag of `ALONE` alone means true; only true and false behind it are its value. `--verbosity -vv` is `-vv`."""
     joined: list[str] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word == "--use-kv-events":
+        if word in ALONE:
             value = rest.pop(0) if rest and rest[0] in _BOOLS else "true"
             word = f"{word}={value}"
         if word == "--verbosity" and rest and rest[0] in ("-v", "-vv"):

@@ -29,9 +29,10 @@ FRONTEND_KEYS = {
     "host": "http_host",
     "port": "http_port",
     "api_keys": "api_key",
-    **{key: key for key in ("api_key_file", "tls_cert_path", "tls_key_path")},
+    **{key: key for key in ("api_key_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble")},
 }
 """Settings of the frontend, by the flags that give them."""
+FRONTEND_FLAGS = tuple(flag for flag in FRONTEND_KEYS.values() if flag not in ("http_host", "http_port"))
 DISAGG_POLICY = "router_conditional_disagg_config"
 DISAGG = (
     *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
@@ -121,7 +122,7 @@ def build(arguments: RunArguments) -> Graph:
     if arguments.input.startswith("dyn://"):
         if discover or output.startswith("dyn://"):
             raise UserError("cannot use endpoints for both in and out", "a worker needs an engine: out=mistralrs")
-        frontend = ("api_key", "api_key_file", "tls_cert_path", "tls_key_path", "migration_max_seq_len", *DISAGG)
+        frontend = (*FRONTEND_FLAGS, "migration_max_seq_len", *DISAGG)
         _refuse(flags, frontend, f"the frontend, not to in={arguments.input}", "give it with in=http")
         return worker_graph(arguments, Address.parse(arguments.input))
     if (arguments.input == "none") != (flags.node_rank > 0):

@@ -27,7 +27,7 @@ def preflight(method: str, asked: Mapping[str, str], allowed: Mapping[str, str])
         return None
     if method != "OPTIONS" or "Access-Control-Request-Method" not in asked:
         return None
-    headers = {"Access-Control-Allow-Methods": "GET, POST, HEAD", "Access-Control-Max-Age": _AGE}
+    headers = {"Access-Control-Allow-Methods": "GET, POST, HEAD, DELETE", "Access-Control-Max-Age": _AGE}
     if wanted := asked.get("Access-Control-Request-Headers"):
         headers["Access-Control-Allow-Headers"] = wanted
     return web.Response(status=204, headers=headers)

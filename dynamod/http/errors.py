@@ -1,7 +1,8 @@
 """Errors of the server itself, and how any RequestError becomes OpenAI's error object."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -79,6 +80,26 @@ def error_object(error: RequestError) -> dict[str, Any]:
     return {"error": {"message": printable(str(error)), "type": error.kind, "param": error.param, "code": error.code}}
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorForm:
+    """How the routes of one API say errors.
+
+    `make`: the JSON value of an error with this HTTP status, for the request with this id. `schema`: its name in
+    /openapi.json. `id_header`: what the API calls the request's id, beside x-request-id.
+    """
+
+    schema: str
+    make: Callable[[RequestError, int, str], dict[str, Any]]
+    id_header: str = ""
+
+    def headers(self, request_id: str) -> dict[str, str]:
+        """What every answer of such a route carries beside the common headers."""
+        return {self.id_header: request_id} if self.id_header else {}
+
+
+OPENAI = ErrorForm("Error", lambda error, _status, _request_id: error_object(error))
+
+
 def error_headers(error: RequestError) -> dict[str, str]:
     """Headers that belong to an error."""
     headers = {}
@@ -95,9 +116,9 @@ def error_headers(error: RequestError) -> dict[str, str]:
     return headers
 
 
-def error_response(error: RequestError, status: int) -> web.Response:
+def error_response(error: RequestError, status: int, form: ErrorForm = OPENAI, request_id: str = "") -> web.Response:
     """The error as an answer with a body."""
-    return json_response(error_object(error), status, error_headers(error))
+    return json_response(form.make(error, status, request_id), status, error_headers(error))
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from .context import RequestContext
-from .errors import NoMethod, NoRoute
+from .errors import OPENAI, ErrorForm, NoMethod, NoRoute
 
 Handler = Callable[[RequestContext], Awaitable[web.StreamResponse]]
 """Answers one request. Raises RequestError while nothing has been sent."""
@@ -17,7 +17,8 @@ class Route:
     """One method of one path.
 
     `guarded`: it asks for an API key when the server has keys, and so do unknown paths in the same first folder.
-    `prefix`: it takes every path that begins with `path` and has no route of its own.
+    `prefix`: it takes every path that begins with `path` and has no route of its own. `errors`: the form of errors at
+    this path.
     """
 
     method: str
@@ -25,6 +26,7 @@ class Route:
     handler: Handler
     guarded: bool = False
     prefix: bool = False
+    errors: ErrorForm = OPENAI
 
 
 class Routes:
@@ -34,15 +36,22 @@ class Routes:
         self._exact: dict[str, dict[str, Handler]] = {}
         self._prefixes: dict[str, dict[str, Handler]] = {}
         self._guarded: set[str] = set()
+        self._errors: dict[str, ErrorForm] = {}
         for route in routes:
             table = self._prefixes if route.prefix else self._exact
             table.setdefault(route.path, {})[route.method] = route.handler
             if route.guarded:
                 self._guarded.add(_folder(route.path))
+            if route.errors is not OPENAI:
+                self._errors[route.path] = route.errors
 
     def guarded(self, path: str) -> bool:
         """Whether a request for this path needs an API key."""
         return _folder(path) in self._guarded
+
+    def errors(self, path: str) -> ErrorForm:
+        """The form of errors at this path."""
+        return self._errors.get(path) or self._errors.get(path.removesuffix("/")) or OPENAI
 
     def find(self, method: str, path: str) -> Handler:
         """The handler; GET also answers HEAD, and a slash at the end changes nothing. Raises NoRoute or NoMethod."""

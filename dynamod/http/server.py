@@ -144,13 +144,16 @@ class Server:
                 self._idle.set()
 
     async def _answer(self, request: web.BaseRequest, context: RequestContext) -> web.StreamResponse:
+        form = self._routes.errors(request.rel_url.path)
+        context.headers |= form.headers(context.id)
         try:
             asked = preflight(request.method, request.headers, context.headers) if self._origins else None
             response = asked or await self._find(request)(context)
         except RequestError as error:
             context.error = error.with_traceback(None)  # whose frames hold the body, and in a circle themselves
             overload = isinstance(error, Overloaded)
-            response = error_response(error, self.settings.overload_status if overload else error.status)
+            status = self.settings.overload_status if overload else error.status
+            response = error_response(error, status, form, context.id)
         except ConnectionError:
             raise
         except Exception:
@@ -158,7 +161,7 @@ class Server:
             context.error = internal = Internal("internal error; the server's log has it under this x-request-id")
             if request.writer.output_size > 0:
                 raise ConnectionAbortedError("part of the answer is out") from None
-            response = error_response(internal, 500)
+            response = error_response(internal, 500, form, context.id)
         if not response.prepared:
             response.headers.update(context.headers)
             if self._stopping:
@@ -169,7 +172,7 @@ class Server:
         """The handler, when the request has a key where one is needed. Raises Unauthorized, NoRoute or NoMethod."""
         path = request.rel_url.path
         if self._routes.guarded(path) or (self.settings.guard_status and path != "/live"):
-            _check_key(self._keys, request.headers.get("Authorization"))
+            _check_key(self._keys, request.headers)
         return self._routes.find(request.method, path)
 
     async def _families(self) -> "list[Metric]":
@@ -184,18 +187,19 @@ def _local(host: str) -> bool:
         return host == "localhost"
 
 
-def _check_key(keys: Sequence[str], authorization: str | None) -> None:
-    """Raise Unauthorized unless the `Authorization` header carries one of the keys. Without keys everybody may enter.
+def _check_key(keys: Sequence[str], headers: Mapping[str, str]) -> None:
+    """Raise Unauthorized unless `Authorization`, or `x-api-key`, carries one of the keys. Without keys all may enter.
 
-    The token is compared with all of them, so that the time tells nothing about which one was close.
+    Each is compared with all of them, so that the time tells nothing about which one was close.
     """
     if not keys:
         return
-    scheme, _, token = (authorization or "").strip().partition(" ")
-    given = token.strip().encode("utf-8", "surrogateescape")
-    if scheme.lower() != "bearer" or not given:
+    scheme, _, token = headers.get("Authorization", "").strip().partition(" ")
+    bearer = token if scheme.lower() == "bearer" else ""
+    given = [key.strip().encode("utf-8", "surrogateescape") for key in (bearer, headers.get("x-api-key", ""))]
+    if not any(given):
         raise Unauthorized("You didn't provide an API key: send the header `Authorization: Bearer KEY`")
-    if not sum(hmac.compare_digest(key.encode(), given) for key in keys):
+    if not sum(hmac.compare_digest(key.encode(), one) for key in keys for one in given):
         raise Unauthorized("Incorrect API key provided")
 
 

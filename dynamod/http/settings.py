@@ -30,6 +30,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     bodies_limit_mb: Annotated[
         float, Meta(gt=0, description="largest sum of the bodies in work; those below 64 kB do not count")
     ] = 512.0
+    responses_store_mb: Annotated[
+        float, Meta(ge=0, description="memory for responses that clients go on from; 0: none are kept")
+    ] = 64.0
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
     guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
@@ -48,6 +51,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
     metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX
     force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
+    strip_anthropic_preamble: Annotated[
+        bool, Meta(description="/v1/messages: leave out the first system line of agents that differs per session")
+    ] = True
 
     def __post_init__(self) -> None:
         if bool(self.tls_cert_path) != bool(self.tls_key_path):
@@ -70,6 +76,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     def bodies_limit(self) -> int:
         """Largest sum of all request bodies in bytes; one of the largest size always fits."""
         return max(int(self.bodies_limit_mb * 1024 * 1024), self.body_limit)
+
+    @property
+    def responses_limit(self) -> int:
+        """Bytes of responses that are kept."""
+        return int(self.responses_store_mb * 1024 * 1024)
 
     @property
     def origins(self) -> frozenset[str]:
@@ -119,7 +130,8 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
 
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
-    DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated), DYN_API_KEY_FILE.
+    DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_STRIP_ANTHROPIC_PREAMBLE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
+    DYN_API_KEY_FILE.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
@@ -144,6 +156,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
+    "DYN_STRIP_ANTHROPIC_PREAMBLE": ("strip_anthropic_preamble", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
 }

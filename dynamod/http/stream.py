@@ -89,12 +89,17 @@ class EventStream:
             source.changed.set()
 
     async def serve(
-        self, source: Source, request: web.BaseRequest, headers: Mapping[str, str], keep_alive: float
+        self,
+        source: Source,
+        request: web.BaseRequest,
+        headers: Mapping[str, str],
+        keep_alive: float,
+        idle: float = 0.0,
     ) -> web.StreamResponse:
         """Respond to the request. Raises the RequestError that ended the source while no byte had been sent.
 
-        `keep_alive`: seconds of silence after which a comment is sent; 0: never. Cancelling this (the client left)
-        leaves nothing behind.
+        `keep_alive`: seconds of silence after which a comment is sent; 0: never. `idle`: the same where something has
+        been sent, if `keep_alive` is 0. Cancelling this (the client left) leaves nothing behind.
         """
         comment = await self._more(source, keep_alive)
         if source.error is not None:
@@ -105,6 +110,7 @@ class EventStream:
             response.force_close()  # nothing else says where it ends
         await response.prepare(request)
         self.transport = request.transport
+        keep_alive = keep_alive or idle
         while True:
             self._flush(source, comment)
             if not source.open:

@@ -192,7 +192,7 @@ class Processor(Actor):
     @handle
     async def explain_request(self, message: Explain) -> list[dict[str, Any]]:
         """Why a request went where it went."""
-        asked = DecisionsOf(message.request.removeprefix("chatcmpl-").removeprefix("cmpl-"))
+        asked = DecisionsOf(message.request.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("msg_"))
         return self._records(await self._dispatcher.ask(asked, timeout=5.0))
 
     @handle

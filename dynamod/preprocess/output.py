@@ -23,7 +23,7 @@ class StopMatcher:
     the longest proper prefix of a stop string that the text ends with. `include` shows the stop string itself.
     """
 
-    __slots__ = ("_first", "_held", "_include", "_last", "_longest", "_stops")
+    __slots__ = ("_first", "_held", "_include", "_last", "_longest", "_stops", "found")
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops = tuple(stop for stop in stops if stop)
@@ -33,6 +33,7 @@ class StopMatcher:
         self._last = frozenset("".join(stop[:-1] for stop in self._stops))
         self._include = include
         self._held = ""
+        self.found: str | None = None  # the stop string that was there
 
     def push(self, text: str) -> tuple[str, bool]:
         """Return the text that is safe to show now and whether a stop string was found (then nothing follows)."""
@@ -42,9 +43,9 @@ class StopMatcher:
             text = self._held + text
         for stop in self._stops:
             if stop in text:
-                found = [(start + len(one), start) for one in self._stops if (start := text.find(one)) >= 0]
-                self._held = ""
-                return text[: min(found)[not self._include]], True
+                end, start = min([(start + len(one), start) for one in self._stops if (start := text.find(one)) >= 0])
+                self._held, self.found = "", text[start:end]
+                return text[: end if self._include else start], True
         if not text or text[-1] not in self._last:
             self._held = ""
             return text, False
@@ -79,6 +80,11 @@ class BaseOutput:
         self._min = stops.min_tokens or 0
         self.completion_tokens = 0
         self.finish: str | None = None
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that has ended the answer, if one has."""
+        return self._matcher.found if self._matcher is not None else None
 
     def token(self, index: int) -> str:
         """`push` of one id behind which the engine goes on."""

@@ -40,7 +40,18 @@ FEW = settings(
 
 @FEW
 @given(BODIES)
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/tokenize",
+        "/detokenize",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+    ],
+)
 def test_no_body_causes_a_500(threaded, path, body) -> None:
     host, port, _ = threaded
     connection = http.client.HTTPConnection(host, port, timeout=5)
@@ -53,7 +64,7 @@ def test_no_body_causes_a_500(threaded, path, body) -> None:
     assert answer.status in (200, 400, 404)
     if answer.status != 200:
         error = json.loads(text)["error"]
-        assert set(error) == {"message", "type", "param", "code"}
+        assert set(error) == ({"message", "type"} if "messages" in path else {"message", "type", "param", "code"})
 
 
 schema = schemathesis.openapi.from_dict(document(ENDPOINTS, FrontendSettings()))
@@ -94,6 +105,22 @@ def test_answers_are_as_the_document_says(threaded, case) -> None:
 TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 PARTS = [{"type": "text", "text": "a"}]
+USE = {"type": "tool_use", "id": "1", "name": "f", "input": {"a": 1}}
+TURNS = [
+    {"role": "user", "content": "x"},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": "s"}, *PARTS, USE]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": PARTS, "is_error": False}]},
+]
+TOOL_OF_CLIENT = {"name": "f", "description": "d", "input_schema": {"type": "object"}}
+ITEMS = [
+    {"role": "user", "content": "x"},
+    {"type": "reasoning", "id": "1", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
+    {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "y"}]},
+]
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
+IMAGE = {"type": "image", "source": {}}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +144,18 @@ PARTS = [{"type": "text", "text": "a"}]
         ("CompletionRequest", {"prompt": [[1], [2]], "nvext": {"annotations": ["token_ids"]}}),
         ("TokenizeRequest", {"messages": [{"role": "user", "content": "x"}], "tools": [TOOL]}),
         ("TokenizeRequest", {"prompt": ""}),
+        ("MessagesRequest", {"messages": TURNS, "max_tokens": 9, "system": PARTS, "tools": [TOOL_OF_CLIENT]}),
+        (
+            "MessagesRequest",
+            {"messages": TURNS[:1], "max_tokens": 9, "stream": True, "thinking": {"type": "enabled"}, "beta": 1},
+        ),
+        (
+            "MessagesRequest",
+            {"messages": TURNS[:1], "max_tokens": 9, "tools": [TOOL_OF_CLIENT], "tool_choice": {"type": "any"}},
+        ),
+        ("CountTokensRequest", {"messages": TURNS, "tools": [TOOL_OF_CLIENT]}),
+        ("ResponsesRequest", {"input": "x", "stream": True, "text": {"format": {"type": "text"}}}),
+        ("ResponsesRequest", {"input": ITEMS, "tools": [FUNCTION], "tool_choice": {"type": "function", "name": "f"}}),
     ],
 )
 def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
@@ -149,6 +188,15 @@ def test_usual_bodies_are_in_the_document(threaded, name, body) -> None:
         ("CompletionRequest", {"prompt": "x", "suffix": "y"}),
         ("TokenizeRequest", {}),
         ("TokenizeRequest", {"messages": [{"role": "assistant", "content": ""}], "continue_final_message": True}),
+        ("MessagesRequest", {"messages": TURNS}),
+        ("MessagesRequest", {"messages": [{"role": "user", "content": [IMAGE]}], "max_tokens": 1}),
+        ("MessagesRequest", {"messages": TURNS, "max_tokens": 1, "tool_choice": {"type": "any"}}),
+        ("MessagesRequest", {"messages": TURNS, "max_tokens": 1, "mcp_servers": [{}]}),
+        ("CountTokensRequest", {"messages": TURNS, "tools": [TOOL_OF_CLIENT], "tool_choice": {"type": "tool"}}),
+        ("ResponsesRequest", {"input": [{"role": "user", "content": [{"type": "input_image"}]}]}),
+        ("ResponsesRequest", {"input": [{"type": "item_reference", "id": "x"}]}),
+        ("ResponsesRequest", {"input": "x", "tools": [{"type": "web_search"}]}),
+        ("ResponsesRequest", {"input": "x", "background": True}),
     ],
 )
 def test_what_is_refused_is_not_in_the_document(name, body) -> None:
@@ -167,7 +215,8 @@ def test_the_document_covers_every_route(threaded) -> None:
     assert served["info"]["version"] == dynamod.__version__
     assert set(served["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/health",
-        "/live", "/metrics", "/tokenize", "/detokenize",
+        "/live", "/metrics", "/tokenize", "/detokenize", "/v1/messages", "/v1/messages/count_tokens",
+        "/v1/responses", "/v1/responses/{id}",
     }  # fmt: skip
     temperature = served["components"]["schemas"]["ChatRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 2)
@@ -177,5 +226,6 @@ def test_the_document_covers_every_route(threaded) -> None:
 def test_keys_and_the_overload_status_show_in_the_document() -> None:
     made = document(ENDPOINTS, FrontendSettings(api_keys="x", overload_status=529))
     assert made["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
-    assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}]
+    assert made["components"]["securitySchemes"]["header"]["name"] == "x-api-key"
+    assert made["paths"]["/v1/models"]["get"]["security"] == [{"key": []}, {"header": []}]
     assert "529" in made["paths"]["/v1/completions"]["post"]["responses"]

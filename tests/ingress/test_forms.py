@@ -105,7 +105,7 @@ async def test_pages_of_allowed_origins_may_ask(serve, connect, allowed, origin,
     status, headers = await client.head()
     assert (status, headers.get("access-control-allow-origin")) == (204 if answer else 401, answer)
     if answer:
-        assert headers["access-control-allow-methods"] == "GET, POST, HEAD"
+        assert headers["access-control-allow-methods"] == "GET, POST, HEAD, DELETE"
         assert headers["access-control-allow-headers"] == "authorization"
     for body, key in ((CHAT, "k"), (CHAT[:-1] + b',"stream":true}', "k"), (CHAT, "wrong")):
         client = await connect(server)

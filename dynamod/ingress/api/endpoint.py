@@ -18,6 +18,7 @@ from aiohttp import web
 
 from dynamod.http.body import BodyBudget, check_json_type, read_body
 from dynamod.http.context import RequestContext
+from dynamod.http.errors import OPENAI, ErrorForm
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend, Job
@@ -33,16 +34,18 @@ from dynamod.preprocess.parse import Parser
 from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
+from .responses.store import ResponseStore
 
 
 class Frontend:
-    """What the endpoints of one server share: settings, the backend, ids of the jobs in progress."""
+    """What the endpoints of one server share: settings, the backend, ids of jobs in progress, kept responses."""
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
         self.settings = settings
         self.backend = backend
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
+        self.responses = ResponseStore(settings.responses_limit)
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""
@@ -91,6 +94,7 @@ class Endpoint(ABC):
     response: ClassVar[type[msgspec.Struct]]
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
+    error_form: ClassVar[ErrorForm] = OPENAI
     rules: ClassVar[Sequence[Mapping[str, Any]]] = ()  # of its requests, as JSON Schema
 
     @abstractmethod

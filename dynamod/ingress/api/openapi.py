@@ -35,15 +35,16 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
     """The OpenAPI 3.1 description of a server with these endpoints."""
     schemes: dict[str, Any] = {}
     if settings.guarded:
-        schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
+        header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+        schemes = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}, "header": header}}
     paths = _server_paths()
     for endpoint in endpoints:
         operation = _operation(endpoint, settings)
         if settings.guarded:
-            operation["security"] = [{"key": []}]
+            operation["security"] = [{"key": []}, {"header": []}]
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     for path in ("/health", "/openapi.json", "/metrics") if settings.guarded and settings.guard_status else ():
-        paths[path]["get"]["security"] = [{"key": []}]
+        paths[path]["get"]["security"] = [{"key": []}, {"header": []}]
     for path, methods in paths.items():
         for method, operation in methods.items():
             name = "".join(word.capitalize() for word in path.removesuffix(".json").split("/"))
@@ -62,7 +63,7 @@ def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]
         good["text/event-stream"] = {"schema": {"$ref": _REF + "Event"}}
     responses = {"200": {"description": "The answer, whole or streamed" if endpoint.streams else "OK", "content": good}}
     for status in endpoint.errors:
-        responses[str(status)] = {"description": _ERRORS[status], "content": _json("Error")}
+        responses[str(status)] = {"description": _ERRORS[status], "content": _json(endpoint.error_form.schema)}
     if 503 in endpoint.errors:
         responses.setdefault(str(settings.overload_status), responses["503"])
     operation: dict[str, Any] = {"summary": endpoint.summary, "responses": responses}
@@ -123,6 +124,9 @@ _SHARED: dict[str, Any] = {
     },
     "Error": _object(
         {"error": _object({"message": _TEXT, "type": _TEXT, "param": _MAYBE_TEXT, "code": _MAYBE_TEXT})},
+    ),
+    "MessagesError": _object(
+        {"type": {"const": "error"}, "error": _object({"type": _TEXT, "message": _TEXT}), "request_id": _TEXT},
     ),
     "Health": _object(
         {"status": {"enum": ["healthy", "unhealthy"]}, "instances": {"type": "array"}},

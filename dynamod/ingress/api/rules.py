@@ -53,6 +53,21 @@ _ROLES = (
     {"properties": {"role": {"enum": ["tool", "function"]}, "content": either(_NULL, _TEXT, _PARTS)}},
     {"properties": {"role": {"const": "assistant"}}},
 )
+_INPUT_PARTS = items({"$ref": "#/components/schemas/InputPart"})
+_INPUT_ITEMS = (
+    {
+        "properties": {
+            "type": {"const": "message"},
+            "role": {"enum": ["user", "system", "developer", "assistant"]},
+            "content": either(_TEXT, _INPUT_PARTS),
+        },
+        "required": ["role", "content"],
+    },
+    typed("function_call", call_id=_TEXT, name=_TEXT, arguments=_TEXT),
+    typed("function_call_output", call_id=_TEXT, output=either(_TEXT, _INPUT_PARTS)),
+    typed("reasoning"),
+)
+_NAMED = typed("function", name=_WORDS)
 _TOOL = typed("function", function={"type": "object", "properties": {"name": _WORDS}, "required": ["name"]})
 _IDS = items({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
 
@@ -69,8 +84,27 @@ def tighten(schemas: dict[str, Schema]) -> None:
         },
         "CompletionRequest": {"prompt": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY))},
         "TokenizeRequest": {"tools": either(_NULL, items(_TOOL)), "chat_template": _NULL},
+        "ToolChoice": {"name": _WORDS},
+        "FunctionTool": {"type": {"const": "function"}, "name": _WORDS},
+        "TextConfig": {"verbosity": {"enum": [None, "medium"]}},
+        "ResponsesRequest": {
+            "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
+            "background": {"enum": [None, False]},
+            "conversation": _NULL,
+            "prompt": _NULL,
+            "top_logprobs": {"enum": [None, 0]},
+        },
     }.items():
         if name in schemas:
             schemas[name]["properties"] |= changes
+    if "InputItem" in schemas:
+        schemas["InputItem"]["anyOf"] = [*_INPUT_ITEMS]
+        known = {"enum": ["input_text", "output_text", "text", "summary_text", "reasoning_text"]}
+        part = {"type": "object", "properties": {"type": known, "text": _TEXT}, "required": ["type", "text"]}
+        schemas["InputPart"] = either(part, typed("refusal", refusal=_TEXT))
+        schemas["FunctionTool"]["required"] = ["type", "name"]
+    if "ImageBlock" in schemas:
+        schemas["ImageBlock"] = {"not": {}}
+        schemas["ToolChoice"]["anyOf"] = [only(type=("auto", "any", "none")), {"required": ["name"]}]
     if "Message" in schemas:
         schemas["Message"]["anyOf"], schemas["Part"] = [*_ROLES], typed("text", "refusal", text=_TEXT)

@@ -13,17 +13,24 @@ from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
 
+from .anthropic.messages import CountTokens, Messages
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
 from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
+from .responses.endpoints import DeleteResponse, OneResponse, Responses
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     ChatCompletions(),
     Completions(),
+    Messages(),
+    CountTokens(),
+    Responses(),
+    OneResponse(),
+    DeleteResponse(),
     Models(),
     OneModel(),
     Tokenize(),
@@ -47,6 +54,7 @@ def make_server(
             partial(one.serve, frontend),
             guarded=True,
             prefix=bool(one.prefix),
+            errors=one.error_form,
         )
         for one in endpoints
     ]

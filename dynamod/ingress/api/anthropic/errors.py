@@ -1,0 +1,33 @@
+"""Errors in Anthropic's form."""
+
+from typing import Any
+
+from dynamod.http.errors import ErrorForm, printable
+from dynamod.message.errors import RequestError
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+def error_value(error: RequestError, status: int, request_id: str) -> dict[str, Any]:
+    """`{"type": "error", "error": {"type", "message"}, "request_id"}`.
+
+    Agents look for the words "prompt is too long" to shorten their conversation.
+    """
+    kind = _TYPES.get(status) or ("api_error" if status >= 500 else "invalid_request_error")
+    message = printable(str(error))
+    if error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+
+
+ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id")

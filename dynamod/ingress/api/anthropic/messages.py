@@ -1,0 +1,127 @@
+"""POST /v1/messages and POST /v1/messages/count_tokens."""
+
+import asyncio
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.http.metrics import ModelMetrics
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
+from dynamod.ingress.api.response import ResponseWriter
+from dynamod.ingress.api.translated import TranslatedChat, as_body, rendered
+from dynamod.ingress.base import Job
+from dynamod.ingress.large import apart
+from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import TooLarge
+from dynamod.message.openai import ChatRequest
+from dynamod.preprocess.scan import LARGE
+
+from .errors import ANTHROPIC
+from .stream import MessageStreamWriter
+from .translate import check, to_chat
+from .unary import MessageUnaryWriter
+from .writer import MessagesResponse
+
+_LONGEST = 8_000_000
+"""Characters of a prompt whose tokens are counted."""
+R = TypeVar("R", bound=Conversation)
+
+
+class ConversationEndpoint(BodyEndpoint[R]):
+    """Reads a conversation in Anthropic's form."""
+
+    model_type = "chat"
+    error_form = ANTHROPIC
+    rules = (
+        {"properties": {"mcp_servers": {"maxItems": 0}}},
+        {
+            "anyOf": [
+                {"properties": {"tool_choice": {"properties": {"type": {"enum": ["auto", "none"]}}}}},
+                {"properties": {"tools": {"type": "array", "minItems": 1}}, "required": ["tools"]},
+            ]
+        },
+    )
+
+    def check(self, request: R) -> None:
+        """Its blocks too."""
+        check(request)
+
+
+class Messages(ConversationEndpoint[MessagesRequest]):
+    """Answers a conversation with a message."""
+
+    path = "/v1/messages"
+    summary = "Answer a conversation, as Anthropic has it"
+    request = MessagesRequest
+    response = MessagesResponse
+    streams = True
+    errors = EngineEndpoint.errors
+    label = "messages"
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: MessagesRequest, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """Let the backend work on the chat request that it means, and respond with a message."""
+        chat = await translated(asked, frontend.settings, len(body))
+        if frontend.backend.model(asked.model) is None:  # a text engine reads the body
+            body = as_body(chat)
+        return await MessageAnswer().answer(frontend, context, chat, card, body)
+
+
+class CountTokensResponse(msgspec.Struct):
+    """Tokens of the prompt."""
+
+    input_tokens: int
+
+
+class CountTokens(ConversationEndpoint[CountTokensRequest]):
+    """Counts the tokens of a prompt."""
+
+    path = "/v1/messages/count_tokens"
+    summary = "Tokens of the prompt that a conversation makes"
+    request = CountTokensRequest
+    response = CountTokensResponse
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: CountTokensRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """The tokenizer's count; a long prompt is tokenised in a thread. Raises TooLarge."""
+        model = frontend.tokenizing(asked.model)
+        chat = await translated(asked, frontend.settings, len(body))
+        if chat.tool_choice != "none":  # which tool must be called is not in the prompt
+            chat = msgspec.structs.replace(chat, tool_choice=None)
+        _check_length(sum([message.length for message in chat.messages]))
+        text = await apart(rendered, model, chat) if len(body) > LARGE else rendered(model, chat)
+        _check_length(len(text))
+        encode = model.tokenizer.encode
+        ids = await asyncio.to_thread(encode, text, False) if model.needs_thread(text) else encode(text, False)
+        return json_response(CountTokensResponse(len(ids)))
+
+
+class MessageAnswer(TranslatedChat):
+    """A chat request that is answered with a message."""
+
+    def writer(
+        self, request: ChatRequest, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
+    ) -> ResponseWriter:
+        """A writer of events or of the message in one piece."""
+        common = (job.id, request.model, context.begun, meter, self.stop_string)
+        if request.stream:
+            return MessageStreamWriter(*common, settings, context.request.version)
+        return MessageUnaryWriter(*common)
+
+
+async def translated(asked: Conversation, settings: FrontendSettings, size: int) -> ChatRequest:
+    """The chat request that a body of this size means. Raises BadRequest."""
+    strip = settings.strip_anthropic_preamble
+    return await apart(to_chat, asked, strip) if size > LARGE else to_chat(asked, strip)
+
+
+def _check_length(characters: int) -> None:
+    if characters > _LONGEST:
+        raise TooLarge(f"the prompt has more than {_LONGEST} characters", param="messages")

@@ -1,0 +1,77 @@
+"""A message in one piece: the same blocks, folded."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.errors import json_response, printable
+from dynamod.ingress.api.blocks import Kind
+from dynamod.message.anthropic import TextBlock, ThinkingBlock, ToolUseBlock
+from dynamod.message.errors import EngineFailed
+
+from .writer import SIGNATURE, MessagesResponse, MessageWriter, new_call_id
+
+_input = msgspec.json.Decoder(dict[str, Any])
+
+
+class MessageUnaryWriter(MessageWriter):
+    """Collects a message."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._content: list[TextBlock | ThinkingBlock | ToolUseBlock] = []
+        self._texts: list[str] = []
+        self._of_call = ("", "")
+
+    def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
+        """A block begins."""
+        self._of_call = name, call_id or new_call_id()
+
+    def more(self, text: str) -> None:
+        """Keep it."""
+        self._texts.append(text)
+
+    def ended(self) -> None:
+        """Keep the block."""
+        text = printable("".join(self._texts))
+        self._texts.clear()
+        match self.kind:
+            case "thinking":
+                self._content.append(ThinkingBlock(text, SIGNATURE))
+            case "tool_use":
+                name, call_id = self._of_call
+                self._content.append(ToolUseBlock(call_id, name, self._object(text)))
+            case _:
+                self._content.append(TextBlock(text))
+
+    def _object(self, text: str) -> dict[str, Any]:
+        """The input of a call. Our parsers give objects; what a text engine says may be anything."""
+        try:
+            return _input.decode(text) if text else {}
+        except (msgspec.DecodeError, RecursionError):
+            self.fail(EngineFailed("the engine has called a tool with what is no JSON object"))
+            return {}
+
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
+        """Wait for the end and send the message."""
+        while self.open:
+            await self.changed.wait()
+            self.changed.clear()
+        if self.error is not None:
+            raise self.error
+        reason, sequence = self.stop(self.choices[0])
+        usage = self.message_usage(self.completion_tokens)
+        whole = MessagesResponse(
+            id=self.id,
+            model=self.model,
+            content=self._content,
+            stop_reason=reason,
+            stop_sequence=sequence,
+            usage=usage,
+        )
+        try:
+            return json_response(whole, headers=headers)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EngineFailed("the engine's answer is no JSON") from error

@@ -1,0 +1,163 @@
+"""A request of the Responses API as the chat request that it means.
+
+Neighbouring items of the assistant (reasoning, a message, calls) become one message, as a chat has them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynamod.ingress.api.translated import content_of, joined
+from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
+from dynamod.message.responses import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
+
+_SAME = (*EngineFields.__struct_fields__, "temperature", "top_p", "stream", "parallel_tool_calls")
+_NEEDED = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": (),
+}
+
+
+def check(request: ResponsesRequest) -> None:
+    """What is not served is refused. Raises BadRequest."""
+    for place, item in enumerate(request.input if not isinstance(request.input, str) else ()):
+        _check_item(item, f"input[{place}]")
+    for place, tool in enumerate(request.tools or ()):
+        if tool.type != "function":
+            raise unsupported(
+                f"tools[{place}].type", f"tools of type {tool.type[:40]!r} are not served, only functions"
+            )
+        if not tool.name:
+            raise BadRequest(f"`tools[{place}].name` is required", param=f"tools[{place}].name")
+    choice = request.tool_choice
+    if isinstance(choice, str) or choice is None:
+        if choice not in (None, "none", "auto", "required"):
+            raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")
+    elif not isinstance(choice, dict) or choice.get("type") != "function" or not isinstance(choice.get("name"), str):
+        raise unsupported("tool_choice", "`tool_choice` must be a word or a function with a name")
+    for name in ("conversation", "prompt"):
+        if getattr(request, name) is not None:
+            raise unsupported(name, f"`{name}` is not served")
+    if request.background:
+        raise unsupported("background", "`background` is not served")
+    if request.top_logprobs:
+        raise unsupported("top_logprobs", "`top_logprobs` is not served here; /v1/chat/completions has it")
+    if request.text is not None and request.text.verbosity not in (None, "medium"):
+        raise unsupported("text.verbosity", "`text.verbosity` is not served")
+
+
+def _check_item(item: InputItem, where: str) -> None:
+    needed = _NEEDED.get(item.type)
+    if needed is None:
+        raise unsupported(f"{where}.type", f"`{where}.type` is {item.type[:40]!r}, which is not served")
+    for name in needed:
+        if getattr(item, name) is None:
+            raise BadRequest(f"`{where}.{name}` is required", param=f"{where}.{name}")
+    if item.type == "message" and item.role not in ROLES:
+        raise BadRequest(f"`{where}.role` must be one of {', '.join(ROLES)}", param=f"{where}.role")
+    for name in ("content", "output", "summary"):
+        value = getattr(item, name)
+        for number, part in enumerate(value if isinstance(value, list) else ()):
+            _check_part(part, f"{where}.{name}[{number}]")
+
+
+def _check_part(part: InputPart, where: str) -> None:
+    name = "refusal" if part.type == "refusal" else "text"
+    if part.type not in (*TEXT_PARTS, "refusal"):
+        text = f"`{where}.type` is {part.type[:40]!r}; images and files are not supported, only text"
+        raise BadRequest(text, param=f"{where}.type", code="unsupported_content")
+    if getattr(part, name) is None:
+        raise BadRequest(f"`{where}.{name}` is required", param=f"{where}.{name}")
+
+
+def to_chat(request: ResponsesRequest, history: Sequence[Message]) -> ChatRequest:
+    """The chat request. `history`: the conversation that it goes on."""
+    messages = [*history, *input_messages(request)]
+    if request.instructions is not None:
+        messages.insert(0, Message("system", request.instructions))
+    fields: dict[str, Any] = {name: getattr(request, name) for name in _SAME}
+    tools = [{"type": "function", "function": _function(tool)} for tool in request.tools or ()]
+    choice = request.tool_choice
+    if isinstance(choice, dict):
+        choice = {"type": "function", "function": {"name": choice["name"]}}
+    return ChatRequest(
+        **fields,
+        messages=joined(messages),
+        max_completion_tokens=request.max_output_tokens,
+        tools=tools or None,
+        tool_choice=choice,
+        reasoning_effort=request.reasoning.effort if request.reasoning is not None else None,
+        response_format=_format(request.text.format) if request.text is not None else None,
+    )
+
+
+def _function(tool: Any) -> dict[str, Any]:
+    found = {"name": tool.name, "description": tool.description, "parameters": tool.parameters, "strict": tool.strict}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _format(form: TextFormat | None) -> ResponseFormat | None:
+    if form is None or form.type == "text":
+        return None
+    if form.type == "json_object":
+        return ResponseFormat("json_object")
+    found = {"name": form.name or "answer", "schema": form.schema, "strict": form.strict}
+    return ResponseFormat("json_schema", {name: value for name, value in found.items() if value is not None})
+
+
+def input_messages(request: ResponsesRequest) -> list[Message]:
+    """The input as messages of a chat."""
+    if isinstance(request.input, str):
+        return [Message("user", request.input)]
+    found: list[Message] = []
+    names: dict[str, str] = {}  # of functions, by the ids of their calls
+    turn = AssistantItems()
+    for item in request.input:
+        said = item.type == "reasoning" and turn.says_more
+        if said or item.type == "function_call_output" or (item.type == "message" and item.role != "assistant"):
+            found += turn.take()
+        match item.type:
+            case "reasoning":
+                turn.thoughts += _texts(item.content) or _texts(item.summary)
+            case "function_call":
+                turn.calls.append(ToolCall(Function(item.name or "", item.arguments), item.call_id))
+                names[item.call_id or ""] = item.name or ""
+            case "function_call_output":
+                name = names.get(item.call_id or "")
+                content = content_of(_texts(item.output))
+                found.append(Message("tool", content, tool_call_id=item.call_id, name=name))
+            case _ if item.role == "assistant":
+                turn.texts += _texts(item.content)
+            case _:
+                found.append(Message(item.role or "user", content_of(_texts(item.content))))
+    return [*found, *turn.take()]
+
+
+class AssistantItems:
+    """Items of an assistant that become one message."""
+
+    def __init__(self) -> None:
+        self.thoughts: list[str] = []
+        self.texts: list[str] = []
+        self.calls: list[ToolCall] = []
+
+    @property
+    def says_more(self) -> bool:
+        """Whether there is more than reasoning."""
+        return bool(self.texts or self.calls)
+
+    def take(self) -> list[Message]:
+        """The message, or none; it begins anew."""
+        thoughts, texts, calls = self.thoughts, self.texts, self.calls
+        self.thoughts, self.texts, self.calls = [], [], []
+        if not (thoughts or texts or calls):
+            return []
+        content = content_of(texts) if texts or not calls else None
+        reasoning = "\n".join(thoughts) if thoughts else None
+        return [Message("assistant", content, tool_calls=calls or None, reasoning_content=reasoning)]
+
+
+def _texts(content: str | Sequence[InputPart] | None) -> list[str]:
+    return [content] if isinstance(content, str) else [part.words for part in content or ()]

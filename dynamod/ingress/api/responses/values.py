@@ -1,0 +1,177 @@
+"""What the Responses API answers with."""
+
+import secrets
+import time
+from typing import Any, Literal
+
+import msgspec
+
+from dynamod.ingress.api.blocks import Kind
+from dynamod.message.openai import Function, Message, ToolCall
+from dynamod.message.responses import ResponsesRequest
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+
+
+class OutputText(msgspec.Struct, tag="output_text", tag_field="type"):
+    """The text of a message."""
+
+    text: str = ""
+    annotations: list[Any] = []
+    logprobs: list[Any] = []
+
+
+class ReasoningText(msgspec.Struct, tag="reasoning_text", tag_field="type"):
+    """Reasoning as the model wrote it."""
+
+    text: str = ""
+
+
+class OutputMessage(msgspec.Struct, tag="message", tag_field="type"):
+    """Text for the user."""
+
+    id: str
+    content: list[OutputText]
+    status: Status = "in_progress"
+    role: Literal["assistant"] = "assistant"
+
+
+class ReasoningItem(msgspec.Struct, tag="reasoning", tag_field="type"):
+    """What the model has thought before."""
+
+    id: str
+    content: list[ReasoningText]
+    summary: list[Any] = []
+    status: Status = "in_progress"
+
+
+class FunctionCallItem(msgspec.Struct, tag="function_call", tag_field="type"):
+    """A function that the client shall call."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str = ""
+    status: Status = "in_progress"
+
+
+Item = OutputMessage | ReasoningItem | FunctionCallItem
+
+
+class InputDetails(msgspec.Struct, frozen=True):
+    """Of the tokens of the prompt. How many were cached is not known here."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputDetails(msgspec.Struct, frozen=True):
+    """Of the tokens of the answer."""
+
+    reasoning_tokens: int = 0
+
+
+class ResponsesUsage(msgspec.Struct, frozen=True):
+    """Tokens of the prompt and of the answer."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    output_tokens_details: OutputDetails
+    input_tokens_details: InputDetails = InputDetails()
+
+
+class ResponseError(msgspec.Struct, frozen=True):
+    """Why it has failed."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct, frozen=True):
+    """Why it is not complete: max_output_tokens or content_filter."""
+
+    reason: str
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """The whole answer, with what was asked for."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Status = "in_progress"
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    output: list[Item] = []
+    usage: ResponsesUsage | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: Any = None
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    reasoning: dict[str, Any] | None = None
+    store: bool = True
+    temperature: float | None = None
+    text: dict[str, Any] | None = None
+    tool_choice: Any = "auto"
+    tools: list[dict[str, Any]] = []
+    top_p: float | None = None
+    truncation: Any = "disabled"
+    background: bool = False
+    user: str | None = None
+
+
+def begun(request: ResponsesRequest, model: str) -> ResponseObject:
+    """The answer to a request before its first item. Its id cannot be guessed: whoever has it can read the answer."""
+    plain = msgspec.to_builtins
+    text, reasoning = request.text, request.reasoning
+    form = text.format if text is not None else None
+    return ResponseObject(
+        id=f"resp_{secrets.token_hex(24)}",
+        created_at=int(time.time()),
+        model=model,
+        instructions=request.instructions,
+        max_output_tokens=request.max_output_tokens,
+        metadata=request.metadata if request.metadata is not None else {},
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        previous_response_id=request.previous_response_id,
+        reasoning=plain(reasoning) if reasoning is not None else {"effort": None, "summary": None},
+        store=request.store is not False,
+        temperature=request.temperature,
+        text={"format": plain(form) if form is not None else {"type": "text"}},
+        tool_choice="auto" if request.tool_choice is None else request.tool_choice,
+        tools=plain(request.tools or []),
+        top_p=request.top_p,
+        truncation=request.truncation or "disabled",
+        user=request.user,
+    )
+
+
+def new_item(kind: Kind, name: str, call_id: str) -> Item:
+    """An item that begins."""
+    code = secrets.token_hex(16)
+    if kind == "thinking":
+        return ReasoningItem(f"rs_{code}", [])
+    if kind == "tool_use":
+        return FunctionCallItem(f"fc_{code}", call_id or f"call_{code}", name)
+    return OutputMessage(f"msg_{code}", [])
+
+
+def message_of(response: ResponseObject) -> Message:
+    """What it has said, as the message of a chat."""
+    texts = [part.text for item in response.output if isinstance(item, OutputMessage) for part in item.content]
+    thoughts = [part.text for item in response.output if isinstance(item, ReasoningItem) for part in item.content]
+    calls = [
+        ToolCall(Function(item.name, item.arguments), item.call_id)
+        for item in response.output
+        if isinstance(item, FunctionCallItem)
+    ]
+    return Message(
+        "assistant",
+        "".join(texts) if texts or not calls else None,
+        tool_calls=calls or None,
+        reasoning_content="\n".join(thoughts) if thoughts else None,
+    )

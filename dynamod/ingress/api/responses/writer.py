@@ -1,0 +1,216 @@
+"""Writers of responses: the items of an answer, in one piece or with the events of each.
+
+Order: response.created, response.in_progress; per item response.output_item.added, its parts, its deltas, the whole of
+it, response.output_item.done; at the end response.completed, response.incomplete or response.failed.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import HttpVersion, HttpVersion11, web
+
+from dynamod.http.errors import json_response, printable
+from dynamod.http.metrics import ModelMetrics
+from dynamod.http.settings import FrontendSettings
+from dynamod.http.stream import EventFrames
+from dynamod.ingress.api.blocks import BlockStreamWriter, BlockWriter, Kind
+from dynamod.ingress.api.response import Choice
+from dynamod.message.errors import EngineFailed, RequestError
+
+from .values import (
+    FunctionCallItem,
+    IncompleteDetails,
+    Item,
+    OutputDetails,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ResponseError,
+    ResponseObject,
+    ResponsesUsage,
+    Status,
+    new_item,
+)
+
+_INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_encode = msgspec.json.Encoder().encode
+
+
+class ResponseItemsWriter(BlockWriter):
+    """Fills a response. `done` gets it when it is complete."""
+
+    def __init__(
+        self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Callable[[ResponseObject], None]
+    ) -> None:
+        super().__init__(meter, begun)
+        self.response = response
+        self.response.output = []
+        self._done = done
+        self._texts: list[str] = []  # of the open item
+        self._status: Status = "completed"  # of an item that ends
+        self._reasoning_tokens = 0
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """Tokens behind the first of the reasoning, up to its closing marker, are the reasoning's."""
+        if self.open and self.kind == "thinking":
+            self._reasoning_tokens += tokens
+        super().text(index, text, tokens)
+
+    def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
+        """An item begins."""
+        self.response.output.append(new_item(kind, name, call_id))
+
+    @property
+    def item(self) -> Item:
+        """The newest item."""
+        return self.response.output[-1]
+
+    def more(self, text: str) -> None:
+        """Keep it."""
+        self._texts.append(text)
+
+    def ended(self) -> None:
+        """The item is as it stays."""
+        text, item = printable("".join(self._texts)), self.item
+        self._texts.clear()
+        item.status = self._status
+        match item:
+            case OutputMessage():
+                item.content = [OutputText(text)]
+            case ReasoningItem():
+                item.content = [ReasoningText(text)]
+            case FunctionCallItem():
+                item.arguments = text or "{}"
+
+    def _finished(self, choice: Choice) -> None:
+        why = _INCOMPLETE.get(choice.reason or "")
+        if why is not None:
+            self._status = "incomplete"
+            self.response.incomplete_details = IncompleteDetails(why)
+        self._close()
+        response, usage = self.response, self.usage(self.completion_tokens)
+        response.status = self._status
+        response.completed_at = None if why is not None else int(time.time())
+        details = OutputDetails(min(self._reasoning_tokens, usage.completion_tokens))
+        response.usage = ResponsesUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, details)
+        self._done(response)
+
+
+class ResponseUnaryWriter(ResponseItemsWriter):
+    """A response in one piece."""
+
+    async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
+        """Wait for the end and send it."""
+        while self.open:
+            await self.changed.wait()
+            self.changed.clear()
+        if self.error is not None:
+            raise self.error
+        try:
+            return json_response(self.response, headers=headers)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EngineFailed("the engine's answer is no JSON") from error
+
+
+class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
+    """The events of a response."""
+
+    def __init__(
+        self,
+        response: ResponseObject,
+        begun: float,
+        meter: ModelMetrics,
+        done: Callable[[ResponseObject], None],
+        settings: FrontendSettings,
+        version: HttpVersion = HttpVersion11,
+    ) -> None:
+        self._frames = EventFrames(version >= HttpVersion11)
+        super().__init__(*(response, begun, meter, done), frames=self._frames, keep_alive=settings.keep_alive)
+        self._number = 0  # of the next event
+        self._prefix = b""  # of the open item's deltas
+
+    def text(self, index: int, text: str, tokens: int) -> None:
+        """Count tokens of the reasoning, then the hot path."""
+        if self.open and self.kind == "thinking":
+            self._reasoning_tokens += tokens
+        BlockStreamWriter.text(self, index, text, tokens)
+
+    def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
+        """An item begins, and the response with the first."""
+        self._begin()
+        super().opened(kind, name, call_id)
+        item = self.item
+        self._send("output_item.added", output_index=self._place, item=item)
+        match item:
+            case OutputMessage():
+                self._prefix = self._delta("output_text", content_index=0, logprobs=[])
+                self._part_event("added", OutputText())
+            case ReasoningItem():
+                self._prefix = self._delta("reasoning_text", content_index=0)
+                self._part_event("added", ReasoningText())
+            case FunctionCallItem():
+                self._prefix = self._delta("function_call_arguments")
+
+    def delta(self, text: str) -> bytes:
+        """A piece of the open item: the hot path."""
+        self._texts.append(text)
+        try:
+            content = _encode(text)
+        except UnicodeEncodeError:
+            content = _encode(printable(text))
+        number, self._number = self._number, self._number + 1
+        return self._frames.frame(b'%b%b,"sequence_number":%d}\n\n' % (self._prefix, content, number))
+
+    def ended(self) -> None:
+        """The item is as it stays."""
+        BlockStreamWriter.ended(self)
+        ResponseItemsWriter.ended(self)
+        item, place = self.item, {"item_id": self.item.id, "output_index": self._place}
+        match item:
+            case OutputMessage():
+                self._send("output_text.done", **place, content_index=0, text=item.content[0].text, logprobs=[])
+                self._part_event("done", item.content[0])
+            case ReasoningItem():
+                self._send("reasoning_text.done", **place, content_index=0, text=item.content[0].text)
+                self._part_event("done", item.content[0])
+            case FunctionCallItem():
+                self._send("function_call_arguments.done", **place, name=item.name, arguments=item.arguments)
+        self._send("output_item.done", output_index=self._place, item=item)
+
+    def fail_event(self, error: RequestError) -> None:
+        """The stream ends here."""
+        self.response.status = "failed"
+        self.response.error = ResponseError(error.code or error.kind, printable(str(error)))
+        self._send("failed", response=self.response)
+
+    @property
+    def _place(self) -> int:
+        return self.blocks - 1
+
+    def _delta(self, name: str, **fields: Any) -> bytes:
+        name = f"response.{name}.delta"
+        value = {"type": name, "item_id": self.item.id, "output_index": self._place, **fields, "delta": ""}
+        return b"event: %b\ndata: %b" % (name.encode(), _encode(value).removesuffix(b'""}'))
+
+    def _part_event(self, what: str, part: OutputText | ReasoningText) -> None:
+        place = {"item_id": self.item.id, "output_index": self._place, "content_index": 0}
+        self._send(f"content_part.{what}", **place, part=part)
+
+    def _begin(self) -> None:
+        if not self._number:
+            self._send("created", response=self.response)
+            self._send("in_progress", response=self.response)
+
+    def _send(self, name: str, /, **fields: Any) -> None:
+        value = {"type": f"response.{name}", **fields, "sequence_number": self._number}
+        self._number += 1
+        self._ready.append(self._frames.event(f"response.{name}", _encode(value)))
+
+    def _finished(self, choice: Choice) -> None:
+        self._begin()
+        super()._finished(choice)
+        self._send(self.response.status, response=self.response)
+        self.events.push(self)
