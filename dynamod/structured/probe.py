@@ -1,5 +1,6 @@
 """Whether a grammar compiles, and can be begun, with a vocabulary of single bytes."""
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -54,7 +55,8 @@ def whole_problem(grammar: Grammar) -> str:
     except ValueError as error:
         return str(error)
     if found := LLMatcher.validate_grammar(text, limits=LIMITS):
-        return found
+        reason = re.search(r"^error: (.+)$", found, re.MULTILINE) if grammar.kind == "regex" else None
+        return found if reason is None else f"the regular expression is not valid: {reason[1]}"
     matcher = LLMatcher(_vocabulary().tokenizer, text, log_level=0, limits=LIMITS)
     if not matcher.is_error():
         matcher.compute_bitmask()
