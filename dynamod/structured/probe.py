@@ -54,14 +54,13 @@ def whole_problem(grammar: Grammar) -> str:
         text = source(grammar)
     except ValueError as error:
         return str(error)
-    if found := LLMatcher.validate_grammar(text, limits=LIMITS):
+    matcher = LLMatcher(_vocabulary().tokenizer, text, log_level=0, limits=LIMITS)
+    if found := matcher.get_error():
         reason = re.search(r"^error: (.+)$", found, re.MULTILINE) if grammar.kind == "regex" else None
         return found if reason is None else f"the regular expression is not valid: {reason[1]}"
-    matcher = LLMatcher(_vocabulary().tokenizer, text, log_level=0, limits=LIMITS)
-    if not matcher.is_error():
-        matcher.compute_bitmask()
-        if grammar.kind == "json" and matcher.validate_tokens([_BRACE]):
-            matcher.consume_token(_BRACE)  # all properties may come now
+    matcher.compute_bitmask()
+    if grammar.kind == "json" and matcher.validate_tokens([_BRACE]):
+        matcher.consume_token(_BRACE)  # all properties may come now
     return matcher.get_error()
 
 
