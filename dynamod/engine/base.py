@@ -159,12 +159,13 @@ class Engine(ABC, Generic[RequestT]):
         Raises RequestError for a request that it cannot take; later errors go to `reply.failed`.
         """
 
-    def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
-        """What takes too long for `submit`: to be awaited before a request with that grammar; None: there is nothing.
+    def prepared(self, grammar: Grammar) -> bool:
+        """Whether a request with that grammar may be submitted now."""
+        return True
 
-        Only for engines with the capability `grammars`. Raises RequestError.
-        """
-        return None
+    async def prepare(self, grammar: Grammar) -> None:
+        """What takes too long for `submit`. Only for engines with the capability `grammars`. Raises RequestError."""
+        return
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:

@@ -9,7 +9,6 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
 
 import msgspec
 
@@ -33,21 +32,18 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     place: str = ""
 
 
-def _verdict(grammar: Grammar, problem: Callable[[Grammar], str]) -> Verdict:
-    error = problem(grammar)
-    if not error or grammar.kind != "json":
-        return Verdict(error)
+def _verdict(grammar: Grammar) -> Verdict:
+    from .probe import problem, schema_problem  # whoever asks imports this module, too, and needs no compiler
 
-    def again(schema: dict[str, object]) -> str:
-        return problem(Grammar("json", msgspec.json.encode(schema).decode()))
-
+    error, where = problem(grammar)
+    if not error or where or grammar.kind != "json":
+        return Verdict(error, where)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # the grammar has had its time
-    return Verdict(error, place(msgspec.json.decode(grammar.text), error, again))
+    return Verdict(error, place(msgspec.json.decode(grammar.text), error, schema_problem))
 
 
 def _serve() -> None:
-    from .source import problem  # whoever asks imports this module, too, and has no need of the compiler
-
+    _verdict(Grammar("regex", "a"))  # loads what is needed, which is no grammar's time
     read, write = sys.stdin.buffer, sys.stdout.buffer
     signal.alarm(IDLE)
     while line := read.readline():
@@ -55,7 +51,7 @@ def _serve() -> None:
         grammar = msgspec.json.decode(line, type=Grammar)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         try:
-            verdict = _verdict(grammar, problem)
+            verdict = _verdict(grammar)
         except BaseException as error:  # the library's panics are no `Exception`
             verdict = Verdict(f"the compiler failed: {type(error).__name__}: {error}")
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -52,9 +52,3 @@ class Matcher:
         if self._matcher.is_error():
             reason = " ".join(self._matcher.get_error().split())
             raise EngineFailed(f"the form of the answer cannot be followed: {reason[:200]}")
-
-
-def only(mask: bytes) -> int | None:
-    """The id of a mask that allows no other: it needs no sampling. None: there are several, or none."""
-    bits = int.from_bytes(mask, "little")
-    return bits.bit_length() - 1 if bits.bit_count() == 1 else None

@@ -9,7 +9,8 @@ _SECONDS = 0.5
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _ONE = ("items", "additionalProperties", "additionalItems", "if", "then", "else", "not", "contains", "propertyNames")
-_SHARED = ("$defs", "definitions")
+SHARED = ("$defs", "definitions")
+"""Members of a schema to which its parts refer."""
 
 
 def place(schema: dict[str, Any], error: str, problem: Callable[[dict[str, Any]], str]) -> str:
@@ -17,10 +18,10 @@ def place(schema: dict[str, Any], error: str, problem: Callable[[dict[str, Any]]
 
     `problem(schema)`: why a schema is refused, empty when it is not.
     """
-    shared = {name: schema[name] for name in _SHARED if name in schema}
+    shared = {name: schema[name] for name in SHARED if name in schema}
     found, here, until = "", schema, process_time() + _SECONDS
     while True:
-        for path, part in _parts(here):
+        for path, part in parts(here):
             if process_time() > until:
                 return found
             if isinstance(part, dict) and problem({**shared, **part}) == error:
@@ -30,7 +31,8 @@ def place(schema: dict[str, Any], error: str, problem: Callable[[dict[str, Any]]
             return found
 
 
-def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a schema consists of, with its path from there."""
     for name in _MAPS:
         if isinstance(inner := schema.get(name), dict):
             yield from ((f".{name}.{key}", part) for key, part in inner.items())

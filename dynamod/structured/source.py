@@ -1,7 +1,6 @@
 """A `Grammar` in llguidance's form. Imports llguidance, so this is imported only where a request has a grammar."""
 
 import json
-from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
@@ -26,12 +25,3 @@ def source(grammar: Grammar) -> str:
         return grammar_from("grammar", grammar.text)
     except RecursionError:
         raise ValueError("the grammar is too deeply nested") from None
-
-
-def problem(grammar: Grammar, tokenizer: Any = None) -> str:
-    """Why the grammar cannot be compiled; empty when it can."""
-    try:
-        text = source(grammar)
-    except ValueError as error:
-        return str(error)
-    return LLMatcher.validate_grammar(text, tokenizer, limits=LIMITS)

@@ -5,7 +5,7 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from dynamod.message.kv_events import (
     RequestStarted,
     WorkerEvent,
 )
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Prefill, Subscribe
+from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Grammar, Prefill, Subscribe
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
@@ -297,23 +297,22 @@ class Worker(Actor):
         assert request.grammar is not None
         if not engine.card().capabilities.grammars:
             raise BadRequest(f"engine {engine.name} does not keep to forms of answers")
-        making = engine.prepare(request.grammar)
-        if making is None:
+        if engine.prepared(request.grammar):
             begin(request, reply)
         else:
-            self.context.task(self._begin_prepared(engine, making, begin, request, reply), "grammar")
+            self.context.task(self._begin_prepared(engine, begin, request, reply, request.grammar), "grammar")
 
     async def _begin_prepared(
         self,
         engine: Engine[Any],
-        making: Coroutine[Any, Any, None],
         begin: Callable[[Any, Reply], None],
         request: Generate,
         reply: Reply,
+        grammar: Grammar,
     ) -> None:
         with self._raised_to(reply, engine, request):
-            await making
-            if not reply.cancelled:
+            await engine.prepare(grammar)
+            if not (reply.cancelled or reply.ended):
                 begin(request, reply)
 
     def _prefill(self, request: Any, reply: Reply) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import time
 from typing import Any
@@ -83,6 +84,20 @@ def test_the_answering_worker_dies_after_it_has_the_blocks(machine: Any) -> None
     os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
     assert [stream.read().text for stream in streams] == [whole] * 4
     assert all(stream.error is None for stream in streams)
+
+
+@together
+def test_an_answer_that_keeps_to_a_form(machine: Any) -> None:
+    """Its prompt is computed elsewhere, its worker dies in the middle, and it is the same."""
+    url = serve(machine, "--Worker.ServiceArgs.workers=2").ready()
+    form: dict[str, Any] = {"guided_regex": "([a-z]{3,6} ){40}end", "seed": 3}
+    whole = machine.chat(url, LONG, **form)
+    assert re.fullmatch(form["guided_regex"], whole)
+    assert counts(machine, url)["remote_prefill_total"] == 1
+    streams = [machine.stream(url, LONG, **form) for _ in range(4)]
+    os.kill(machine.ps("Worker")[0]["pid"], signal.SIGKILL)
+    assert [stream.read().text for stream in streams] == [whole] * 4
+    assert [(stream.error, stream.finish) for stream in streams] == [(None, "stop")] * 4
 
 
 @together

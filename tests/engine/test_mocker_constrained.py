@@ -89,6 +89,12 @@ def test_it_has_the_form_and_any_cut_goes_on_the_same(grammar: Grammar, seed: in
     assert answer(grammar, seed, ids[:cut]) == ids
 
 
+@pytest.mark.parametrize("grammar", FORMS)
+def test_every_cut_of_an_answer(grammar: Grammar) -> None:
+    ids = answer(grammar, 11)[:80]
+    assert all(answer(grammar, 11, ids[:cut], len(ids))[: len(ids)] == ids for cut in range(len(ids)))
+
+
 def test_answers_differ_by_seed() -> None:
     assert len({tuple(answer(PERSON, seed)) for seed in range(20)}) == 20
 

@@ -2,7 +2,8 @@
 
 import json
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from dynamod.message.openai import (
     NvExt,
     ResponseFormat,
 )
-from dynamod.message.worker import Chat, Generate, Sampling
+from dynamod.message.worker import Chat, Generate, Grammar, Sampling
 
 CARD = ModelCard("m", "text", context_length=100)
 
@@ -188,3 +189,28 @@ def test_a_completion_may_not_ask_for_a_form_either() -> None:
         check_served(completion(response_format=ResponseFormat("json_object")), CARD)
     assert caught.value.param == "response_format"
     check_served(completion(response_format=ResponseFormat("text")), CARD)
+
+
+async def test_forms_need_the_bytes_of_tokens_and_are_checked_once_they_are_known() -> None:
+    checked = []
+
+    class Checks:
+        async def check(self, field: str, grammar: Grammar) -> None:
+            checked.append((field, grammar))
+
+    def served(has_pieces: bool) -> Served:
+        model: Any = SimpleNamespace(tokenizer=SimpleNamespace(has_pieces=has_pieces))
+        return Served(CARD, model, random.Random(1), checks=lambda: cast("Any", Checks()))
+
+    assert await served(True).grammar(chat()) is None
+    with pytest.raises(BadRequest) as caught:
+        await served(False).grammar(chat(guided_regex="a"))
+    assert (caught.value.param, caught.value.code) == ("guided_regex", "unsupported_parameter")
+    assert checked == []
+    assert await served(True).grammar(chat(guided_regex="a")) == Grammar("regex", "a")
+    assert checked == [("guided_regex", Grammar("regex", "a"))]
+
+
+def test_every_choice_has_the_form() -> None:
+    form = Grammar("regex", "a")
+    assert _seeded(Generate("r", "m", b""), 1, random.Random(1), False, form).grammar == form

@@ -76,6 +76,19 @@ def test_what_would_crash_or_hang_us(compiler: Compiler) -> None:
     assert not compiler.verdict(JSON_OBJECT).error
 
 
+def test_what_compiles_and_cannot_be_followed(compiler: Compiler) -> None:
+    many = {"type": "object", "properties": {f"p{index}": {"type": "integer"} for index in range(1000)}}
+    verdict = compiler.verdict(json_grammar(many))
+    assert ("items" in verdict.error, verdict.place) == (True, "")
+    verdict = compiler.verdict(json_grammar({"properties": {"a": {"type": "array", "items": many}}}))
+    assert ("items" in verdict.error, verdict.place) == (True, ".properties.a.items")
+    verdict = compiler.verdict(json_grammar({"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"type": "null"}, many]}}}))
+    assert ("items" in verdict.error, verdict.place) == (True, ".$defs.x.anyOf[1]")
+    some = {"type": "object", "properties": {f"p{index}": {"type": "integer"} for index in range(400)}}
+    assert not compiler.verdict(json_grammar({"properties": {"a": some}})).error
+    assert not compiler.verdict(json_grammar({**many, "required": list(many["properties"])})).error
+
+
 def test_a_process_that_ended_while_nobody_asked_is_replaced(compiler: Compiler) -> None:
     assert not compiler.verdict(JSON_OBJECT).error
     assert compiler._process is not None

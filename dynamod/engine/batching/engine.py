@@ -1,7 +1,7 @@
 """The part of an engine that routers and statistics see: hashes of requests, footprint, snapshot, load."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -92,10 +92,13 @@ class BatchingEngine(Engine[Generate]):
 
         return Tokenizer.from_source(open_card(self._card), use_fast_backend=False)
 
-    def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
-        """Compile it, unless that has been done."""
-        grammars = self.grammars()
-        return None if grammars.ready(grammar) else grammars.prepare(grammar)
+    def prepared(self, grammar: Grammar) -> bool:
+        """Whether it has been compiled."""
+        return self.grammars().ready(grammar)
+
+    async def prepare(self, grammar: Grammar) -> None:
+        """Compile it in a thread."""
+        await self.grammars().prepare(grammar)
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where cache or context do."""

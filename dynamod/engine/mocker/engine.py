@@ -3,8 +3,8 @@
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -211,14 +211,15 @@ class Mocker(BatchingEngine):
         rank.add(sequence)
         return functools.partial(rank.scheduler.remove, sequence)
 
-    def prepare(self, grammar: Grammar) -> Coroutine[Any, Any, None] | None:
+    def prepared(self, grammar: Grammar) -> bool:
         """Also what the first answer with a form needs."""
-        return None if self._preferences is not None and self.grammars().ready(grammar) else self._prepare(grammar)
+        return self._preferences is not None and super().prepared(grammar)
 
-    async def _prepare(self, grammar: Grammar) -> None:
+    async def prepare(self, grammar: Grammar) -> None:
+        """Compile it in a thread."""
         from .constrained import Preferences
 
-        await self.grammars().prepare(grammar)
+        await super().prepare(grammar)
         if self._preferences is None:
             self._preferences = await asyncio.to_thread(Preferences, self.grammars().vocabulary)
 
