@@ -334,7 +334,9 @@ class Processor(Actor):
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         hashing = self._counts[name].overhead.block_hashing
-        served = Served(card, self._models[name], self.context.random, self._needs_blocks, hashing, self._parsers[name])
+        served = Served(
+            card, self._models[name], self.context.random, self._needs_blocks, hashing, self._parsers.get(name)
+        )
         return await job.endpoint.lower(job, served)
 
     async def check(self, job: Job) -> None:
