@@ -36,13 +36,12 @@ _LOWEST = -9999.0  # JSON has no minus infinity
 class Generation(EngineEndpoint[G]):
     """Answers with text: one choice or several, whole or streamed.
 
-    `kind`: the route's name for text engines. `continuing`: answers go on from their prompts. `unserved`: fields that
-    would change the answer if they were served, with the values that would not.
+    `kind`: the route's name for text engines. `unserved`: fields that would change the answer if they were served, with
+    the values that would not.
     """
 
     streams = True
     kind: ClassVar[Literal["chat", "completion"]]
-    continuing: ClassVar[bool] = False
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
@@ -109,9 +108,7 @@ class Generation(EngineEndpoint[G]):
             return lower_text(job, request, served.card, self.kind)
         large = len(job.body) > LARGE
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
-        return await lower_tokens(
-            job, request, served, prompts, continuing=self.continuing, parser=self.parser(request, served)
-        )
+        return await lower_tokens(job, request, served, prompts, parser=self.parser(request, served))
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
