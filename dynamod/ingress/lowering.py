@@ -123,14 +123,13 @@ async def lower_tokens(
     served: Served,
     prompts: Iterable[Prepared],
     *,
-    continuing: bool,
     parser: NewParser | None = None,
     grammar: Grammar | None = None,
 ) -> Lowered:
     """The requests for a token engine; long prompts are tokenised and hashed in a thread. Raises BadRequest.
 
-    `continuing`: the answers go on from their prompts, so a space at their start is kept. `parser`: what makes the
-    parser of each choice, which sees special tokens and drops them. `grammar`: the form of each choice.
+    `parser`: what makes the parser of each choice, which sees special tokens and drops them. `grammar`: the form of
+    each choice.
     """
     card, model, samples = served.card, served.model, request.n or 1
     assert model is not None
@@ -149,7 +148,7 @@ async def lower_tokens(
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
         requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
-        outputs += [_output(request, model, generate, continuing, skip_special) for _ in range(samples)]
+        outputs += [_output(request, model, generate, skip_special) for _ in range(samples)]
         if parser is not None:
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
@@ -202,13 +201,13 @@ def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Gener
     return generate, served.blocks(generate.token_ids)
 
 
-def _output(request: Common, model: Model, generate: Generate, continuing: bool, skip_special: bool) -> Output:
+def _output(request: Common, model: Model, generate: Generate, skip_special: bool) -> Output:
     return Output(
         model.tokenizer,
         generate.stops,
         generate.eos_token_ids,
         skip_special=skip_special,
-        continuing=continuing,
+        continuing=request.continues_prompt,
         include_stop=bool(request.include_stop_str_in_output),
     )
 

@@ -212,6 +212,11 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
         return None
 
     @property
+    def continues_prompt(self) -> bool:
+        """Whether the answer goes on in the text of the prompt, so that a space at its start belongs to it."""
+        return False
+
+    @property
     def constraint(self) -> str:
         """The field by which the answer has to keep to a form other than text; empty when there is none."""
         if self.response_format is not None and self.response_format.type != "text":
@@ -262,6 +267,11 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return self.tool_choice == "required" or isinstance(self.tool_choice, dict)
 
     @property
+    def continues_prompt(self) -> bool:
+        """Where it goes on in the last message."""
+        return bool(self.continue_final_message)
+
+    @property
     def alternatives(self) -> int | None:
         """`top_logprobs`, when `logprobs` is true."""
         return (self.top_logprobs or 0) if self.logprobs else None
@@ -274,6 +284,11 @@ class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields
     logprobs: TopLogprobs | None = None
     echo: bool | None = None
     suffix: str | None = None
+
+    @property
+    def continues_prompt(self) -> bool:
+        """Always."""
+        return True
 
     @property
     def alternatives(self) -> int | None:

@@ -144,10 +144,10 @@ def test_the_preamble_of_agents(system: Any, expected: Any) -> None:
 
 def test_how_the_answer_begins() -> None:
     begun = chat_of(messages=[USER, {"role": "assistant", "content": [text("The")]}])
-    assert (begun.continue_final_message, begun.add_generation_prompt) == (True, False)
+    assert (begun.continue_final_message, begun.add_generation_prompt, begun.continues_prompt) == (True, False, True)
     for content in ("", [], [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]):
         chat = chat_of(messages=[USER, {"role": "assistant", "content": content}])
-        assert chat.continue_final_message is None
+        assert (chat.continue_final_message, chat.continues_prompt) == (None, False)
 
 
 def test_system_messages_in_mid_conversation() -> None:

@@ -48,6 +48,7 @@ FEW = settings(
         "/tokenize",
         "/detokenize",
         "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/messages",
         "/v1/messages/count_tokens",
     ],
@@ -216,7 +217,7 @@ def test_the_document_covers_every_route(threaded) -> None:
     assert set(served["paths"]) == {
         "/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/{id}", "/openapi.json", "/health",
         "/live", "/metrics", "/tokenize", "/detokenize", "/v1/messages", "/v1/messages/count_tokens",
-        "/v1/responses", "/v1/responses/{id}",
+        "/v1/responses", "/v1/responses/{id}", "/v1/responses/input_tokens",
     }  # fmt: skip
     temperature = served["components"]["schemas"]["ChatRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 2)

@@ -65,7 +65,7 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
         "ignore_eos": bool(stops.ignore_eos) or no_end,
         # With logprobs there is a delta for each token, and the bytes of each: what `PlainText` needs to be exact. They
         # cost time in large vocabularies, so they are requested only where it shows.
-        "logprobs": bool(stops.stop or stops.min_tokens) or prepared.param == "prompt",
+        "logprobs": bool(stops.stop or stops.min_tokens) or request.continues_prompt,
     }
     return LoweredRequest(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
 

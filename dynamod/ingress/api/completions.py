@@ -53,7 +53,6 @@ class Completions(Generation[CompletionRequest]):
     label = "completions"
     model_type = "completions"
     kind = "completion"
-    continuing = True
     id_prefix = "cmpl-"
     chunk_object = "text_completion"
 

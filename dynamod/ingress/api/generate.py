@@ -36,13 +36,12 @@ _LOWEST = -9999.0  # JSON has no minus infinity
 class Generation(EngineEndpoint[G]):
     """Answers with text: one choice or several, whole or streamed.
 
-    `kind`: the route's name for text engines. `continuing`: answers go on from their prompts. `unserved`: fields that
-    would change the answer if they were served, with the values that would not.
+    `kind`: the route's name for text engines. `unserved`: fields that would change the answer if they were served, with
+    the values that would not.
     """
 
     streams = True
     kind: ClassVar[Literal["chat", "completion"]]
-    continuing: ClassVar[bool] = False
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
     unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
@@ -111,9 +110,7 @@ class Generation(EngineEndpoint[G]):
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
         parser = self.parser(request, served)
         grammar = await served.grammar(request)
-        return await lower_tokens(
-            job, request, served, prompts, continuing=self.continuing, parser=parser, grammar=grammar
-        )
+        return await lower_tokens(job, request, served, prompts, parser=parser, grammar=grammar)
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings

@@ -20,7 +20,7 @@ from .detokenize import Detokenize
 from .endpoint import Endpoint, Frontend
 from .models import Models, OneModel
 from .openapi import document
-from .responses.endpoints import DeleteResponse, OneResponse, Responses
+from .responses.endpoints import DeleteResponse, InputTokens, OneResponse, Responses
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -29,6 +29,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Messages(),
     CountTokens(),
     Responses(),
+    InputTokens(),
     OneResponse(),
     DeleteResponse(),
     Models(),

@@ -1,18 +1,23 @@
 """Chat requests that were made of requests in another form."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from dynamod.ingress.base import Job
+from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
-from dynamod.message.errors import BadRequest
+from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import ChatRequest, Message, Part
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import BaseOutput
 
 from .chat import ChatCompletions
+
+_LONGEST = 8_000_000
+"""Characters of a prompt whose tokens are counted."""
 
 
 class TranslatedChat(ChatCompletions):
@@ -39,6 +44,23 @@ class TranslatedChat(ChatCompletions):
     def stop_string(self) -> str | None:
         """The stop string that has ended the answer, if one has."""
         return self._outputs[0].stop_string if self._outputs else None
+
+
+async def count_tokens(model: Model, chat: ChatRequest, large: bool) -> int:
+    """Tokens of the prompt; a long one is rendered and tokenised in threads. Raises BadRequest, TooLarge."""
+    if chat.tool_choice != "none":  # which tool must be called is not in the prompt
+        chat = msgspec.structs.replace(chat, tool_choice=None)
+    _check_length(sum([message.length for message in chat.messages]))
+    text = await apart(rendered, model, chat) if large else rendered(model, chat)
+    _check_length(len(text))
+    encode = model.tokenizer.encode
+    ids = await asyncio.to_thread(encode, text, False) if model.needs_thread(text) else encode(text, False)
+    return len(ids)
+
+
+def _check_length(characters: int) -> None:
+    if characters > _LONGEST:
+        raise TooLarge(f"the prompt has more than {_LONGEST} characters", param="messages")
 
 
 def rendered(model: Model, chat: ChatRequest) -> str:

@@ -154,6 +154,10 @@ async def test_the_tool_round_trip_by_items_and_by_the_id(client: openai.AsyncOp
     assert third.usage
     assert second.usage
     assert third.usage.input_tokens == second.usage.input_tokens
+    counted = await client.responses.input_tokens.count(
+        model="sample", input=more, tools=TOOLS, previous_response_id=first.id, instructions="Help."
+    )
+    assert counted.input_tokens == third.usage.input_tokens
 
 
 async def test_responses_are_kept(client: openai.AsyncOpenAI) -> None:

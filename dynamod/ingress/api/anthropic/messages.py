@@ -1,6 +1,5 @@
 """POST /v1/messages and POST /v1/messages/count_tokens."""
 
-import asyncio
 from typing import TypeVar
 
 import msgspec
@@ -12,12 +11,11 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
-from dynamod.ingress.api.translated import TranslatedChat, as_body, rendered
+from dynamod.ingress.api.translated import TranslatedChat, as_body, count_tokens
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
 from dynamod.message.discovery import ModelCard
-from dynamod.message.errors import TooLarge
 from dynamod.message.openai import ChatRequest
 from dynamod.preprocess.scan import LARGE
 
@@ -27,8 +25,6 @@ from .translate import check, to_chat
 from .unary import MessageUnaryWriter
 from .writer import MessagesResponse
 
-_LONGEST = 8_000_000
-"""Characters of a prompt whose tokens are counted."""
 R = TypeVar("R", bound=Conversation)
 
 
@@ -93,14 +89,7 @@ class CountTokens(ConversationEndpoint[CountTokensRequest]):
         """The tokenizer's count; a long prompt is tokenised in a thread. Raises TooLarge."""
         model = frontend.tokenizing(asked.model)
         chat = await translated(asked, frontend.settings, len(body))
-        if chat.tool_choice != "none":  # which tool must be called is not in the prompt
-            chat = msgspec.structs.replace(chat, tool_choice=None)
-        _check_length(sum([message.length for message in chat.messages]))
-        text = await apart(rendered, model, chat) if len(body) > LARGE else rendered(model, chat)
-        _check_length(len(text))
-        encode = model.tokenizer.encode
-        ids = await asyncio.to_thread(encode, text, False) if model.needs_thread(text) else encode(text, False)
-        return json_response(CountTokensResponse(len(ids)))
+        return json_response(CountTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
 
 class MessageAnswer(TranslatedChat):
@@ -120,8 +109,3 @@ async def translated(asked: Conversation, settings: FrontendSettings, size: int)
     """The chat request that a body of this size means. Raises BadRequest."""
     strip = settings.strip_anthropic_preamble
     return await apart(to_chat, asked, strip) if size > LARGE else to_chat(asked, strip)
-
-
-def _check_length(characters: int) -> None:
-    if characters > _LONGEST:
-        raise TooLarge(f"the prompt has more than {_LONGEST} characters", param="messages")

@@ -1,4 +1,4 @@
-"""POST /v1/responses, GET and DELETE /v1/responses/{id}."""
+"""POST /v1/responses, POST /v1/responses/input_tokens, GET and DELETE /v1/responses/{id}."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -12,7 +12,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
-from dynamod.ingress.api.translated import TranslatedChat, as_body
+from dynamod.ingress.api.translated import TranslatedChat, as_body, count_tokens
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
@@ -29,32 +29,65 @@ from .writer import ResponseStreamWriter, ResponseUnaryWriter
 _GONE = "there is no response `{}` here; responses are kept in the memory of one frontend, the newest only"
 
 
-class Responses(BodyEndpoint[ResponsesRequest]):
-    """Answers with a response."""
+class InputEndpoint(BodyEndpoint[ResponsesRequest]):
+    """Reads an input that may go on from a response."""
 
-    path = "/v1/responses"
-    summary = "Answer an input, or go on from an earlier response"
     request = ResponsesRequest
-    response = ResponseObject
-    streams = True
-    errors = EngineEndpoint.errors
-    label = "responses"
     model_type = "chat"
 
     def check(self, request: ResponsesRequest) -> None:
         """Its items too."""
         check(request)
 
+    @staticmethod
+    def history(frontend: Frontend, asked: ResponsesRequest) -> Sequence[Message]:
+        """The conversation that it goes on. Raises NotFound."""
+        previous = asked.previous_response_id
+        if previous is None:
+            return ()
+        if (stored := frontend.responses.get(previous)) is None:
+            field, code = "previous_response_id", "previous_response_not_found"
+            raise NotFound(_GONE.format(previous[:200]), param=field, code=code)
+        return stored.messages
+
+
+class InputTokensResponse(msgspec.Struct):
+    """Tokens of the prompt."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+class InputTokens(InputEndpoint):
+    """Counts the tokens of a prompt."""
+
+    path = "/v1/responses/input_tokens"
+    summary = "Tokens of the prompt that an input makes"
+    response = InputTokensResponse
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """The tokenizer's count. Raises NotFound, TooLarge."""
+        model, chat = frontend.tokenizing(asked.model), to_chat(asked, self.history(frontend, asked))
+        return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
+
+
+class Responses(InputEndpoint):
+    """Answers with a response."""
+
+    path = "/v1/responses"
+    summary = "Answer an input, or go on from an earlier response"
+    response = ResponseObject
+    streams = True
+    errors = EngineEndpoint.errors
+    label = "responses"
+
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
-        history: Sequence[Message] = ()
-        if (previous := asked.previous_response_id) is not None:
-            if (stored := frontend.responses.get(previous)) is None:
-                field = "previous_response_id"
-                raise NotFound(_GONE.format(previous[:200]), param=field, code="previous_response_not_found")
-            history = stored.messages
+        history = self.history(frontend, asked)
         chat = await apart(to_chat, asked, history) if len(body) > LARGE else to_chat(asked, history)
         if frontend.backend.model(asked.model) is None:  # a text engine reads the body
             body = as_body(chat)
