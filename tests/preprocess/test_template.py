@@ -265,7 +265,7 @@ NESTED = "{% for i in range(90000) %}{% for j in range(90000) %}{% for k in rang
         ("{{ 'a'|indent(200000000000, true) }}", "an indentation of more than 1000"),
         ("{{ 'a'|indent('x' * 2000, true) }}", "an indentation of more than 1000"),
         ("{{ [1]|tojson(indent=2000000000) }}", "an indentation of more than 1000"),
-        ("{{ 'a' * 200000000000 }}", "too large"),
+        ("{{ 'a' * 200000000000 }}", "too large|ran out of fuel"),  # as the version of minijinja has it
         ("{{ 10 ** 10000000 }}", "unable to calculate"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "recursion"),
     ],
