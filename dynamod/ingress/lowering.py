@@ -91,8 +91,9 @@ class Served:
 
     def forces_calls(self, request: Common) -> bool:
         """Whether the answer is made to be calls of tools; an engine that knows no forms is only asked for them."""
-        can = self.model is not None and self.card.capabilities.grammars and self._has_pieces
-        return can and isinstance(request, ChatRequest) and request.must_call
+        if not isinstance(request, ChatRequest) or not request.must_call:
+            return False
+        return self.model is not None and self.card.capabilities.grammars and self._has_pieces
 
     @property
     def _has_pieces(self) -> bool:
