@@ -53,10 +53,15 @@ def leave_early() -> None:
     if early is None:
         return
     early.sock.close()
-    if early.pid and NodeLock(early.path).holder() != early.pid:
+    if early.pid:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(early.pid, signal.SIGKILL)
-            os.waitpid(early.pid, 0)
+            os.kill(early.pid, signal.SIGSTOP)  # else it might make its files between the look and the kill
+            os.waitpid(early.pid, os.WUNTRACED)
+            if NodeLock(early.path).holder() == early.pid:
+                os.kill(early.pid, signal.SIGCONT)
+            else:
+                os.kill(early.pid, signal.SIGKILL)
+                os.waitpid(early.pid, 0)
 
 
 def take(explicit: str | None) -> Attachment:

@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -303,8 +304,40 @@ def test_look_before_serving(shared: Any) -> None:
     assert f"python {sys.version.split()[0]}" in env
 
 
+def left_of_daemons(machine: Any) -> list[str]:
+    """Files that only a daemon has, and whether one holds the node. Its lock, once made, stays, and is empty then."""
+    lock = machine.socket.with_name("d.sock.lock")
+    found = [path.name for path in machine.folder.iterdir() if path.name.startswith("d.sock") and path != lock]
+    return found + ([f"held by {lock.read_text()}"] if lock.exists() and lock.read_text() else [])
+
+
+SLOW_TO_DECIDE = """
+import sys, time
+from pathlib import Path
+from dynamod.cli import attach
+
+class Lock(attach.NodeLock):
+    def holder(self):
+        found = super().holder()
+        time.sleep(3)  # the daemon starts in less
+        return found
+
+attach.NodeLock = Lock
+attach.attach_early(["--socket", sys.argv[1]], ())
+attach.leave_early()
+"""
+
+
+def test_a_daemon_that_is_about_to_hold_the_node_leaves_nothing(machine: Any) -> None:
+    """It is not killed between a look at whether it holds the node and the kill."""
+    command = [sys.executable, "-c", SLOW_TO_DECIDE, str(machine.socket)]
+    subprocess.run(command, check=True, timeout=30, env=machine.environ())
+    time.sleep(0.2)
+    assert left_of_daemons(machine) == []
+
+
 def test_a_mistake_leaves_no_daemon_behind(machine: Any) -> None:
     """The daemon is forked before the arguments are read. One that holds the node by then ends by itself."""
     started = machine.start("dynamo-run", "in=http", "out=echo_core", "sample", "--kv-cache-block-size=0")
     assert started.wait().code == 2
-    machine.until(lambda: not [path for path in machine.folder.iterdir() if path.name.startswith("d.sock")])
+    machine.until(lambda: left_of_daemons(machine) == [])
