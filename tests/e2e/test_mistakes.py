@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -311,16 +310,16 @@ def left_of_daemons(machine: Any) -> list[str]:
     return found + ([f"held by {lock.read_text()}"] if lock.exists() and lock.read_text() else [])
 
 
-SLOW_TO_DECIDE = """
-import sys, time
+LEAVES = """
+import os, sys
 from pathlib import Path
 from dynamod.cli import attach
 
 class Lock(attach.NodeLock):
     def holder(self):
-        found = super().holder()
-        time.sleep(3)  # the daemon starts in less
-        return found
+        [child] = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+        print(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0])
+        return super().holder()
 
 attach.NodeLock = Lock
 attach.attach_early(["--socket", sys.argv[1]], ())
@@ -329,11 +328,11 @@ attach.leave_early()
 
 
 def test_a_daemon_that_is_about_to_hold_the_node_leaves_nothing(machine: Any) -> None:
-    """It is not killed between a look at whether it holds the node and the kill."""
-    command = [sys.executable, "-c", SLOW_TO_DECIDE, str(machine.socket)]
-    subprocess.run(command, check=True, timeout=30, env=machine.environ())
-    time.sleep(0.2)
-    assert left_of_daemons(machine) == []
+    """It is stopped while it is judged: else it might make its files between the look and the kill."""
+    command = [sys.executable, "-c", LEAVES, str(machine.socket)]
+    done = subprocess.run(command, check=True, timeout=30, env=machine.environ(), stdout=subprocess.PIPE, text=True)
+    assert done.stdout.split() == ["T"]
+    machine.until(lambda: left_of_daemons(machine) == [])
 
 
 def test_a_mistake_leaves_no_daemon_behind(machine: Any) -> None:
