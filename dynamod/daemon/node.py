@@ -18,7 +18,6 @@ from dynamod.message.control import Ping
 from dynamod.message.errors import UserError
 from dynamod.observe.capture import LineReader
 from dynamod.observe.logstore import LogStore
-from dynamod.observe.memory import resident
 from dynamod.runtime.liveness import Clocks, clocks_of
 from dynamod.runtime.paths import RunFolder, link_path, logs_folder
 from dynamod.transport.waiting import comes
@@ -72,7 +71,7 @@ class Node(Actor):
         self.name = node_name()
         self.cluster = Cluster()
         self.born = time.monotonic()
-        self.gpus, self.memory = Gpus(devices()), resident
+        self.gpus = Gpus(devices())
         self.folder: RunFolder
         self.log_store: LogStore
         self.recent: Recent

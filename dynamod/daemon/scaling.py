@@ -54,7 +54,7 @@ def pool_of(runner: "GraphRunner", component: str) -> Pool:
             last_error=row.last_error,
             lease=leases.get(row.pid, 0),
             role=row.role,
-            memory=runner.node.memory(row.pid) if row.pid else 0,
+            pid=row.pid or 0,
         )
         for row in runner.rows(leaving=False)
         if row.component == component

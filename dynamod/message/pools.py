@@ -9,7 +9,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     """A process of the component, as `ps` shows it. `uptime`: seconds. `lease`: 0 until it has one.
 
     `role`: that it has, or is about to have; empty until it is known. `guest`: it is of another component, among those
-    that have the same role. `memory`: resident bytes, 0 where nobody knows.
+    that have the same role. `pid`: 0 where nobody knows.
     """
 
     replica: int
@@ -20,7 +20,7 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
     lease: int = 0
     role: str = ""
     guest: bool = False
-    memory: int = 0
+    pid: int = 0
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

@@ -124,10 +124,6 @@ class Machine:
         """Whether the node has lost the others."""
         return {"etcd": "simulated", "connected": self._connected()}
 
-    def memory(self, pid: int) -> int:
-        """What a process takes: nothing."""
-        return 0
-
     async def answer(self, command: str, arguments: dict[str, Any]) -> Any:
         """What processes of the graph ask. Raises DynamodError."""
         try:

@@ -1,5 +1,6 @@
 """What a grammar of tool calls has to say about itself."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from ..calls import Calls, Identify, long_id
@@ -7,7 +8,7 @@ from ..reader import Reader, Steps
 from ..segments import Content, Reasoning
 
 
-class Grammar:
+class Grammar(ABC):
     """Reads calls from the text of one choice.
 
     `openings`: markers in front of calls. `closings`: markers behind them, which are never content. `weak`: openings
@@ -27,9 +28,9 @@ class Grammar:
         self.reader, self.calls = reader, calls
         self.kind: type[Content | Reasoning] = Content
 
+    @abstractmethod
     def read(self, opening: str) -> Steps[None]:
         """Reads the calls behind an opening marker ("": there is none, and the next character is one of `bare`).
 
         It may leave closing markers unread. Raises Malformed when no call follows, and Ended when the text is over.
         """
-        raise NotImplementedError
