@@ -3,13 +3,14 @@
 import asyncio
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
 
+from dynamod.http.errors import json_response
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob, ResponseSink
 from dynamod.message.errors import EngineFailed, RequestError
@@ -70,6 +71,18 @@ class ResponseWriter(ResponseSink, ABC):
 
         Cancelling this (the client left) leaves nothing behind.
         """
+
+    async def in_one_piece(self, make: Callable[[], Any], headers: Mapping[str, str]) -> web.Response:
+        """Wait for the end and send what `make` gives then, as JSON. Raises RequestError."""
+        while self.open:
+            await self.changed.wait()
+            self.changed.clear()
+        if self.error is not None:
+            raise self.error
+        try:
+            return json_response(make(), headers=headers)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise EngineFailed("the engine's answer is no JSON") from error
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """An engine has the request: from here on there are choices."""

@@ -5,16 +5,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from aiohttp import web
 
+from dynamod.http.context import RequestContext
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge
 from dynamod.message.openai import ChatRequest, Message, Part
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import BaseOutput
+from dynamod.preprocess.scan import LARGE
 
 from .chat import ChatCompletions
+from .endpoint import Frontend
 
 _LONGEST = 8_000_000
 """Characters of a prompt whose tokens are counted."""
@@ -40,6 +45,14 @@ class TranslatedChat(ChatCompletions):
         lowered = await super().lower(job, served)
         self._outputs = lowered.outputs
         return lowered
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: ChatRequest, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """A text engine reads the body, so it gets that of the chat request."""
+        if frontend.backend.model(asked.model) is None:
+            body = await apart(as_body, asked) if len(body) > LARGE else as_body(asked)
+        return await super().answer(frontend, context, asked, card, body)
 
     def stop_string(self) -> str | None:
         """The stop string that has ended the answer, if one has."""

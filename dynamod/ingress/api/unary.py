@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from dynamod.http.errors import json_response, printable
+from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
-from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import Common
 
 from .response import Choice, ResponseWriter
@@ -46,17 +45,11 @@ class UnaryWriter(ResponseWriter):
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send the whole answer."""
-        while self.open:
-            await self.changed.wait()
-            self.changed.clear()
-        if self.error is not None:
-            raise self.error
+        return await self.in_one_piece(self._answer, headers)
+
+    def _answer(self) -> msgspec.Struct:
         choices, usage = [self._whole(choice) for choice in self.choices], self.usage(self.completion_tokens)
-        whole = self._form.response(**self._head, choices=choices, usage=usage, nvext=self._nvext)
-        try:
-            return json_response(whole, headers=headers)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EngineFailed("the engine's answer is no JSON") from error
+        return self._form.response(**self._head, choices=choices, usage=usage, nvext=self._nvext)
 
     def _whole(self, choice: Choice) -> msgspec.Struct:
         index, entries = choice.index, choice.entries

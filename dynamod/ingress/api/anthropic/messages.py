@@ -11,7 +11,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
-from dynamod.ingress.api.translated import TranslatedChat, as_body, count_tokens
+from dynamod.ingress.api.translated import TranslatedChat, count_tokens
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.anthropic import Conversation, CountTokensRequest, MessagesRequest
@@ -64,8 +64,6 @@ class Messages(ConversationEndpoint[MessagesRequest]):
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with a message."""
         chat = await translated(asked, frontend.settings, len(body))
-        if frontend.backend.model(asked.model) is None:  # a text engine reads the body
-            body = as_body(chat)
         return await MessageAnswer().answer(frontend, context, chat, card, body)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from dynamod.http.errors import json_response, printable
+from dynamod.http.errors import printable
 from dynamod.ingress.api.blocks import Kind
 from dynamod.message.anthropic import TextBlock, ThinkingBlock, ToolUseBlock
 from dynamod.message.errors import EngineFailed
@@ -56,14 +56,12 @@ class MessageUnaryWriter(MessageWriter):
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send the message."""
-        while self.open:
-            await self.changed.wait()
-            self.changed.clear()
-        if self.error is not None:
-            raise self.error
+        return await self.in_one_piece(self._message, headers)
+
+    def _message(self) -> MessagesResponse:
         reason, sequence = self.stop(self.choices[0])
         usage = self.message_usage(self.completion_tokens)
-        whole = MessagesResponse(
+        return MessagesResponse(
             id=self.id,
             model=self.model,
             content=self._content,
@@ -71,7 +69,3 @@ class MessageUnaryWriter(MessageWriter):
             stop_sequence=sequence,
             usage=usage,
         )
-        try:
-            return json_response(whole, headers=headers)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EngineFailed("the engine's answer is no JSON") from error

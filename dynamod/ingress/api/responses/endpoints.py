@@ -12,7 +12,7 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
-from dynamod.ingress.api.translated import TranslatedChat, as_body, count_tokens
+from dynamod.ingress.api.translated import TranslatedChat, count_tokens
 from dynamod.ingress.base import Job
 from dynamod.ingress.large import apart
 from dynamod.message.discovery import ModelCard
@@ -38,6 +38,11 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
     def check(self, request: ResponsesRequest) -> None:
         """Its items too."""
         check(request)
+
+    async def chat(self, frontend: Frontend, asked: ResponsesRequest, size: int) -> ChatRequest:
+        """The chat request that a body of this size means. Raises BadRequest, NotFound."""
+        history = self.history(frontend, asked)
+        return await apart(to_chat, asked, history) if size > LARGE else to_chat(asked, history)
 
     @staticmethod
     def history(frontend: Frontend, asked: ResponsesRequest) -> Sequence[Message]:
@@ -69,7 +74,8 @@ class InputTokens(InputEndpoint):
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.Response:
         """The tokenizer's count. Raises NotFound, TooLarge."""
-        model, chat = frontend.tokenizing(asked.model), to_chat(asked, self.history(frontend, asked))
+        model = frontend.tokenizing(asked.model)
+        chat = await self.chat(frontend, asked, len(body))
         return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
 
@@ -87,10 +93,7 @@ class Responses(InputEndpoint):
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
-        history = self.history(frontend, asked)
-        chat = await apart(to_chat, asked, history) if len(body) > LARGE else to_chat(asked, history)
-        if frontend.backend.model(asked.model) is None:  # a text engine reads the body
-            body = as_body(chat)
+        history, chat = self.history(frontend, asked), await self.chat(frontend, asked, len(body))
         kept = None if asked.store is False else frontend.responses
         return await ResponseAnswer(asked, history, kept).answer(frontend, context, chat, card, body)
 

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from aiohttp import HttpVersion, HttpVersion11, web
 
-from dynamod.http.errors import json_response, printable
+from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.stream import EventFrames
 from dynamod.ingress.api.blocks import BlockStreamWriter, BlockWriter, Kind
 from dynamod.ingress.api.response import Choice
-from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.errors import RequestError
 
 from .values import (
     FunctionCallItem,
@@ -104,15 +104,7 @@ class ResponseUnaryWriter(ResponseItemsWriter):
 
     async def respond(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.Response:
         """Wait for the end and send it."""
-        while self.open:
-            await self.changed.wait()
-            self.changed.clear()
-        if self.error is not None:
-            raise self.error
-        try:
-            return json_response(self.response, headers=headers)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise EngineFailed("the engine's answer is no JSON") from error
+        return await self.in_one_piece(lambda: self.response, headers)
 
 
 class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
