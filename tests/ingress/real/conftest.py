@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -273,6 +273,9 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+Serve = Callable[..., Awaitable[str]]
+
+
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where fetched files of models go."""
@@ -284,6 +287,22 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with House(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+async def serve(house: House) -> AsyncIterator[Serve]:
+    """`serve(**settings)`: start a frontend of the house; its URL."""
+    servers = []
+
+    async def start(**settings: Any) -> str:
+        server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), house.backend)
+        await server.start(listener())
+        servers.append(server)
+        return f"http://127.0.0.1:{server.port}"
+
+    yield start
+    for server in servers:
+        await server.stop(0)
 
 
 @pytest.fixture(scope="session")

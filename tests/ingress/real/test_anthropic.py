@@ -6,10 +6,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.table import make_server
 from dynamod.message import tokens
-from tests.ports import listener
 
 TOOLS: list[Any] = [
     {
@@ -27,16 +24,13 @@ Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture
-async def client(house: Any, words: Any, until: Any) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[anthropic.AsyncAnthropic]:
     await house.start()
     await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
     await until(lambda: house.processor.cards)
-    server = make_server(FrontendSettings(host="127.0.0.1", port=0, api_keys="one"), house.backend)
-    await server.start(listener())
-    url = f"http://127.0.0.1:{server.port}"
+    url = await serve(api_keys="one")
     async with anthropic.AsyncAnthropic(base_url=url, api_key="one", max_retries=0) as client:
         yield client
-    await server.stop(0)
 
 
 @pytest.fixture

@@ -7,10 +7,6 @@ from typing import Any
 import openai
 import pytest
 
-from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.table import make_server
-from tests.ports import listener
-
 from .test_structured import mocker
 
 UNIT = {"type": "string", "enum": ["celsius", "kelvin"]}
@@ -38,16 +34,14 @@ TOOLS = [function("weather", WEATHER), function("sum", SUM), function("now")]
 
 
 @pytest.fixture
-async def client(house: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
     await house.start()
     await house.worker(mocker, reasoning_parser="basic")
     await house.worker(name="echo", tool_call_parser="hermes")
     await until(lambda: len(house.processor.cards) == 2)
-    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as made:
+    url = await serve()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as made:
         yield made
-    await server.stop(0)
 
 
 def asked(**fields: Any) -> dict[str, Any]:

@@ -6,10 +6,6 @@ from typing import Any
 import openai
 import pytest
 
-from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.table import make_server
-from tests.ports import listener
-
 TOOLS = [
     {
         "type": "function",
@@ -23,7 +19,7 @@ Ask = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 
 @pytest.fixture
-async def ask(house: Any, until: Any) -> AsyncIterator[Ask]:
+async def ask(house: Any, serve: Any, until: Any) -> AsyncIterator[Ask]:
     """`ask(text)`: what the choices of an answer are whose model says this text, streamed and in one piece."""
     await house.start()
     parsers = {"tool_call_parser": "hermes", "reasoning_parser": "basic"}
@@ -31,9 +27,8 @@ async def ask(house: Any, until: Any) -> AsyncIterator[Ask]:
     await house.worker(name="plain", tool_call_parser="none", reasoning_parser="none")
     await house.worker(name="newer", reasoning_parser="of-a-later-version")
     await until(lambda: len(house.processor.cards) == 3)
-    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as client:
+    url = await serve()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as client:
 
         async def ask(text: str, model: str = "sample", **fields: Any) -> list[dict[str, Any]]:
             body = {"model": model, "messages": [{"role": "user", "content": text}], "tools": TOOLS} | fields
@@ -55,7 +50,6 @@ async def ask(house: Any, until: Any) -> AsyncIterator[Ask]:
         assert [shown["sample"][name] for name in parsers] == ["hermes", "basic"]
         assert not parsers.keys() & (shown["plain"].keys() | shown["newer"].keys())
         yield ask
-    await server.stop(0)
 
 
 def plain(message: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.table import make_server
 from dynamod.message import tokens
-from tests.ports import listener
 
 TOOLS: list[Any] = [
     {
@@ -27,16 +24,13 @@ Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @pytest.fixture
-async def client(house: Any, words: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(house: Any, serve: Any, words: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
     await house.start()
     await house.worker(words.Seen, tool_call_parser="hermes", reasoning_parser="basic")
     await until(lambda: house.processor.cards)
-    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
-    url = f"http://127.0.0.1:{server.port}/v1"
-    async with openai.AsyncOpenAI(base_url=url, api_key="unused", max_retries=0) as client:
+    url = await serve()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
         yield client
-    await server.stop(0)
 
 
 @pytest.fixture

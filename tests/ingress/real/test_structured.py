@@ -12,9 +12,6 @@ from pydantic import BaseModel
 
 from dynamod.engine.base import EngineOptions, Spawn
 from dynamod.engine.mocker.engine import Mocker
-from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.table import make_server
-from tests.ports import listener
 
 
 class Size(Enum):
@@ -41,17 +38,15 @@ def mocker(options: EngineOptions, spawn: Spawn) -> Mocker:
 
 
 @pytest.fixture
-async def client(house: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(house: Any, serve: Any, until: Any) -> AsyncIterator[openai.AsyncOpenAI]:
     await house.start()
     await house.worker(mocker)
     await house.worker(name="echo")
     await house.worker(mocker, name="thinks", reasoning_parser="basic", tool_call_parser="hermes")
     await until(lambda: len(house.processor.cards) == 3)
-    server = make_server(FrontendSettings(host="127.0.0.1", port=0), house.backend)
-    await server.start(listener())
-    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="unused") as made:
+    url = await serve()
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused") as made:
         yield made
-    await server.stop(0)
 
 
 def said(text: str = "An order, please.", **fields: Any) -> dict[str, Any]:
