@@ -61,6 +61,7 @@ class GraphRunner:
         self.node, self.name, self.graph = node, name, graph
         self.origin, self.session, self.kept = origin, session, kept
         self.grace = grace if grace is not None else IN_TERMINAL if session else node.grace
+        self.memos: dict[str, object] = {}  # what planners leave to those that follow them, by component
         self.records: dict[str, ProcessRecord] = {}  # of each process that was started, by the supervisor's name
         self._groups: dict[str, Running] = {}
         self._supervisor: Supervisor | None = None
@@ -131,7 +132,8 @@ class GraphRunner:
                 for child in (current, *others):
                     for spec in running.group.services:
                         row = self._row(spec.name, running, index, children.get(child), self._record(child))
-                        if child != current and row.state == "Ready":
+                        over = index in running.leaving and row.state in ("Ready", "Stopped")
+                        if over or (child != current and row.state == "Ready"):
                             row = msgspec.structs.replace(row, state="Draining")  # it will hear of it at once
                         rows.append(row)
         return rows
@@ -274,16 +276,27 @@ class GraphRunner:
         self.node.changed()
 
     async def _drain(self, running: Running, indexes: Sequence[int], timeout: float) -> None:
-        await self._end([(running, index) for index in indexes], timeout)
-        for index in indexes:
-            running.give_back(index)
+        """Each is gone when it has ended, whatever the others still do."""
+
+        async def drain(index: int) -> None:
+            running.leaving.add(index)
+            try:
+                await self._end([(running, index)], timeout)
+                running.give_back(index)
+            finally:
+                running.leaving.discard(index)
+            self.node.changed()
+
+        for error in await asyncio.gather(*(drain(index) for index in indexes), return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def scale(
         self, component: str, replicas: int, timeout: float = FINISH, *, leave: Collection[int] = ()
     ) -> None:
         """Run `replicas` processes of a component. More start at once. `leave` go first, then the highest numbers."""
-        if not 0 <= replicas <= 256:
-            raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
+        for running in self._of(component):
+            running.check(replicas)
         for running in self._of(component):
             async with running.lock:
                 if self._groups.get(running.group.name) is not running:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 SWITCH = 60.0
 """Seconds that a change of a role may take beyond what open requests get to finish."""
+ON_DEMAND = "ondemand"
+"""Kind of the component that decides which models are loaded."""
 BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
 
 
@@ -37,6 +39,7 @@ class Running:
     them, which the supervisor must know apart: `children` has the name of the process that is the replica (when it is
     another one), `others` the processes on their way in or out, with the replica they belong to.
     `roles`: of the workers of a replica that have changed theirs, also when its process is started again.
+    `leaving`: replicas that end for good.
     """
 
     runner: "GraphRunner"
@@ -47,6 +50,7 @@ class Running:
     children: dict[int, str] = field(default_factory=dict[int, str])
     roles: dict[int, dict[str, DisaggregationMode]] = field(default_factory=dict[int, dict[str, DisaggregationMode]])
     others: dict[str, int] = field(default_factory=dict[str, int])
+    leaving: set[int] = field(default_factory=set[int])
 
     def name(self, index: int) -> str:
         """What users call a replica: `Worker.0`."""
@@ -78,6 +82,13 @@ class Running:
     def overlaps(self) -> bool:
         """Whether a successor can start while its predecessor still serves: both hold the socket, neither a device."""
         return self.sock is not None and not self.group.gpus
+
+    def check(self, replicas: int) -> None:
+        """Raises UserError where there cannot be so many."""
+        if not 0 <= replicas <= 256:
+            raise UserError(f"{replicas} replicas are out of range", "choose a number from 0 to 256")
+        if replicas > 1 and any(spec.component_kind == ON_DEMAND for spec in self.group.services):
+            raise UserError(f"{self.group.name} has one process", "it decides which models are loaded: choose 0 or 1")
 
     def take(self, index: int) -> None:
         """Reserve devices for a new replica. Raises UserError when too few are free."""

@@ -13,17 +13,24 @@ if TYPE_CHECKING:
     from .node import Node
     from .runner import GraphRunner
 
+COMMANDS = ("pool", "scale", "switch", "keep")
+
 
 async def answer(node: "Node", graph: str, command: str, arguments: Mapping[str, Any]) -> Any:
     """`pool` {component}: a `Pool`. `scale` {component, replicas, leave, timeout}: the same when it is done.
 
     `leave`: replicas that go first. `switch` {component, switch, role, timeout}: the same when the replicas that are
-    named have the role. `timeout`: seconds that open streams get to finish. Raises UserError.
+    named have the role. `keep` {component, memo}: what the planner that starts next is to know; without `memo` it is
+    told, None when there is none. `timeout`: seconds that open streams get to finish. Raises UserError.
     """
     runner = node.graphs.get(graph)
     component = str(arguments.get("component") or "")
-    if command not in ("pool", "scale", "switch"):
-        raise UserError(f"a process has no command {command}", "pool, scale, switch")
+    if command not in COMMANDS:
+        raise UserError(f"a process has no command {command}", ", ".join(COMMANDS))
+    if command == "keep" and runner is not None:  # an outside program may run the component
+        if (memo := arguments.get("memo")) is not None:
+            runner.memos[component] = memo
+        return runner.memos.get(component)
     if runner is None or component not in runner.components():
         raise UserError(f"graph {graph} has no component '{component}'", f"it has {', '.join(_names(runner))}")
     timeout = float(arguments.get("timeout", FINISH))

@@ -27,7 +27,7 @@ from .records import decoded
 
 log = logging.getLogger("dynamod.registry")
 
-_Group = tuple[str, tuple[str, str, str] | None, str | None]
+_Group = tuple[str, tuple[object, ...] | None, str | None]
 """Model, what its cards must have in common, pool."""
 
 ModelWatcher = Callable[[str, ModelCard | None], None]
@@ -36,9 +36,18 @@ GROUPS = 64
 """Answers of `View.served` that are kept up to date; more are made anew."""
 
 
+def _looked_at(card: ModelCard) -> tuple[object, ...]:
+    """What `disagree` looks at."""
+    return card.name, card.kind, card.mdc_sum, card.types, card.capabilities.pairs
+
+
 def disagree(one: ModelCard, other: ModelCard) -> bool:
     """Whether workers of one model name cannot take the same requests: what they are sent, or its tokens, differ."""
-    return one.name == other.name and (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
+    if one.name != other.name:
+        return False
+    if one.types and other.types and one.inputs != other.inputs:
+        return True
+    return (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
 
 
 class Serving:
@@ -148,7 +157,7 @@ class View:
 
         `pool`: only its instances. To be asked for each time: an answer that is not asked for may be forgotten.
         """
-        key = (name, None if like is None else (like.name, like.kind, like.mdc_sum), pool)  # what `disagree` looks at
+        key = (name, None if like is None else _looked_at(like), pool)
         found = self._served.get(key)
         if found is not None:
             return found[1]

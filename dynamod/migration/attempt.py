@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dynamod.message.ingress import Delta
+from dynamod.message.ingress import Delta, PromptLogprobs, Tokens
 from dynamod.transport.base import Outbound
 
 
@@ -27,16 +27,21 @@ class Attempt:
     """What an instance sends goes to the request, until `over`: then the request has moved on, and it is dropped.
 
     `ended`: how it broke; None when the choice is over. `asked`: the instance waits for a word about the prompt.
+    `prompt`: takes what the instance says of the prompt; None: that is known already.
     """
 
-    __slots__ = ("_delta", "_lost", "asked", "ended", "loop", "outbound", "over", "token")
+    __slots__ = ("_delta", "_lost", "_prompt", "asked", "ended", "loop", "outbound", "over", "token")
 
     def __init__(
-        self, token: Callable[[int, int], None], delta: Callable[[Delta], None], lost: Callable[[Break], None]
+        self,
+        token: Callable[[int, int], None],
+        delta: Callable[[Delta], None],
+        lost: Callable[[Break], None],
+        prompt: Callable[[Tokens | PromptLogprobs], None] | None = None,
     ) -> None:
         # Without a look at whether it is over: transports say nothing more once a stream is cancelled.
         self.token = token
-        self._delta, self._lost = delta, lost
+        self._delta, self._lost, self._prompt = delta, lost, prompt
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Break | None] = self.loop.create_future()
         self.asked: asyncio.Future[None] | None = None
@@ -45,8 +50,14 @@ class Attempt:
 
     def delta(self, delta: Delta) -> None:
         """Take one delta."""
-        if not self.over:
-            self._delta(delta)
+        if self.over:
+            return
+        if isinstance(delta, PromptLogprobs) or (isinstance(delta, Tokens) and delta.cached_tokens is not None):
+            if self._prompt is not None:
+                self._prompt(delta)
+            if isinstance(delta, PromptLogprobs) or not (delta.ids or delta.finish):
+                return
+        self._delta(delta)
 
     def lost(self, why: str) -> None:
         """The connection is gone, and with it the instance."""

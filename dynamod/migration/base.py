@@ -45,6 +45,9 @@ class ChoiceSink(Protocol):
     def chunk(self, index: int, chunk: Any) -> None:
         """A value that the engine made itself."""
 
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        """Counts beside those of `text` and `finish`, when they are known."""
+
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """The choice is complete."""
 

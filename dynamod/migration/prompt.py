@@ -1,13 +1,17 @@
 """A prompt that a prefill worker computes for the instance that answers, as the request sees it."""
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, Self
 
+from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import EngineFailed
-from dynamod.message.worker import Generate, Handoff
+from dynamod.message.ingress import Logprobs, PromptLogprobs, Tokens
+from dynamod.message.worker import Generate, Handoff, Request
 from dynamod.router.placement import Placement
+
+from .base import ChoiceSink
 
 
 class RemotePrompt(Protocol):
@@ -59,3 +63,28 @@ class RemotePrefill(Protocol):
     def __call__(self, request: Generate, placement: Placement) -> Awaitable[RemotePrompt | None]:
         """Raises Overloaded when this process ends, and PrefillWorkerLost."""
         ...
+
+
+TakePrompt = Callable[[Tokens | PromptLogprobs], None]
+TakeLogprobs = Callable[[int, Logprobs | PromptLogprobs, Sequence[int]], None]
+
+
+def prompt_taker(sink: ChoiceSink, index: int, request: Request, logprobs: TakeLogprobs | None) -> TakePrompt:
+    """What takes all that the instance that the request is sent to says of its prompt.
+
+    Where a prefill worker computes the prompt its count of cached tokens counts, which is known now: to the instance
+    that answers, all blocks that it gets are cached ones.
+    """
+    handoff = request.handoff if isinstance(request, Generate) else None
+    counts = handoff is None or handoff.stored
+    if handoff is not None and not counts and handoff.cached_tokens is not None:
+        sink.counted(index, cached_tokens=handoff.cached_tokens)
+
+    def take(delta: Tokens | PromptLogprobs) -> None:
+        if isinstance(delta, Tokens):
+            if counts:
+                sink.counted(index, cached_tokens=delta.cached_tokens)
+        elif logprobs is not None and isinstance(request, Generate):
+            logprobs(index, delta, tokens.unpack(request.token_ids))
+
+    return take

@@ -9,7 +9,7 @@ it to the sink of the response in the same call.
 import asyncio
 import logging
 from array import array
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,14 +20,14 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import HANDOFF_FAILED, PASSED, TRIAL_TAKEN, Chat, Generate, Request
+from dynamod.message.worker import HANDOFF_FAILED, LEAVING, PASSED, TRIAL_TAKEN, Chat, Embed, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
 from .attempt import Attempt, Break
 from .base import AcquirePlace, ChoiceSink, Limits, MigrationCounts, Output, Suspicions
 from .decision import Broken, decide
-from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt
+from .prompt import PrefillWorkerLost, RemotePrefill, RemotePrompt, TakeLogprobs, prompt_taker
 from .trial import CAUSE, PASS_LOOK, PASSED_AFTER, TRIAL_PAUSE
 
 log = logging.getLogger("dynamod.migration")
@@ -59,19 +59,16 @@ class InFlightRequest:
         now: Callable[[], float],
         completed: Callable[["InFlightRequest"], None],
         migrations: MigrationCounts,
-        logprobs: Callable[[int, Logprobs, Sequence[int]], None] | None = None,
+        logprobs: TakeLogprobs | None = None,
         prompt_tokens: int = 0,
         longest: int | None = None,
         suspect: bool = False,
         prefill: RemotePrefill | None = None,
         needs_prefill: bool = False,
     ) -> None:
-        self.request = request
-        self.index = index
-        self.over = False
+        self.request, self.index, self.over = request, index, False
         self.instance: Instance | None = None  # where it is; None while it has no place
-        self._output, self._token = output, output.token
-        self._sink, self._show = sink, sink.text
+        self._output, self._token, self._sink, self._show = output, output.token, sink, sink.text
         self._transport, self._acquire, self._available = transport, acquire, available
         self._exact, self._limit = exact, limit
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
@@ -83,6 +80,7 @@ class InFlightRequest:
         self._unreached: set[int] = set()  # of those, instances that may live: the link to them has failed
         self._sends = 0
         self.displaced = 0  # how often it has left for the trial of another, which is no failure
+        self.refused = 0  # how often an instance ended before it began with it, which is none either
         self.made_room: set[int] = set()  # instances that it has left for the trial of another; it may come back
         self._broke_at: float | None = None  # until another instance has taken the request
         self._broke_why = ""  # until it is sent to another instance
@@ -195,9 +193,10 @@ class InFlightRequest:
                 request = msgspec.structs.replace(request, handoff=prompt.handoff.result())
                 if self._needs_prefill:
                     prompt.watch(self._prompt_failed)
-        if placement.alone and isinstance(request, Generate | Chat):
+        if placement.alone and isinstance(request, Generate | Embed | Chat):
             request = msgspec.structs.replace(request, alone=True)
-        attempt = self._attempt = Attempt(self.token, self.delta, self._lost)
+        take = prompt_taker(self._sink, self.index, request, self._logprobs) if not self._received else None
+        attempt = self._attempt = Attempt(self.token, self.delta, self._lost, take)
         outbound = self._transport.open(self.instance, request, attempt)
         self.made_room.discard(placement.instance.instance_id)
         if self._attempt is attempt:  # a transport inside the process may have refused it in the call
@@ -274,13 +273,13 @@ class InFlightRequest:
         if broken.displaced:
             self._broke_why = broken.why
             return
-        why, retry = broken.why, broken.retry
-        received, long = self._received, self._too_long()
+        why, retry, received, long = broken.why, broken.retry, self._received, self._too_long()
         if broken.link:
             self._unreached.add(self._placement.instance.instance_id)
             self.reconsider()
         others = self._available(self._tried)
-        verdict = decide(Broken(why, retry, received, self._exact, self._sends, self._limit, others, long))
+        sends = self._sends - self.refused
+        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long))
         if long and received:
             self._migrations.too_long()
         if not verdict.again:
@@ -417,7 +416,7 @@ class InFlightRequest:
                 self._items(delta)
             elif isinstance(delta, Logprobs):
                 self._pending_logprobs = delta
-            else:
+            elif isinstance(delta, Failed):
                 self._failed(delta)
         except StreamGap as error:
             self._break(f"the stream lost frames ({error})", retry=False)
@@ -495,6 +494,7 @@ class InFlightRequest:
         elif delta.code == HANDOFF_FAILED and self._needs_prefill and self._received == self._base:
             self._prompt_failed(delta.message)
         elif delta.retry:
+            self.refused += delta.code == LEAVING
             self._break(delta.message, retry=True, notify_engine=False)
         else:
             self._fail(delta.exception(), notify_engine=False)

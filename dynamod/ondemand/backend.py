@@ -34,6 +34,8 @@ class ClaimedSink:
     def __init__(self, sink: ResponseSink, over: Callable[[], None]) -> None:
         self._sink, self._over, self._left = sink, over, 0
         self.text, self.logprobs, self.chunk = sink.text, sink.logprobs, sink.chunk  # the hot path is as it was
+        self.counted, self.echoed, self.prompt_logprobs = sink.counted, sink.echoed, sink.prompt_logprobs
+        self.placed = sink.placed
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """So many choices will finish."""

@@ -21,6 +21,7 @@ class OnDemand:
     """Events are methods that return what is to be done; `now` never goes back. An action is done once.
 
     After `Start` comes `ready` or `failed`, after `Drain` comes `unloaded`, after `Admit` comes `ended`.
+    `decides`: else another process decides what is loaded, and requests for models that are ready are admitted only.
     """
 
     def __init__(self, models: Mapping[str, ModelSettings], budget: Budget, random: Random, now: float = 0.0) -> None:
@@ -28,6 +29,7 @@ class OnDemand:
             name: Model(name, one, since=now, keep=one.seconds, memory=one.bytes) for name, one in models.items()
         }
         self.budget = budget
+        self.decides = True
         self._random = random
         self._of: dict[str, Model] = {}  # by request
 
@@ -56,6 +58,7 @@ class OnDemand:
         if model is None:
             return []
         model.waiting.pop(request, None)
+        model.turn.discard(request)
         if request in model.running:
             model.running.discard(request)
             model.idle_since = now
@@ -70,6 +73,7 @@ class OnDemand:
             model.took = now - model.since
         model.enter("ready", now)
         model.asked, model.idle_since, model.failures, model.last_error = None, now, 0, ""
+        model.turn.update(model.waiting)
         return self.tick(now)
 
     def found(self, now: float, name: str) -> list[Action]:
@@ -141,6 +145,8 @@ class OnDemand:
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
+        if not self.decides:
+            return [one for model in self.models.values() for one in self._admit(model)]
         for model in self.models.values():
             limit = model.settings.load_seconds
             if model.state == "loading" and not model.running and now - model.since >= limit:
@@ -183,8 +189,10 @@ class OnDemand:
 
     def _admit(self, model: Model) -> list[Action]:
         most, admitted = model.settings.concurrency, list[Action]()
-        while model.open and model.waiting and (most is None or len(model.running) < most):
+        while model.waiting and (most is None or len(model.running) < most):
             request = next(iter(model.waiting))
+            if not model.takes(request):
+                break
             del model.waiting[request]
             model.running.add(request)
             admitted.append(Admit(request))
@@ -201,13 +209,15 @@ class OnDemand:
             victims = self._victims(model, plan)
             if victims is None:
                 break
-            if any(one.running for one in victims):
+            if any(one.busy for one in victims):
                 if now - since[name] < self.budget.patience:
                     break
                 for one in victims:
+                    if not one.yields_to:  # nobody overtakes who came before
+                        one.turn.update(request for request, came in one.waiting.items() if came <= since[name])
                     one.yields_to = name
             plan = [one for one in plan if one not in victims] + [model]
-            actions += [self._drain(one, now) for one in victims if not one.running]
+            actions += [self._drain(one, now) for one in victims if not one.busy]
             if not victims and self._fits([*self._there(), model]):
                 model.enter("loading", now)
                 actions.append(Start(name))
@@ -217,7 +227,7 @@ class OnDemand:
         """Who has to leave so that the model fits: idle ones first, then who has not been used longest."""
         stay, victims = list(plan), list[Model]()
         clash = [one for one in stay if not together([one.settings, model.settings])]
-        order = sorted(stay, key=lambda one: (one not in clash, not one.yields_to, bool(one.running), one.idle_since))
+        order = sorted(stay, key=lambda one: (one not in clash, not one.yields_to, one.busy, one.idle_since))
         for one in order:
             if one not in clash and self._fits([*stay, model]):
                 break

@@ -102,7 +102,8 @@ class OnDemandStatistics(msgspec.Struct, frozen=True):
 
 class ModelKeeper(Actor):
     """`serving(model)`: whether requests for it can be placed now. `memory(model)`: bytes that it takes, as far as is
-    known. `models`: by name.
+    known. `models`: by name. `first()`: whether no keeper of the same models is there that came before; while one is,
+    which has requests left, it decides.
     """
 
     mailbox_capacity = 4096
@@ -114,19 +115,28 @@ class ModelKeeper(Actor):
         workers: Workers,
         serving: Callable[[str], bool],
         memory: Callable[[str], int] = lambda _model: 0,
+        first: Callable[[], bool] = lambda: True,
     ) -> None:
         self._settings, self._budget, self._workers, self._serving = models, budget, workers, serving
-        self._memory = memory
+        self._memory, self._first = memory, first
         self._claims: dict[str, asyncio.Future[None]] = {}
         self._loads: dict[str, list[asyncio.Future[None]]] = {}
         self._look_due = False
         self._begun = self._ended = self._failed = 0
 
     async def started(self) -> None:
-        """Find what runs already, load what is configured so, and begin to look at time."""
+        """Begin to look at time; decide from now on, if it is our turn."""
         self._loop = asyncio.get_running_loop()
         self.core = OnDemand(self._settings, self._budget, self.context.random, self._now())
         self._locks = {name: asyncio.Lock() for name in self._settings}
+        self.core.decides = False
+        if self._first():
+            await self._take_over()
+        self.context.task(self._watch(), "watch models")
+
+    async def _take_over(self) -> None:
+        """Find what runs already, and load what is configured so."""
+        self.core.decides = True
         for name, one in self._settings.items():
             pool = await self._asking(self._workers.pool(one.component))
             if isinstance(pool, Pool) and pool.wanted:
@@ -134,7 +144,6 @@ class ModelKeeper(Actor):
             elif isinstance(pool, Pool) and pool.replicas:
                 self._do(self.core.leaves(self._now(), name))
         self._do(self.core.preload(self._now()))
-        self.context.task(self._watch(), "watch models")
 
     async def stopping(self, reason: Reason) -> None:
         """Whoever waits is told."""
@@ -174,8 +183,13 @@ class ModelKeeper(Actor):
         return future
 
     @handle
-    async def unload(self, message: Unload) -> bool:
+    async def unload(self, message: Unload) -> "bool | asyncio.Future[bool]":
         """Begin to unload."""
+        if not self.core.decides:
+            refused: asyncio.Future[bool] = self._loop.create_future()
+            why = "another process of the frontend is ending, and decides till then"
+            refused.set_exception(Overloaded(why, retry_after=1.0))
+            return refused
         actions = self.core.unload(self._now(), message.model)
         self._do(actions or [])
         return actions is not None
@@ -252,7 +266,7 @@ class ModelKeeper(Actor):
         self._look_due = False
         for name, model in self.core.models.items():
             serves = self._serving(name)
-            if serves and model.state == "loading":
+            if serves and (model.state == "loading" or (model.state == "unloaded" and not self.core.decides)):
                 self._do(self.core.ready(self._now(), name))
                 took = f" in {model.took:.1f} s" if model.took is not None else ""
                 log.info("model %s is ready%s", name, took)
@@ -269,6 +283,8 @@ class ModelKeeper(Actor):
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK)
+            if not self.core.decides and self._first():
+                await self._take_over()
             self._look()
             await asyncio.gather(*(self._check(name) for name in self.core.models if self._unsure(name)))
             self._do(self.core.tick(self._now()))
@@ -276,7 +292,7 @@ class ModelKeeper(Actor):
     def _unsure(self, name: str) -> bool:
         """Whether what is known of its worker may be wrong."""
         state = self.core.models[name].state
-        return state == "loading" or (state == "unloaded" and self._serving(name))
+        return self.core.decides and (state == "loading" or (state == "unloaded" and self._serving(name)))
 
     async def _check(self, name: str) -> None:
         """Whether the worker of a model that loads is given up, or has been started or ended by somebody else."""

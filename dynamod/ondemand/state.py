@@ -47,9 +47,9 @@ class Model:
 
     `since`: when it came into its state. `waiting`: requests by arrival. `asked`: when somebody wanted it loaded
     without a request. `idle_since`: end of its last request. `keep`: seconds that it stays after that; None: for ever.
-    `yields_to`: the model for which it takes no new requests. `leaving`: it is unloaded after its running requests.
-    `failures`: failed loads in a row; none is tried before `retry_at`. `took`: seconds of the last load. `memory`:
-    bytes that it takes for the budget.
+    `turn`: requests that waited when it became ready, or came before those of the model that it `yields_to`; it takes
+    no others then. `leaving`: it is unloaded after its running requests. `failures`: failed loads in a row; none is
+    tried before `retry_at`. `took`: seconds of the last load. `memory`: bytes that it takes for the budget.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Model:
     asked: float | None = None
     idle_since: float = 0.0
     keep: float | None = None
+    turn: set[str] = field(default_factory=set[str])
     yields_to: str = ""
     leaving: bool = False
     failures: int = 0
@@ -80,7 +81,17 @@ class Model:
         """Whether it takes requests now."""
         return self.state == "ready" and not self.yields_to and not self.leaving
 
+    def takes(self, request: str) -> bool:
+        """Whether it takes this request now."""
+        return self.open or (self.state == "ready" and not self.leaving and request in self.turn)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it works, or has not had its turn: `concurrency` may have some of it wait."""
+        return bool(self.running) or next(iter(self.waiting), "") in self.turn
+
     def enter(self, state: ModelState, now: float) -> None:
         """Come into a state; what held in the one before is over."""
         self.state, self.since = state, now
         self.yields_to, self.leaving = "", False
+        self.turn.clear()

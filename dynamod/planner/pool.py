@@ -1,7 +1,9 @@
 """A pool of workers under a planner: what is seen at each tick, what is decided, and why."""
 
+import math
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -11,7 +13,7 @@ from dynamod.message.pools import Pool, PoolControl
 
 from .controller import Controller, Tick
 from .observation import Observation
-from .reconcile import Action, Pools, Reconciler, starting
+from .reconcile import Action, Change, Pools, Reconciler, Refusal, starting
 from .roles import Side
 from .settings import PlannerSettings
 from .worker_view import WorkerView
@@ -45,6 +47,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     switched: str = ""
     refused: str = ""
     last_error: str = ""
+
+
+def _failed(pool: Pool, change: Change) -> int:
+    """How many of those that leave are given up: nobody expects them to be ready."""
+    fatal = [one for one in pool.replicas if one.state == "Fatal"]
+    return sum(one.replica in (change.guests if one.guest else change.leave) for one in fatal)
+
+
+def _without(pool: Pool, taken: int) -> Pool:
+    """A node's part of a pool, of whose free devices others have taken some."""
+    if not taken or pool.free is None or not pool.gpus:
+        return pool
+    return msgspec.structs.replace(pool, free=max(0, pool.free - math.ceil(taken / pool.gpus)))
 
 
 class PlannedPool:
@@ -85,12 +100,14 @@ class PlannedPool:
     def obey(self, control: PoolControl) -> None:
         """Do what people ask. Raises UserError for limits that cannot be."""
         before, self.control = self.control, control
-        if control.resumed > before.resumed:
-            self.reconciler.resume()
-        self.reconciler.paused = control.paused
-        if (control.least, control.most) != (before.least, before.most):
-            given = {"min_endpoint": control.least, "max_gpu_budget": control.most}
-            self.use(self.limited(**{name: value for name, value in given.items() if value is not None}))
+        try:
+            if (control.least, control.most) != (before.least, before.most):
+                given = {"min_endpoint": control.least, "max_gpu_budget": control.most}
+                self.use(self.limited(**{name: value for name, value in given.items() if value is not None}))
+        finally:  # limits that cannot be leave the rest, and `use` may have made another reconciler
+            if control.resumed > before.resumed:
+                self.reconciler.resume()
+            self.reconciler.paused = control.paused
 
     def limited(self, **limits: int) -> PlannerSettings:
         """The settings with other limits. Raises UserError."""
@@ -132,7 +149,13 @@ class PlannedPool:
         if (gpus := max([1, *(pool.gpus for pool in pools.values())])) != self.gpus:
             self.gpus = gpus
             self.controller.settings = self.reconciler.settings = self._by_workers()
-        loads = {lease: worker.load() for lease, worker in self.workers.items() if worker.tells}
+        # A node tells of all its processes. What the registry lists there besides ran before the node began anew.
+        listed = {node: {one.lease for one in pool.replicas} for node, pool in pools.items()}
+        loads = {
+            lease: worker.load()
+            for lease, worker in self.workers.items()
+            if worker.tells and (worker.node not in listed or lease in listed[worker.node])
+        }
         arrived = tuple(tokens for worker in self.workers.values() for tokens in worker.arrived())
         coming = starting(pools, loads.keys())
         seen = Observation(now=now, ready=tuple(loads.values()), starting=coming, arrived=arrived, wanted=wanted)
@@ -144,15 +167,28 @@ class PlannedPool:
         self._side = Side(kind=self.kind, tick=tick, pools=pools, loads=loads, least=least, refused=refused)
         return self._side
 
-    def decide(self, at: float, room: int) -> Action:
-        """Do what was proposed: the second half. `at`: seconds of the epoch. `room`: workers that there may be, by the
-        budget.
+    def decide(
+        self,
+        at: float,
+        room: int,
+        taken: Mapping[str, int] = MappingProxyType({}),
+        full: Refusal = "budget_used",
+    ) -> Action:
+        """Do what was proposed: the second half. `at`: seconds of the epoch. `room`: workers that there may be; `full`:
+        why there may be no more. `taken`: GPUs that other pools have taken of nodes in this tick.
         """
+        self._side = msgspec.structs.replace(
+            self._side, pools={node: _without(pool, taken.get(node, 0)) for node, pool in self._side.pools.items()}
+        )
         side, seen = self._side, self._observed
         target = min(side.tick.target, max(room, seen.expected))
         action = self.reconciler.decide(seen.now, target, side.pools, side.loads)
+        if target < side.tick.target and not action.refused:
+            action = msgspec.structs.replace(action, refused=full)
         after = {node: pool.wanted for node, pool in side.pools.items()}
-        changed = sum(change.replicas - after[node] for node, change in action.changes.items())
+        changed = sum(
+            change.replicas - after[node] + _failed(side.pools[node], change) for node, change in action.changes.items()
+        )
         after |= {node: change.replicas for node, change in action.changes.items()}
         if action.changes:
             self.expected = self._decided = max(0, self.expected + changed)

@@ -27,6 +27,7 @@ Refusal = Literal[
     "worker_count_mismatch",
     "workers_fail",
     "no_devices",
+    "budget_used",
     "cluster_lost",
 ]
 

@@ -8,10 +8,12 @@ from .observation import StepSample, WorkerLoad
 
 
 class WorkerView:
-    """`block_size`: tokens in a KV block, 0 where the worker has none. Ranks of a worker count together."""
+    """`block_size`: tokens in a KV block, 0 where the worker has none. `node`: where it runs, as far as is known. Ranks
+    of a worker count together.
+    """
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, block_size: int, node: str = "") -> None:
+        self._block_size, self.node = block_size, node
         self._arrived: list[int] = []
         self._steps: list[StepSample] = []
         self._last: dict[int, ForwardPass] = {}  # step, by rank

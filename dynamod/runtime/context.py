@@ -328,6 +328,8 @@ def _difference(card: ModelCard, other: ModelCard) -> str:
     """How the other one serves it."""
     if other.kind != card.kind:
         return f"as {other.kind}"
+    if card.types and other.types and card.inputs != other.inputs:
+        return f"for {', '.join(other.types)}, here for {', '.join(card.types)}"
     if other.context_length != card.context_length:
         lengths = f"{other.context_length} tokens, here {card.context_length}"
         return f"with another tokenizer or template, or another context length ({lengths})"

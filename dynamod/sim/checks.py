@@ -11,8 +11,8 @@ from .clients import Client
 from .cluster import Cluster, Place
 from .events import Log
 from .model import CONTEXT
-from .process import PATH, SimulatedWorker
-from .shape import CLOCKS, MIGRATIONS, MODEL
+from .process import SimulatedWorker
+from .shape import CLOCKS, MIGRATIONS, MODEL, PATHS
 from .wire import Process
 
 PROMPT = 0.1
@@ -174,7 +174,7 @@ def settled(log: Log, cluster: Cluster, *, whole: bool) -> None:
         view = processor.view
         for known, there in (
             ({instance.instance_id for instance in view.served(MODEL, pool="").instances}, answering),
-            (set(view.instances(PATH)), set(live)),
+            ({one for path in PATHS.values() for one in view.instances(path)}, set(live)),
         ):
             if known != there:
                 log.violate("view", f"{place.name} sees {_hex(known)}, alive are {_hex(there)}")

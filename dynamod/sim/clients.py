@@ -172,8 +172,9 @@ class Client:
 
     @property
     def tries(self) -> int:
-        """How often it was sent, without those sends after which it made room."""
-        return len(self.sends) - self.displaced
+        """How often it was sent, without those sends after which it made room, or was refused by who was ending."""
+        refused = self.run.in_flight[0].refused if isinstance(self.run, RequestRun) else 0
+        return len(self.sends) - self.displaced - refused
 
     # ingress.base.ResponseSink.
 
@@ -198,9 +199,27 @@ class Client:
         """Nobody asked for them."""
         self._log.violate("nothing unasked", f"{self.id} got log probabilities")
 
+    def prompt_logprobs(self, index: int, entries: tuple[Any, ...]) -> None:
+        """Nobody asked for them."""
+        self._log.violate("nothing unasked", f"{self.id} got log probabilities of its prompt")
+
+    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+        """Nobody asked for it."""
+        self._log.violate("nothing unasked", f"{self.id} got its workers")
+
+    def echoed(self, texts: Sequence[str]) -> None:
+        """Nobody asked for them."""
+        self._log.violate("nothing unasked", f"{self.id} got its prompt")
+
     def chunk(self, index: int, chunk: Mapping[str, Any]) -> None:
         """Nobody asked for one."""
         self._log.violate("nothing unasked", f"{self.id} got a chunk")
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        """No more was cached than there is, and it is said before the answer."""
+        self._expect_open("counted")
+        if cached_tokens is None or not 0 <= cached_tokens <= len(self.planned.prompt) or self.tokens:
+            self._log.violate("cached tokens", f"{self.id}: {cached_tokens} are cached, behind {self.tokens} tokens")
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """All of the reference text has come."""

@@ -13,6 +13,7 @@ from dynamod.daemon.exits import described
 from dynamod.engine.base import EngineOptions
 from dynamod.ingress.processor import ProcessorBackend
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance
+from dynamod.message.node import State
 from dynamod.message.worker import Request
 from dynamod.router.router import RouterSettings
 from dynamod.runtime.lifeline import ORPHAN_GRACE
@@ -21,7 +22,7 @@ from .daemon import Daemon, Link
 from .etcd import Etcd, SimulatedRegistry
 from .events import Log
 from .process import EndpointDispatcher, SimulatedProcessor, SimulatedWorker
-from .shape import Poison, Shape
+from .shape import WORKERS, Poison, Shape
 from .transfer import Transfers
 from .wire import Process, SimulatedTransport, Wire, WorkerServer
 
@@ -45,13 +46,15 @@ LEAVE = 0.01
 class Place:
     """Where a worker, an ingress or a planner lives: its node, and what runs there now.
 
-    `pooled`: a worker that the graph's runner of its node starts and ends, as planners or people say.
+    `pooled`: a worker that the graph's runner of its node starts and ends, as planners or people say. `component`: of
+    a worker. `prefill`: it computes prompts for others, now or when it has started.
     """
 
     name: str
     node: int
     kind: Kind = "worker"
     pooled: bool = False
+    component: str = WORKERS
     process: Process | None = None
     registry: SimulatedRegistry | None = None
     link: Link | None = None
@@ -105,6 +108,7 @@ class Cluster:
         self.transfers = Transfers(random_module.Random(random.getrandbits(64)), broken, self.direct)
         self.nodes: list[Node] = []
         self.places: dict[str, Place] = {}
+        self._ways: dict[Process, tuple[SimulatedRegistry, Link]] = {}  # of live processes
         self.cuts: dict[tuple[int, int], int] = {}  # pairs of nodes that do not reach each other, counted
         self.mail_cuts: dict[int, int] = {}  # nodes that the broker does not reach
         self.registry_cuts: dict[int, int] = {}
@@ -240,12 +244,25 @@ class Cluster:
             lambda kind, request: self._strike(place, kind, request),
             self.transfers,
             PREFILL if place.prefill else self.mode,
+            place.component,
         )
+        if place.pooled and not place.model:
+            assert place.link is not None
+            place.link.asked = worker.asked
+            place.link.spawn = lambda work, name: worker.context.task(work, name)  # which it has when it runs
+            worker.told = partial(self._role, place, place.link)
         if place.pooled:
             worker.starting, worker.draining = partial(self.starting, place), partial(self.draining, place)
             worker.ending = partial(self.ending, place)
         place.worker = worker
         return worker
+
+    def _role(self, place: Place, link: Link, role: DisaggregationMode, text: str) -> None:
+        """A worker says its role, or the next one and what happens until then."""
+        if not text:
+            place.prefill = role == PREFILL
+        self.log("role", f"{place.name} {text or f'is {role}'}")
+        link.channel.send(State(place.component, "", text, role))
 
     def _ingress(self, place: Place) -> SimulatedProcessor:
         process = self.new_process(place)
@@ -280,6 +297,7 @@ class Cluster:
 
         lost = partial(self.system_later, LEAVE, end)
         place.link = Link(node.link, process, place.registry, lost, end)
+        self._ways[process] = place.registry, place.link
         self.log("process", f"{process.name} starts on n{place.node}")
         return process
 
@@ -299,11 +317,9 @@ class Cluster:
             return
         process.alive = False
         process.frozen = False
-        for place in self._of(process):
-            assert place.registry is not None
-            assert place.link is not None
-            place.registry.exit()
-            place.link.channel.close()
+        registry, link = self._ways.pop(process)  # its place may have the next one already
+        registry.exit()
+        link.channel.close()
         self.wire.process_died(process, node_died)
         self.gone(process, node_died)
 

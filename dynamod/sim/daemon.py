@@ -5,20 +5,22 @@ it writes to the registry goes to the simulated etcd at once; processes watch th
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from dynamod import __version__
-from dynamod.actor import Reason
+from dynamod.actor import ActorUnreachable, Reason
 from dynamod.daemon.exits import EXIT, crash
 from dynamod.daemon.heartbeat import LOOK, HeartbeatMonitor
 from dynamod.daemon.link import Connection, LinkServer
+from dynamod.message.errors import DynamodError
 from dynamod.message.node import Heartbeat, Hello
 from dynamod.runtime.liveness import HEARTBEAT as BEAT
 from dynamod.runtime.liveness import Clocks
-from dynamod.transport.channel import Channel
+from dynamod.transport.base import Spawn
+from dynamod.transport.channel import Channel, Handler
 
 from .etcd import SimulatedRegistry
 from .shape import HEARTBEAT, KILL
@@ -113,7 +115,11 @@ class _Way(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._closing:
-            self._later(partial(self._other.data_received, bytes(data)))
+            self._later(partial(self._deliver, bytes(data)))
+
+    def _deliver(self, data: bytes) -> None:
+        if self._other.open:  # a transport that is closed delivers nothing
+            self._other.data_received(data)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -143,7 +149,14 @@ class Link:
     ) -> None:
         self._daemon, self._process, self._registry = daemon, process, registry
         self._loop = asyncio.get_running_loop()
-        self.channel = Channel(lambda _message: None, closed=lambda: lost() if process.alive else None)
+        self.asked: Handler | None = None  # answers what the daemon asks, in tasks that the second starts
+        self.spawn: Spawn | None = None
+        self.channel = Channel(
+            lambda _message: None,
+            closed=lambda: lost() if process.alive else None,
+            handler=self._answer,
+            spawn=self._spawn,
+        )
         self.connection = daemon.connection(process.name)
         self.connection.cause, self.connection.kill = self._cause, kill
         theirs = self.connection.channel
@@ -156,6 +169,17 @@ class Link:
         self._daemon.leases_of.processes[lease] = self._registry
         self.channel.send(Hello(process.name, process.pid, lease, __version__))
         self._beat()
+
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> Any:
+        try:
+            return (self.spawn or self._daemon.context.task)(work, name)
+        except ActorUnreachable:  # it is ending
+            work.close()
+
+    async def _answer(self, command: str, arguments: dict[str, Any]) -> Any:
+        if self.asked is None:
+            raise DynamodError(f"{command} cannot be asked here")
+        return await self.asked(command, arguments)
 
     def _beat(self) -> None:
         process = self._process

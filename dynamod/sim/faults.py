@@ -28,7 +28,7 @@ HITS: tuple[Fault, ...] = ("crash", "hang", "link", "drain")
 TOLD: tuple[Fault, ...] = ("crash", "hang", "link", "drain", "double", "slow", "scale", "registry-values")
 """Faults under which the registry goes on to tell everybody everything."""
 
-REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer", "on-demand", *SCALING)
+REQUESTS: tuple[Fault, ...] = ("leave", "poison", "transfer", "role-switch", "on-demand", *SCALING)
 """Not events, but a matter of the workload, or of the cluster; or drawn elsewhere."""
 WIRE: tuple[Fault, ...] = ("drop", "double", "delay", "corrupt", "reorder")
 

@@ -1,21 +1,32 @@
 """What planners order, and whether they may: looked at when an order is begun, and when all is over."""
 
+import contextlib
 import random as random_module
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamod.discovery.keys import PLANNERS
+import msgspec
+
+from dynamod.discovery.keys import INSTANCES, PLANNERS
+from dynamod.message.discovery import PREFILL, Instance
 from dynamod.message.pools import Order, Pool
+from dynamod.planner.pool import PlannedPool
 from dynamod.planner.reconcile import BACKOFF
+from dynamod.planner.roles import kind_of
 
 from .cluster import Cluster
 from .pool import Machine
+from .shape import PREFILL_WORKERS, WORKERS
 
 if TYPE_CHECKING:
     from .planners import SimulatedPlanner
 
-COMPONENT = "Worker"
+_INSTANCE = msgspec.json.Decoder(Instance)
+
+KINDS = {WORKERS: "decode", PREFILL_WORKERS: PREFILL}
+"""Of pools, by component: what its workers are for when they start first."""
 
 ALONE = 1.0
 """Seconds without the registry after which a planner knows it."""
@@ -47,28 +58,34 @@ class Orders:
         self,
         cluster: Cluster,
         machines: Mapping[int, Machine],
+        components: Sequence[str],
         config: Mapping[str, Any],
         random: random_module.Random,
         strikes: float,
     ) -> None:
         self.log, self._cluster, self._machines, self._config = cluster.log, cluster, machines, config
+        self._components = components
         self._random, self._strikes = random, strikes
         self._limits = [(config["min-endpoint"], config["max-gpu-budget"])]
-        self._running: dict[SimulatedPlanner, _Running] = {}
-        self._failures: dict[SimulatedPlanner, _Failures] = {}
+        self._running: dict[tuple[SimulatedPlanner, str], _Running] = {}
+        self._failures: dict[tuple[SimulatedPlanner, str], _Failures] = {}
         self._disturbed = 0.0
         self._up = 0.0
         self.strike: Callable[[SimulatedPlanner, float], None] = lambda _planner, _seconds: None
         self.by_hand: set[str] = set()
         self.start_failed = False
-        self.count = 0
+        self.count = self.switches = 0
 
     def disturbed(self) -> None:
         """Somebody else has changed the pool, or what planners want."""
         self._disturbed = self._cluster.system.now()
 
+    def resumed(self) -> None:
+        """Somebody wants planners to go on: what has failed is tried again at once."""
+        self._failures.clear()
+
     def limited(self, least: int, most: int) -> None:
-        """Somebody has set other limits: both count, as planners forget them when they end."""
+        """Somebody has set other limits: both count, as a node that begins anew has forgotten them."""
         self._limits.append((least, most))
 
     def came_up(self) -> None:
@@ -77,26 +94,28 @@ class Orders:
 
     # Orders.
 
-    def begins(self, planner: "SimulatedPlanner", order: Order) -> None:
+    def begins(self, planner: "SimulatedPlanner", component: str, order: Order) -> None:
         """A planner begins to do what it was ordered, perhaps by itself."""
         name, now = planner.process.name, self._cluster.system.now()
         self.count += 1
-        self.log("order", f"{name} does {order.number}: {order.replicas} workers, without {order.leave}")
+        self.switches += bool(order.switch)
+        what = f"{order.switch} become {order.role}" if order.switch else f"{order.replicas}, without {order.leave}"
+        self.log("order", f"{name} does {order.number} of {component}: {what}")
         self._alone(planner, order, now)
-        for other, running in self._running.items():
+        for (other, theirs), running in self._running.items():
             known = other.process.alive and not other.process.frozen and other.registry.session == running.session != 0
-            if known and running.number != order.number and planner.registry.connected:
+            if theirs == component and known and running.number != order.number and planner.registry.connected:
                 what = f"{name} begins {order.number}, {other.process.name} still does {running.number}"
-                self.log.violate("one order at a time", what)
-        self._limits_hold(planner, order, now)
-        self._running[planner] = _Running(order.number, planner.registry.session)
+                self.log.violate("one order at a time", f"{what} of {component}")
+        self._limits_hold(planner, component, order, now)
+        self._running[planner, component] = _Running(order.number, planner.registry.session)
         if self._random.random() < self._strikes:
-            giver = self._giver(order) or planner
+            giver = self._giver(component, order) or planner
             self.strike(giver if self._random.random() < 0.6 else planner, self._random.choice((0.0, 0.001, 0.1, 0.5)))
 
-    def ends(self, planner: "SimulatedPlanner") -> None:
+    def ends(self, planner: "SimulatedPlanner", component: str) -> None:
         """It is done, or could not be done, or the planner is no more."""
-        self._running.pop(planner, None)
+        self._running.pop((planner, component), None)
 
     def ended(self, process: str, requests: int, in_good_order: bool) -> None:
         """A worker of the pool ends with so many open requests."""
@@ -109,51 +128,76 @@ class Orders:
             what = f"{planner.process.name} does {order.number} without the registry since {registry.dropped:.3f}"
             self.log.violate("nothing is scaled alone", what)
 
-    def _giver(self, order: Order) -> "SimulatedPlanner | None":
+    def _giver(self, component: str, order: Order) -> "SimulatedPlanner | None":
         for place in self._cluster.alive("planner"):
-            if place.planner is not None and place.planner.ordered == order.number:
+            if place.planner is not None and place.planner.ordered(component) == order.number:
                 return place.planner
         return None
 
-    def _limits_hold(self, planner: "SimulatedPlanner", order: Order, now: float) -> None:
+    def _limits_hold(self, planner: "SimulatedPlanner", component: str, order: Order, now: float) -> None:
         pools = self._pools()
-        here = pools.get(planner.process.node)
+        here = pools.get((planner.process.node, component))
         if here is None:
             return
-        before, after = here.wanted, order.replicas
-        total = sum(pool.wanted for pool in pools.values()) - before + after
+        giver, calm = (self._giver(component, order) or planner, component), now - self._disturbed > NEWS
         failed = {one.replica for one in here.replicas if one.state == "Fatal"}
         if failed.intersection(order.leave):
-            found = self._failures.setdefault(self._giver(order) or planner, _Failures())
+            found = self._failures.setdefault(giver, _Failures())
             if found.order != order.number:  # else that of another node
                 found.count = (found.count if found.last > self._up else 0) + 1
                 found.order, found.last = order.number, now
             return
+        before, after = here.wanted, here.wanted if order.switch else order.replicas
+        others = [one for at, pool in pools.items() if at[1] != component for one in pool.replicas]
+        total = sum(pool.wanted for at, pool in pools.items() if at[1] == component) - before + after
+        total += sum(one.state not in ("Draining", "Fatal") for one in others)  # what is given up there goes
         least, most = min(one for one, _ in self._limits), max(one for _, one in self._limits)
-        calm = now - self._disturbed > NEWS
-        what = f"{planner.process.name} does {order.number}: {before} become {after} here, {total} in all"
+        what = f"{planner.process.name} does {order.number} of {component}: {before} become {after} here"
         if after > before and total > most and calm:
-            self.log.violate("within the budget", f"{what}, {most} is the most")
-        elsewhere = sum(
-            one.state == "Ready"  # who has no planner there is known when it is ready
-            for number, machine in self._machines.items()
-            if number not in pools
-            for one in machine.pool(COMPONENT).replicas
-        )
-        if after < before and total + elsewhere < least and calm:
-            self.log.violate("at least the minimum", f"{what}, {least} is the least")
-        found = self._failures.get(self._giver(order) or planner, _Failures())
+            self.log.violate("within the budget", f"{what}, {total} in all, {most} is the most")
+        if calm:
+            for kind, left in self._left(pools, here, component, order).items():
+                if left < least:
+                    self.log.violate("at least the minimum", f"{what}, {left} for {kind}, {least} is the least")
+        found = self._failures.get(giver, _Failures())
         due = found.last + BACKOFF * 2 ** (found.count - 1) - 1.0
         if after > before and found.count and found.last > self._up and now < due and "paused" not in self.by_hand:
             self.log.violate("failed starts are not repeated at once", f"{what}; {found.count} failures before")
 
-    def _pools(self) -> dict[int, Pool]:
+    def _left(
+        self, pools: Mapping[tuple[int, str], Pool], here: Pool, component: str, order: Order
+    ) -> Mapping[str, int]:
+        """How many workers stay of each kind of which some go, by an order for a pool."""
+        going = set(order.switch) | set(order.leave)
+        gone = Counter(kind_of(one.role, KINDS[component]) for one in here.replicas if one.replica in going)
+        if not order.switch and order.replicas < here.wanted and not order.leave:
+            gone[KINDS[component]] = here.wanted - order.replicas
+        there = Counter(
+            kind_of(one.role, KINDS[name])
+            for (_, name), pool in pools.items()
+            for one in pool.replicas
+            if one.state != "Draining"
+        )
+        there.update(self._listed({f"n{number}" for number, _ in pools}))
+        return {kind: there[kind] - count for kind, count in gone.items()}
+
+    def _listed(self, nodes: Collection[str]) -> Iterator[str]:
+        """The kinds of workers on other nodes: without a planner there they are known until their leases end."""
+        ours = {f"n{node.number}" for node in self._cluster.nodes} - {*nodes}
+        for _, value in self._cluster.etcd.store.items(INSTANCES):
+            with contextlib.suppress(msgspec.MsgspecError):  # others may put what they like
+                found = _INSTANCE.decode(value)
+                if found.node in ours:
+                    yield kind_of(found.pool, KINDS[WORKERS])
+
+    def _pools(self) -> dict[tuple[int, str], Pool]:
         """Of nodes whose planner is there and is known to the others."""
         stored = {int(key.rpartition("/")[2], 16) for key, _ in self._cluster.etcd.store.items(PLANNERS)}
         return {
-            place.node: self._machines[place.node].pool(COMPONENT)
+            (place.node, name): self._machines[place.node].pool(name)
             for place in self._cluster.alive("planner")
             if place.registry is not None and place.registry.connected and place.registry.lease in stored
+            for name in self._components
         }
 
     # At the end.
@@ -169,10 +213,13 @@ class Orders:
         if len(deciding) != 1:
             return f"{len(deciding)} of {len(there)} planners decide"
         (planner,) = deciding
-        status, name = planner.pool.status(), planner.process.name
-        if not planner.pool.records:
+        return next((why for pool in planner.pools if (why := self._unsettled(planner, pool))), "")
+
+    def _unsettled(self, planner: "SimulatedPlanner", pool: PlannedPool) -> str:
+        status, name = pool.status(), f"{planner.process.name} for {pool.component}"
+        if not pool.records:
             return f"{name} has not decided anything"
-        record = planner.pool.records[-1]
+        record = pool.records[-1]
         age = planner.now - record.at
         if age > 3 * self._config["adjustment-interval"] + 1.0:
             return f"{name} has decided nothing for {age:.1f} s"
@@ -181,14 +228,19 @@ class Orders:
             return "" if status["state"] in self.by_hand else held
         if status["in_progress"]:
             return f"{name} still waits for what it has ordered"
-        pools = [machine.pool(COMPONENT) for machine in self._machines.values()]
-        wanted, states = sum(pool.wanted for pool in pools), [one.state for pool in pools for one in pool.replicas]
+        there = {name: [machine.pool(name) for machine in self._machines.values()] for name in self._components}
+        workers = [
+            (one, kind_of(one.role, KINDS[home])) for home, all_ in there.items() for at in all_ for one in at.replicas
+        ]
+        states = [one.state for one, kind in workers if kind == pool.kind or len(there) == 1]
+        wanted = sum(state != "Draining" for state in states)
         if record.refused == "workers_fail" and self.start_failed:
             return ""
-        if record.refused == "no_devices" and not any(pool.free for pool in pools):
+        if record.refused == "no_devices" and not any(one.free for one in there[pool.component]):
             return ""
-        if record.refused:
+        full = record.refused == "budget_used" and len(workers) >= self._config["max-gpu-budget"]
+        if record.refused and not full:
             return f"{name} does not do what it wants: {record.refused}"
-        if not wanted == record.tick.target == len(states) or set(states) - {"Ready"}:
+        if not (wanted == record.tick.target or full) or wanted != len(states) or set(states) - {"Ready"}:
             return f"{name} wants {record.tick.target} workers, there are {wanted}: {', '.join(states)}"
         return ""

@@ -1,4 +1,4 @@
-"""Planners in simulated processes, one per node, over a pool of workers: the real component, link and answers."""
+"""Planners in simulated processes, one per node, over pools of workers: the real component, link and answers."""
 
 import asyncio
 import random as random_module
@@ -11,6 +11,7 @@ from typing import Any, cast
 from dynamod.actor import Crashed, Reason
 from dynamod.discovery.keys import EXITED
 from dynamod.discovery.view import View
+from dynamod.message.discovery import PREFILL, DisaggregationMode
 from dynamod.message.pools import Order
 from dynamod.planner.pool import PlannedPool
 from dynamod.runtime.components.planner import PlannerComponent
@@ -23,20 +24,26 @@ from .etcd import SimulatedRegistry
 from .orders import Orders
 from .pool import GRAPH, Machine
 from .pool_faults import WorkerTroubles
-from .shape import Event
+from .shape import PATHS, PREFILL_WORKERS, WORKERS, Event
 from .wire import Process, SimulatedTransport
 
-COMPONENT = "Worker"
+ATTRIBUTES = {WORKERS: "worker", PREFILL_WORKERS: "prefill_worker"}
+"""As what the planner's service depends on them."""
+
+
+def _service(component: str) -> dict[str, str]:
+    namespace, name, _ = PATHS[component].split(".")
+    return {"service": component, "namespace": namespace, "component": name}
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
     """Planners over the workers of a run. `config`: of the planners. `events`: faults of theirs.
 
-    `replicas`: that each node begins with. `devices`: of each node, of which a worker takes one; 0: it takes none.
-    `startup`: seconds that workers take to start, on average. `clocks`: by how many seconds each node's clock is wrong.
-    `strikes`: chance of an order at which its planner, or one that does it, is killed. `moods`: when somebody sets
-    other limits, and to which number of workers.
+    `replicas`: that each node begins with. `prefill`: the same of prefill workers, which are a pool of their own then.
+    `devices`: of each node, of which a worker takes one; 0: it takes none. `startup`: seconds that workers take to
+    start, on average. `clocks`: by how many seconds each node's clock is wrong. `strikes`: chance of an order at which
+    its planner, or one that does it, is killed. `moods`: when somebody sets other limits, and to which number of them.
     """
 
     config: dict[str, Any]
@@ -47,6 +54,12 @@ class ScalingPlan:
     clocks: tuple[float, ...]
     strikes: float
     moods: tuple[tuple[float, int], ...] = ()
+    prefill: tuple[int, ...] = ()
+
+    @property
+    def components(self) -> dict[str, tuple[int, ...]]:
+        """Of the pools, with the replicas that nodes begin with."""
+        return {WORKERS: self.replicas, **({PREFILL_WORKERS: self.prefill} if self.prefill else {})}
 
 
 class SimulatedPlanner(PlannerComponent):
@@ -57,7 +70,7 @@ class SimulatedPlanner(PlannerComponent):
         process: Process,
         registry: SimulatedRegistry,
         transport: SimulatedTransport,
-        config: dict[str, Any],
+        scaling: ScalingPlan,
         orders: Orders,
         report: Callable[[str], None],
         clock: Callable[[], float],
@@ -73,8 +86,8 @@ class SimulatedPlanner(PlannerComponent):
             rows=[],
             plan=SimpleNamespace(graph=GRAPH),
         )
-        depends = {"worker": {"service": COMPONENT, "namespace": "dynamo", "component": "backend"}}
-        plan = ServicePlan("Planner", {"namespace": "dynamo", "config": config, "depends": depends})
+        depends = {ATTRIBUTES[name]: _service(name) for name in scaling.components}
+        plan = ServicePlan("Planner", {"namespace": "dynamo", "config": scaling.config, "depends": depends})
         super().__init__(ComponentContext(cast("Any", context), plan), clock)
 
     async def started(self) -> None:
@@ -92,11 +105,11 @@ class SimulatedPlanner(PlannerComponent):
         self._report("stopped")
 
     async def _apply(self, component: str, order: Order) -> None:
-        self._seen.begins(self, order)
+        self._seen.begins(self, component, order)
         try:
             await super()._apply(component, order)
         finally:
-            self._seen.ends(self)
+            self._seen.ends(self, component)
 
     # What checks look at.
 
@@ -111,14 +124,13 @@ class SimulatedPlanner(PlannerComponent):
         return self.nodes is not None and self.nodes.active
 
     @property
-    def pool(self) -> PlannedPool:
-        """Its one pool."""
-        return self._pools[COMPONENT]
+    def pools(self) -> list[PlannedPool]:
+        """What it plans."""
+        return list(self._pools.values())
 
-    @property
-    def ordered(self) -> int:
+    def ordered(self, component: str) -> int:
         """The number of its last order; 0 before the first."""
-        orders = self.nodes._mine.orders.get(COMPONENT, {}) if self.nodes is not None else {}
+        orders = self.nodes._mine.orders.get(component, {}) if self.nodes is not None else {}
         return max((order.number for order in orders.values()), default=0)
 
     @property
@@ -133,7 +145,7 @@ class Planners:
     def __init__(self, cluster: Cluster, plan: ScalingPlan, random: random_module.Random) -> None:
         self._cluster, self.plan, self._random = cluster, plan, random
         self.machines: dict[int, Machine] = {}
-        self.orders = Orders(cluster, self.machines, plan.config, random, plan.strikes)
+        self.orders = Orders(cluster, self.machines, list(plan.components), plan.config, random, plan.strikes)
         self.orders.strike = self._strike
         self._troubles = WorkerTroubles(cluster, random, plan.startup, self.orders.came_up, self.orders.ended)
         cluster.booted = self._booted
@@ -154,12 +166,12 @@ class Planners:
         number = node.number
         for place in node.places.values():
             place.wanted = place.wanted and not place.pooled  # its graph begins anew
-        machine = Machine(
-            self._cluster, node, {COMPONENT: int(self.plan.devices > 0)}, self.plan.devices, lambda: self._joined(node)
-        )
+        gpus = dict.fromkeys(self.plan.components, int(self.plan.devices > 0))
+        machine = Machine(self._cluster, node, gpus, self.plan.devices, lambda: self._joined(node))
         self.machines[number] = machine
         self.orders.disturbed()
-        self._task(machine.runner.scale(COMPONENT, self.plan.replicas[number]), f"boot n{number}")
+        for component, replicas in self.plan.components.items():
+            self._task(machine.runner.scale(component, replicas[number]), f"boot n{number}")
 
     def _joined(self, node: Node) -> bool:
         """Whether a daemon has its cluster. What processes know comes from their daemon, so both count."""
@@ -180,7 +192,7 @@ class Planners:
             process,
             registry,
             transport,
-            self.plan.config,
+            self.plan,
             self.orders,
             partial(cluster.reported, process),
             lambda: cluster.system.now() + self.plan.clocks[number],
@@ -235,19 +247,33 @@ class Planners:
         elif kind == 1:
             self._limit(1 + int(event.which * 3), 3 + int(event.which * 4))
         elif node.alive and not node.frozen:
-            machine = self.machines[node.number]
-            count = max(0, machine.pool(COMPONENT).wanted + (1 if event.which < 0.6 else -1))
-            self._cluster.log("by hand", f"{count} workers on n{node.number}")
-            orders.by_hand.add("manual")
-            orders.disturbed()
-            self._task(machine.runner.scale(COMPONENT, count, 2.0), f"scale n{node.number}")
+            self._scaled(event, self.machines[node.number])
             if not stays:
                 until(event.lasts, lambda: self._asked("resume"))
+
+    def _scaled(self, event: Event, machine: Machine) -> None:
+        """Somebody has a node run one more or fewer, or one of its workers change its role."""
+        components = list(self.plan.components)
+        component = components[int(event.chance * 100) % len(components)]
+        pool, node = machine.pool(component), machine.node.number
+        self.orders.by_hand.add("manual")
+        self.orders.disturbed()
+        if len(components) > 1 and pool.replicas and event.other > 0.9:
+            one = pool.replicas[int(event.which * len(pool.replicas))]
+            role: DisaggregationMode = "aggregated" if one.role == PREFILL else PREFILL
+            self._cluster.log("by hand", f"{component}.{one.replica} on n{node} becomes {role}")
+            self._task(machine.runner.switch(f"{component}.{one.replica}", role, 2.0), f"switch n{node}")
+            return
+        count = max(0, pool.wanted + (1 if event.which < 0.6 else -1))
+        self._cluster.log("by hand", f"{count} of {component} on n{node}")
+        self._task(machine.runner.scale(component, count, 2.0), f"scale n{node}")
 
     def _asked(self, action: str, **arguments: int) -> None:
         """What somebody says to the planners of all nodes."""
         self._cluster.log("by hand", f"{action} {arguments or ''}")
         self.orders.disturbed()
+        if action == "resume":
+            self.orders.resumed()
         for place in self._cluster.alive("planner"):
             if place.planner is not None and "planner" in place.planner.questions:
                 self._task(place.planner.questions["planner"]({"action": action, **arguments}), action)

@@ -11,10 +11,12 @@ from dynamod.daemon.process import ProcessRecord
 from dynamod.daemon.runner import GraphRunner
 from dynamod.daemon.running import BACKOFF, Running
 from dynamod.daemon.scaling import answer, pool_of
+from dynamod.message.discovery import PREFILL
 from dynamod.message.errors import DynamodError
 from dynamod.message.pools import Pool
 
 from .cluster import Cluster, Node, Place
+from .shape import PREFILL_WORKERS
 from .wire import Process
 
 GRAPH = "graph"
@@ -47,7 +49,13 @@ class _Running(Running):
 
     def spec(self, index: int, child: str) -> Spec:
         """How to start a replica."""
-        return cast("_Runner", self.runner).spec(child, self.group.name)
+        component = self.group.name
+        first = PREFILL if component == PREFILL_WORKERS else ""
+
+        def prefill() -> bool:
+            return self.roles.get(index, {}).get(component, first) == PREFILL
+
+        return cast("_Runner", self.runner).spec(child, component, prefill)
 
     def give_back(self, index: int) -> None:
         """Nobody wants it back."""
@@ -59,7 +67,7 @@ class _Runner(GraphRunner):
     """The real runner, whose processes are simulated."""
 
     def __init__(self, machine: "Machine", gpus: Mapping[str, int]) -> None:
-        services = {name: SimpleNamespace(name=name, gpus=each) for name, each in gpus.items()}
+        services = {name: SimpleNamespace(name=name, gpus=each, component_kind="") for name, each in gpus.items()}
         super().__init__(
             cast("Any", machine), GRAPH, cast("Any", SimpleNamespace(services=services)), origin=cast("Any", None)
         )
@@ -69,13 +77,16 @@ class _Runner(GraphRunner):
             group = Group(name, (cast("Any", services[name]),), 0, each)
             self._groups[name] = _Running(self, group, None)
 
-    def spec(self, child: str, component: str) -> Spec:
+    def spec(self, child: str, component: str, prefill: Callable[[], bool]) -> Spec:
         """How to start a worker at the place of that name, which is made when it is used first."""
         cluster, model = self._cluster, self._models.get(component, "")
-        place = cluster.places.get(child) or cluster.settle(Place(child, self._place, pooled=True, model=model))
+        place = cluster.places.get(child) or cluster.settle(
+            Place(child, self._place, pooled=True, component=component, model=model)
+        )
         place.wanted = True
 
         def make() -> Any:
+            place.prefill = prefill()
             worker = cluster.worker(place)
             self.records[child] = _Record(place, cluster.system.now)
             return worker

@@ -8,31 +8,34 @@ from typing import Any
 
 import msgspec
 
-from dynamod.actor import MailboxFull, Reason, System
+from dynamod.actor import ActorError, MailboxFull, Reason, System
 from dynamod.discovery.keys import EXITED, card_key, instance_key
 from dynamod.discovery.view import View
 from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.ingress.processor import Processor
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, DisaggregationMode, Instance, ModelCard
+from dynamod.message.errors import DynamodError
 from dynamod.message.kv_events import Load, Snapshot
 from dynamod.message.worker import Generate, Prefill, Request, TransferShape
 from dynamod.router.router import Router, RouterSettings
 from dynamod.transport.base import Reply
 from dynamod.worker.handoff import HandoffEndpoint
 from dynamod.worker.own_transfer import OwnTransferEndpoint
+from dynamod.worker.role import Switch
 from dynamod.worker.worker import Worker
 
 from .etcd import SimulatedRegistry
 from .model import SimulatedMocker, model_of
-from .shape import CLOCKS, MODEL, POISON, Poison
+from .shape import CLOCKS, MODEL, PATHS, POISON, WORKERS, Poison
 from .transfer import SimulatedHandoff, SimulatedTransfer, Transfers
 from .wire import Process, SimulatedTransport
 
 STRIKES = 0.02
 """Seconds behind which a poison request crashes or stops its worker."""
 
-PATH = "dynamo.backend.generate"
+SWITCH = 30.0
+"""Seconds that a change of the role may take beyond what open requests get to finish."""
 
 
 async def _at_once() -> None:
@@ -51,7 +54,10 @@ class SimulatedWorker(Worker):
         struck: Callable[[Poison, str], None],
         transfers: Transfers,
         mode: DisaggregationMode,
+        component: str = WORKERS,
     ) -> None:
+        self._path, self._announced = PATHS.get(component, PATHS[WORKERS]), False
+        self.told: Callable[[DisaggregationMode, str], None] = lambda _role, _text: None  # its role, to its daemon
         self.process, self.registry, self._struck, self._transfers = process, registry, struck, transfers
         self._names: dict[Reply, str] = {}  # of requests
         self.engine: SimulatedMocker | None = None
@@ -74,20 +80,35 @@ class SimulatedWorker(Worker):
         await self.starting()
         await super().started()
         await self.registry.leased(timeout=60)
-        lease = self.registry.lease
-        node = f"n{self.process.node}"
+        self._announced = True
+        self._announce()
+        self.role_told(self.role, "")
+        self._report("ready")
+
+    def _announce(self) -> None:
+        namespace, component, endpoint = self._path.split(".")
         transport = {"simulated": self.process.name}
-        namespace, component, endpoint = PATH.split(".")
         self.instance = Instance(
-            *(namespace, component, endpoint, lease, transport),
-            node=node,
+            *(namespace, component, endpoint, self.registry.lease, transport),
+            node=f"n{self.process.node}",
             pid=self.process.pid,
             process=self.process.name,
-            pool=PREFILL if self._options.disaggregation_mode == PREFILL else "",
+            pool=PREFILL if self.role == PREFILL else "",
         )
         self.registry.put(instance_key(self.instance), msgspec.json.encode(self.instance))
         self.registry.put(card_key(self.instance), msgspec.json.encode(self._card))
-        self._report("ready")
+
+    async def asked(self, command: str, arguments: dict[str, Any]) -> Any:
+        """As the worker component answers its daemon. Raises UserError, DynamodError."""
+        message = Switch.of(arguments)
+        try:
+            return msgspec.to_builtins(await self.context.ref.ask(message, timeout=message.timeout + SWITCH))
+        except ActorError as error:
+            raise DynamodError(f"{command}: {error}") from None
+
+    def role_told(self, role: DisaggregationMode, text: str) -> None:
+        """Shown by the daemon, which starts it again with this role."""
+        self.told(role, text)
 
     async def drained(self) -> None:
         """As the real one, unless it does not listen."""
@@ -96,6 +117,8 @@ class SimulatedWorker(Worker):
 
     def _published(self, card: ModelCard) -> None:
         self._card = card
+        if self._announced:
+            self._announce()
 
     def leave(self) -> None:
         """Nobody finds it any more."""

@@ -297,14 +297,15 @@ async def _main(seed: int, shape: Shape, kept: int, found: list[Outcome]) -> Non
             await asyncio.sleep(LEASE_TTL + 6.0)
             if cluster.wire.harmed:  # what was lost shows in what comes next, and lost subscriptions are opened again
                 await asyncio.sleep(max(0.0, cluster.wire.drained() - loop.time()) + MAX_SILENCE + RETRY)
-                lease = LEASE if plan.prefill or plan.peers else 0.0
+                lease = LEASE if plan.prefill or plan.peers or (scaling is not None and scaling.prefill) else 0.0
                 await asyncio.sleep(lease)  # a lost cancel of a prompt shows by time alone
             if planners is not None:
                 await _settle(planners, log)
             checks.settled(log, cluster, whole=not cluster.wire.harmed)
         await asyncio.sleep(1.0)
         checks.ended(log, cluster)
-    happened = Counter(event.fault for event in plan.events) + Counter({"transfer": cluster.transfers.broken})
+    counted = {"transfer": cluster.transfers.broken, "role-switch": planners.orders.switches if planners else 0}
+    happened = Counter(event.fault for event in plan.events) + Counter(counted)
     found.append(_outcome(seed, log, driver.clients, happened, begun, cluster, gentle=plan.gentle))
 
 

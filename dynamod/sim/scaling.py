@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 SHARE = 0.2
 """Of the seeds that have planners."""
 
+TWO_POOLS = 0.5
+"""Of the seeds with planners that can have two pools, which share their workers."""
+
 OTHERS: tuple[Fault, ...] = ("drain", "scale")
 """Faults of workers that no planner has; with one, people scale its pool by hand."""
 
@@ -43,8 +46,11 @@ def draw_scaling(seed: int, shape: Shape, *, gentle: bool) -> ScalingPlan | None
     replicas = [0] * shape.nodes
     for number in range(random.randint(min(least, room), room)):
         replicas[number % shape.nodes] += 1
+    config, prefill = _config(random, least, most), tuple[int, ...]()
+    if "role-switch" in shape.faults and not gentle and room >= 2 * least + 1:
+        replicas, prefill = _two_pools(seed, shape, config, least, room) or (replicas, prefill)
     return ScalingPlan(
-        config=_config(random, least, most),
+        config=config,
         events=tuple(events),
         replicas=tuple(replicas),
         devices=devices,
@@ -52,7 +58,23 @@ def draw_scaling(seed: int, shape: Shape, *, gentle: bool) -> ScalingPlan | None
         clocks=tuple(random.choice((0.0, random.uniform(-20, 20))) for _ in range(shape.nodes)),
         strikes=random.choice((0.0, 0.2, 0.5)),
         moods=() if gentle else tuple((at, random.randint(least, most)) for at in _times(random, shape)),
+        prefill=prefill,
     )
+
+
+def _two_pools(
+    seed: int, shape: Shape, config: dict[str, Any], least: int, room: int
+) -> tuple[list[int], tuple[int, ...]] | None:
+    """What nodes begin with of workers and of prefill workers; None: there is one pool."""
+    random = random_module.Random(f"roles {seed}")
+    if random.random() >= TWO_POOLS:
+        return None
+    prefill = random.randint(least, room - least)
+    found = [[0] * shape.nodes, [0] * shape.nodes]
+    for number in range(random.randint(prefill + least, room)):
+        found[number < prefill][number % shape.nodes] += 1
+    config["prefill-queue-scale-up-threshold"], config["prefill-queue-scale-down-threshold"] = 0.5, 0.2
+    return found[0], tuple(found[1])
 
 
 def _times(random: random_module.Random, shape: Shape) -> list[float]:

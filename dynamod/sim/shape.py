@@ -37,12 +37,18 @@ Fault = Literal[
     "start-fail",
     "by-hand",
     "stuck-drain",
+    "role-switch",
     "on-demand",
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 SCALING: tuple[Fault, ...] = ("planner", "start-fail", "by-hand", "stuck-drain")
 """Faults of clusters with planners, which there are where `planner` is among the faults."""
+
+WORKERS = "Worker"
+PREFILL_WORKERS = "PrefillWorker"
+PATHS = {WORKERS: "dynamo.backend.generate", PREFILL_WORKERS: "dynamo.prefill.generate"}
+"""Components of workers, and where they answer. Those that no planner has are of the first."""
 
 MODEL = "simulated"
 LEASE_TTL = 5.0

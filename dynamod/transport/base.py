@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import RequestError
-from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
+from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, PromptLogprobs, Text, Tokens
 from dynamod.message.worker import Request
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
@@ -142,6 +142,10 @@ class Reply:
         self._add(Tokens(self._stream, self._offset, ids, finish), finish)
         self._offset += count
 
+    def cached_tokens(self, count: int) -> None:
+        """Tokens of the prompt that the engine had in its cache: once, in front of the first ids."""
+        self._add(Tokens(self._stream, self._offset, b"", None, count), None)
+
     def text(self, text: str, tokens: int = 0, finish: str | None = None, prompt_tokens: int | None = None) -> None:
         """New text of a text engine."""
         self._add(Text(self._stream, self._offset, text, tokens, finish, prompt_tokens), finish)
@@ -155,6 +159,12 @@ class Reply:
     def logprobs(self, chosen: tuple[float, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()) -> None:
         """Log probabilities of the tokens that the next `tokens` call brings."""
         self._add(Logprobs(self._stream, self._offset, chosen, top), None)
+
+    def prompt_logprobs(
+        self, chosen: tuple[float | None, ...], top: tuple[tuple[tuple[int, float], ...], ...] = ()
+    ) -> None:
+        """Log probabilities of the prompt, before the first tokens."""
+        self._add(PromptLogprobs(self._stream, chosen, top), None)
 
     def failed(
         self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None

@@ -15,6 +15,8 @@ from .base import Receive, Reply
 _encoder = msgspec.msgpack.Encoder()
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 
+LARGE = 8 << 20
+"""Bytes above which a frame is divided, where it has several deltas: a frame has a limit."""
 WINDOW = 64
 """Frames a worker may send before the reader has confirmed any."""
 
@@ -85,10 +87,18 @@ class Outbox:
             self._pending = merge(self._pending)
             return
         deltas, self._pending = self._pending, []
+        data = _encoder.encode(Frame(tuple(columns(deltas))))
+        while len(data) > LARGE and len(deltas) > 1:  # answers of many vectors: the rest is another frame
+            half = len(deltas) // 2
+            deltas, self._pending = deltas[:half], deltas[half:] + self._pending
+            data = _encoder.encode(Frame(tuple(columns(deltas))))
         self._credits -= 1
         self._frames += 1
         self._deltas += len(deltas)
-        self._write(_encoder.encode(Frame(tuple(columns(deltas)))))
+        self._write(data)
+        if self._pending and not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self.flush)
 
     def credit(self, frames: int) -> None:
         """The reader has processed `frames` more frames."""
@@ -154,7 +164,8 @@ def merge(deltas: list[Delta]) -> list[Delta]:
         place = last.get(delta.stream)
         before = merged[place] if place is not None else None
         if place is not None and isinstance(delta, Tokens) and isinstance(before, Tokens):
-            merged[place] = Tokens(delta.stream, before.offset, before.ids + delta.ids, delta.finish)
+            ids, cached = before.ids + delta.ids, before.cached_tokens
+            merged[place] = Tokens(delta.stream, before.offset, ids, delta.finish, cached)
         elif place is not None and isinstance(delta, Text) and isinstance(before, Text):
             merged[place] = Text(
                 delta.stream,

@@ -8,7 +8,7 @@ import msgspec
 from dynamod.discovery.keys import Address, card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View, disagree
-from dynamod.message.discovery import Instance, ModelCard
+from dynamod.message.discovery import Capabilities, Instance, ModelCard
 
 
 def put(memory: MemoryRegistry, instance: Instance, card: ModelCard) -> int:
@@ -27,6 +27,11 @@ def test_workers_that_disagree_are_not_mixed_and_the_next_takes_over() -> None:
     assert disagree(old, new)
     assert disagree(old, ModelCard("m", kind="text", mdc_sum="old"))
     assert not disagree(old, ModelCard("m", mdc_sum="old", engine="other", kv_cache_block_size=1))
+    vectors = ModelCard("m", types=("embeddings", "score"), mdc_sum="old")
+    assert disagree(old, vectors)
+    assert disagree(vectors, msgspec.structs.replace(vectors, capabilities=Capabilities(pairs=True)))
+    assert not disagree(old, ModelCard("m", types=("chat",), mdc_sum="old"))
+    assert not disagree(old, ModelCard("m", types=(), mdc_sum="old")), "it helps the others"
     leases = [put(memory, Instance("n", "c", "e", number, {}), old) for number in (1, 2)]
     put(memory, Instance("n", "c", "e", 3, {}), new)
     assert news == [("m", "old")]
@@ -47,3 +52,15 @@ def test_only_an_address() -> None:
         put(memory, Instance("n", component, endpoint, number, {}), ModelCard(f"m{number}"))
     assert sorted(view.models()) == ["m1"]
     assert [one.instance_id for one in view.all_instances()] == [1]
+
+
+def test_who_answers_and_who_makes_vectors_are_not_mixed() -> None:
+    memory: Any = MemoryRegistry(random.Random(0))
+    view = View(memory)
+    chat, vectors = ModelCard("m", mdc_sum="x"), ModelCard("m", types=("embeddings",), mdc_sum="x")
+    put(memory, Instance("n", "c", "e", 1, {}), chat)
+    put(memory, Instance("n", "c", "e", 2, {}), vectors)
+    put(memory, Instance("n", "c", "e", 3, {}, pool="prefill"), ModelCard("m", types=(), mdc_sum="x"))
+    for _ in range(2):
+        assert [one.instance_id for one in view.serving("m", chat)] == [1, 3]
+        assert [one.instance_id for one in view.serving("m", vectors)] == [2, 3]

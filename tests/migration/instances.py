@@ -56,6 +56,7 @@ class Client:
         self.chunks: list[Any] = []
         self.finished: list[tuple[str, int, int | None]] = []
         self.errors: list[RequestError] = []
+        self.cached: list[int | None] = []
 
     def text(self, index: int, text: str, tokens: int) -> None:
         assert not self.over
@@ -64,6 +65,10 @@ class Client:
     def chunk(self, index: int, chunk: Any) -> None:
         assert not self.over
         self.chunks.append(chunk)
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        assert not self.over
+        self.cached.append(cached_tokens)
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         assert not self.over
@@ -116,6 +121,10 @@ class Send:
         else:
             self.sink.delta(Tokens(1, at, tokens.pack(ids), finish))
         self.offset = max(self.offset, at + len(ids))
+
+    def cached(self, count: int) -> None:
+        """What an engine has found of the prompt."""
+        self.sink.delta(Tokens(0, self.offset, b"", None, count))
 
     def text(
         self, text: str, finish: str | None = None, count: int = 1, offset: int | None = None, prompt: int | None = None

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+from dynamod.message.worker import LEAVING
 from dynamod.migration.base import Limits
 
 from .instances import virtual
@@ -101,3 +102,20 @@ async def test_what_is_too_long_does_not_move(words: Any) -> None:
     (await unsent.start()).lose()  # nothing of it has come: it is simply sent again
     await unsent.settle()
     assert (len(unsent.sends), unsent.too_longs) == (2, 0)
+
+
+@virtual
+async def test_instances_that_are_ending_do_not_use_up_the_limit(words: Any) -> None:
+    air = words.Air(instances=7, limit=1)
+    await air.start()
+    for _ in range(4):
+        air.last.fail("Overloaded", "the worker drains", retry=True, code=LEAVING)
+        await air.settle()
+    air.last.accept()
+    air.last.tokens(1)
+    air.last.lose()
+    await air.settle()
+    assert (len(air.sends), air.last.prior) == (6, [1])
+    air.last.fail("Overloaded", "the mailbox is full", retry=True)
+    await air.settle()
+    assert (len(air.sends), str(air.client.errors[0])) == (6, "the mailbox is full, after 2 tries")

@@ -8,10 +8,12 @@ import pytest
 
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import PoisonRequest, TimedOut
-from dynamod.message.worker import HANDOFF_FAILED, Handoff
-from dynamod.migration.prompt import PrefillWorkerLost
+from dynamod.message.ingress import PromptLogprobs, Tokens
+from dynamod.message.tokens import pack
+from dynamod.message.worker import HANDOFF_FAILED, Generate, Handoff
+from dynamod.migration.prompt import PrefillWorkerLost, prompt_taker
 
-from .instances import passes, virtual
+from .instances import Client, passes, virtual
 
 PREFILL = Instance("n", "c", "prefill", 77, {})
 """Its instance."""
@@ -66,6 +68,29 @@ class Prompt:
 
     def __exit__(self, *_: object) -> None:
         self.prompts.open -= 1
+
+
+@pytest.mark.parametrize(
+    ("handoff", "said"),
+    [
+        (None, [3]),
+        (Handoff("s", stored=True), [3]),
+        (Handoff("s"), []),
+        (Handoff("s", cached_tokens=5), [5]),
+    ],
+)
+def test_whose_cached_tokens_count(handoff: Handoff | None, said: list[int]) -> None:
+    client = Client()
+    prompt_taker(client, 0, Generate("r", "m", b"", handoff=handoff), None)(Tokens(0, 0, b"", None, 3))
+    assert client.cached == said
+
+
+def test_log_probabilities_come_with_the_ids_of_the_prompt() -> None:
+    taken: list[Any] = []
+    delta = PromptLogprobs(0, (None, -0.5))
+    take = prompt_taker(Client(), 7, Generate("r", "m", pack([4, 5])), lambda *found: taken.append(found))
+    take(delta)
+    assert [(index, found, ids.tolist()) for index, found, ids in taken] == [(7, delta, [4, 5])]
 
 
 @virtual

@@ -56,6 +56,23 @@ async def test_the_next_instance_continues_behind_what_came(words: Any) -> None:
     assert [send.cancelled for send in air.sends] == [0, 0, 0], "who is gone or has ended is not told"
 
 
+@virtual
+async def test_cached_tokens_are_those_of_the_first_worker_that_answers(words: Any) -> None:
+    air = words.Air()
+    (await air.start()).accept()
+    air.last.lose()
+    await air.settle()
+    air.last.cached(7)
+    assert (air.client.cached, air.client.shown, air.computed_at) == ([7], [], []), "it is no token"
+    air.last.tokens(1, 2)
+    air.last.lose()
+    await air.settle()
+    assert (len(air.sends), air.last.prior) == (3, [1, 2])
+    air.last.cached(9)
+    air.last.tokens(3, finish="stop")
+    assert (air.client.cached, air.client.answer) == ([7], "abc")
+
+
 @given(cuts=st.lists(st.integers(0, 3), max_size=3), size=st.integers(0, 8), doubled=st.booleans())
 def test_text_and_count_do_not_depend_on_where_it_broke(words: Any, cuts: list[int], size: int, doubled: bool) -> None:
     async def main() -> None:

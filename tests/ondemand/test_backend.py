@@ -26,7 +26,18 @@ class Sink:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        for name in ("started", "text", "logprobs", "chunk", "finish", "fail"):
+        for name in (
+            "started",
+            "echoed",
+            "placed",
+            "text",
+            "logprobs",
+            "prompt_logprobs",
+            "chunk",
+            "counted",
+            "finish",
+            "fail",
+        ):
             setattr(self, name, lambda *_given, name=name: self.calls.append(name))
 
 

@@ -285,6 +285,58 @@ def test_new_requests_wait_behind_who_has_waited_long_enough() -> None:
     assert late not in world.waiting
 
 
+def test_all_who_waited_have_their_turn_before_the_next_model() -> None:
+    world = World({"a": model(concurrency=1), "b": model()}, Budget(models=1, patience=0.0))
+    first = [world.come("a") for _ in range(3)]
+    other = world.come("b")
+    world.ready("a")
+    world.pass_time(1.0)
+    later = world.come("a")
+    for request in first:
+        assert set(world.running) == {request}
+        world.pass_time(10.0)
+        assert not world.draining
+        world.end(request)
+    assert later in world.waiting
+    world.gone("a")
+    world.ready("b")
+    assert set(world.running) == {other}
+
+
+def test_who_came_before_is_not_overtaken_by_a_swap() -> None:
+    world = World({"a": model(concurrency=1), "b": model()}, Budget(models=1, patience=0.0))
+    first = world.come("a")
+    world.ready("a")
+    second = world.come("a")
+    world.pass_time(1.0)
+    other = world.come("b")
+    world.pass_time(1.0)
+    third = world.come("a")
+    world.end(first)
+    assert set(world.running) == {second}
+    world.end(second)
+    world.gone("a")
+    world.ready("b")
+    assert (set(world.running), set(world.waiting)) == ({other}, {third})
+
+
+def test_who_does_not_decide_admits_only() -> None:
+    world = World({"a": model(ttl=1), "b": model(preload=True)}, Budget(models=1))
+    world.core.decides = False
+    world.act(world.core.preload(world.now))
+    first, second = world.come("a"), world.come("b")
+    assert not world.there
+    world.loaded.add("a")
+    world.act(world.core.ready(world.now, "a"))  # by whoever decides
+    assert set(world.running) == {first}
+    world.end(first)
+    world.pass_time(1000.0)
+    assert (world.loaded, second in world.waiting) == ({"a"}, True)
+    world.core.decides = True
+    world.pass_time(0.0)
+    assert world.draining == {"a"}
+
+
 def test_who_has_left_is_not_made_room_for() -> None:
     world = World({"a": model(), "b": model()}, Budget(models=1, patience=0.0))
     world.come("a")

@@ -18,12 +18,16 @@ from dynamod.ondemand.settings import Budget, ModelSettings
 
 @dataclass
 class Workers:
-    """Workers that start in `start` seconds. `broken`: why they never do. `away`: the daemon does not answer."""
+    """Workers that start in `start` seconds. `broken`: why they never do. `away`: the daemon does not answer.
+
+    `first`: whether no other keeper decides.
+    """
 
     start: float = 3.0
     broken: str = ""
     away: bool = False
     refused: str = ""
+    first: bool = True
     ghosts: set[str] = field(default_factory=set[str])
     begun: dict[str, float] = field(default_factory=dict[str, float])
     scaled: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
@@ -65,7 +69,7 @@ async def keeper(
 ) -> AsyncIterator[tuple[Ref, ModelKeeper]]:
     settings = {name: ModelSettings(component=name, **keys) for name, keys in (models or {"a": {}, "b": {}}).items()}
     async with System() as system:
-        made = ModelKeeper(settings, budget, workers, workers.serves)
+        made = ModelKeeper(settings, budget, workers, workers.serves, first=lambda: workers.first)
         ref = system.start("models", lambda: made)
         await system.ready(ref, timeout=5.0)
         yield ref, made
@@ -253,3 +257,26 @@ async def test_who_begins_anew_waits_for_workers_that_are_on_their_way_out() -> 
         assert (states(made), workers.scaled) == ({"a": "draining", "b": "unloaded"}, [])
         await asked
         assert (states(made), workers.scaled) == ({"a": "unloaded", "b": "ready"}, [("a", 0), ("b", 1)])
+
+
+@virtual
+async def test_a_keeper_beside_another_one_decides_when_that_has_gone() -> None:
+    workers = Workers(first=False)
+    await workers.scale("a", 1)
+    async with keeper(workers, a={"concurrency": 1}, b={"preload": True}) as (ref, made):
+        await asyncio.sleep(5.0)
+        claim = Claim("a", "1")
+        await ref.ask(claim, timeout=1.0)
+        second, other = (asyncio.ensure_future(ref.ask(Claim(*one), timeout=60)) for one in (("a", "2"), ("b", "3")))
+        await asyncio.sleep(20.0)
+        assert (second.done(), other.done(), workers.scaled) == (False, False, [("a", 1)])
+        with pytest.raises(Overloaded, match="another process of the frontend"):
+            await ref.ask(Unload("a"), timeout=1)
+        workers.first = True
+        await asyncio.sleep(1.0)
+        assert states(made) == {"a": "ready", "b": "unloaded"}, "a request of ours runs there"
+        ref.send_nowait(Release(claim))
+        await second
+        ref.send_nowait(Release(Claim("a", "2")))
+        await other
+        assert workers.scaled == [("a", 1), ("a", 0), ("b", 1)]

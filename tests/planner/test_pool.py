@@ -103,6 +103,33 @@ def test_the_budget_is_one_of_gpus() -> None:
         one.limited(min_endpoint=4)
 
 
+def test_devices_that_another_pool_takes_in_the_same_tick_are_not_free() -> None:
+    one = made(min_endpoint=4)
+    there = {"here": Pool(replicas=(), free=2, gpus=2), "there": Pool(replicas=(), free=1, gpus=2)}
+    one.propose(0.0, there)
+    action = one.decide(0.0, 8, {"here": 3, "elsewhere": 8})
+    assert {node: change.replicas for node, change in action.changes.items()} == {"there": 1}
+    assert action.refused == "no_devices"
+
+
+def test_who_is_given_up_was_not_expected() -> None:
+    one = made()
+    pool = {"here": Pool(replicas=(*replicas("Ready").replicas, Replica(replica=7, state="Fatal")))}
+    assert tick(one, 0, 0.0, pool, 8).changes["here"].leave == (7,)
+    assert one.expected == 1, "else another pool takes its place in the budget beside the next one"
+
+
+def test_who_ran_before_its_node_began_anew_does_not_count() -> None:
+    one = made()
+    one.workers[9] = WorkerView(16, "here")
+    one.workers[9].take([Load(0, 0, 0, 50, 0.0)], True)
+    tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)
+    assert (one.records[-1].ready, one.records[-1].starting) == (1, 0)
+    one.workers[9].node = "elsewhere"  # where nobody tells of processes
+    tick(one, 5, 0.0, {"here": replicas("Ready")}, 8)
+    assert (one.records[-1].ready, one.records[-1].starting) == (2, 0)
+
+
 def test_limits_are_changed_and_stay_possible() -> None:
     one = made()
     tick(one, 0, 0.0, {"here": replicas("Ready")}, 8)
@@ -126,6 +153,15 @@ def test_what_people_ask_is_done_once() -> None:
     one.obey(asked := msgspec.structs.replace(asked, at=4.0, least=1))
     assert (one.status()["state"], one.status()["min"]) == ("manual", 1), "only to resume takes over again"
     one.obey(msgspec.structs.replace(asked, at=5.0, resumed=5.0))
+    assert one.status()["state"] == "active"
+
+
+def test_what_people_ask_holds_before_the_first_tick() -> None:
+    one = made()
+    one.obey(PoolControl(at=1.0, paused=True, least=2, most=3))
+    assert (one.status()["state"], one.status()["min"], one.status()["max"]) == ("paused", 2, 3)
+    with pytest.raises(UserError, match="min-endpoint 9 is above max-gpu-budget 3"):
+        one.obey(PoolControl(at=2.0, paused=False, resumed=2.0, least=9, most=3))
     assert one.status()["state"] == "active"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dynamod.actor import Actor, System, handle
 from dynamod.engine.base import Job
-from dynamod.message.worker import Call
+from dynamod.message.worker import LEAVING, Call
 from dynamod.runtime.dispatcher import EndpointDispatcher
 
 
@@ -15,9 +15,12 @@ class Reader:
 
     def __init__(self) -> None:
         self.ended: tuple[str, str, bool] | None = None
+        self.code: str | None = None
 
-    def failed(self, error: str, message: str, *, param: str | None = None, retry: bool = False) -> None:
-        self.ended = (error, message, retry)
+    def failed(
+        self, error: str, message: str, *, param: str | None = None, retry: bool = False, code: str | None = None
+    ) -> None:
+        self.ended, self.code = (error, message, retry), code
 
 
 @dataclass(frozen=True)
@@ -78,3 +81,4 @@ async def test_a_request_goes_where_it_belongs_or_is_refused_for_another_try() -
         assert gone.ended is not None
         assert gone.ended[0] == "Overloaded"
         assert gone.ended[2]
+        assert gone.code == LEAVING

@@ -1,13 +1,17 @@
 """Clusters with planners: what the simulation draws, and mistakes in planners that it finds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
+import msgspec
 import pytest
 
 from dynamod.daemon.runner import GraphRunner
-from dynamod.planner import reconcile
+from dynamod.planner import pool, reconcile, roles
 from dynamod.planner.reconcile import Reconciler
+from dynamod.planner.roles import Side, Switch
+from dynamod.runtime.components import pool_orders
 from dynamod.runtime.components.planner_nodes import PlannerNodes
+from dynamod.runtime.components.pool_orders import PoolOrders
 from dynamod.sim.run import simulate
 from dynamod.sim.scaling import draw_scaling
 from dynamod.sim.shape import Shape, faults_of
@@ -56,12 +60,42 @@ def decides_by_old_news(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PlannerNodes, "unsure", lambda _self: None)
 
 
+def leaves_a_pool_empty(patch: pytest.MonkeyPatch) -> None:
+    """A worker changes its role although its pool has no other."""
+
+    def switch(sides: Sequence[Side], room: int, able: Collection[int]) -> Switch | None:
+        return roles.switch([msgspec.structs.replace(side, least=0) for side in sides], room, able)
+
+    patch.setattr(pool_orders, "switch", switch)
+
+
+def forgets_the_other_component(patch: pytest.MonkeyPatch) -> None:
+    """A pool does not wait for what has been ordered of its workers."""
+    patch.setattr(PoolOrders, "follow", lambda _self, one: setattr(one.reconciler, "in_progress", False))
+
+
+def takes_devices_twice(patch: pytest.MonkeyPatch) -> None:
+    """Two pools take the same devices in one tick."""
+    patch.setattr(pool, "_without", lambda one, _taken: one)
+
+
+def expects_who_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    """A worker that never became ready counts as one less when it is given up."""
+    patch.setattr(pool, "_failed", lambda _pool, _change: 0)
+
+
+REGISTRY = "planner,registry-cut,registry-outage,registry-loss,crash,hang,node-death"
+
 MUTANTS: list[tuple[Patch, str, int, set[str]]] = [
     (orders_while_it_waits, "planner", 10, {"one order at a time"}),
     (decides_as_standby, "planner", 0, {"one order at a time", "the pool is as planned"}),
     (ends_workers_at_once, "planner", 0, {"drains let requests finish"}),
     (scales_alone, "planner,registry-cut,registry-outage", 53, {"nothing is scaled alone"}),
-    (decides_by_old_news, "all", 5145, {"at least the minimum"}),
+    (decides_by_old_news, REGISTRY, 1833, {"at least the minimum"}),
+    (leaves_a_pool_empty, "planner,role-switch,by-hand", 442, {"at least the minimum"}),
+    (forgets_the_other_component, "planner,role-switch,by-hand", 44, {"one order at a time"}),
+    (takes_devices_twice, "planner,role-switch,start-fail", 1354, {"no internal errors"}),
+    (expects_who_is_given_up, "all", 3394, {"within the budget"}),
     (starts_again_at_once, "planner,start-fail", 41, {"failed starts are not repeated at once"}),
 ]
 """With their faults, a seed from which on one soon finds them, and what it says."""

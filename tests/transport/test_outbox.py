@@ -1,5 +1,7 @@
 """Frames of a worker and credits of its reader: as many leave as are confirmed, not one fewer."""
 
+import asyncio
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -7,11 +9,11 @@ from hypothesis import strategies as st
 
 from dynamod.actor.testing import run
 from dynamod.message import tokens
-from dynamod.message.ingress import Delta, Frame
+from dynamod.message.ingress import Delta, Frame, Items
 from dynamod.message.worker import Call, Credit, ToWorker
 from dynamod.transport.base import Sink
 from dynamod.transport.inbox import Inbox
-from dynamod.transport.outbox import WINDOW, Outbox
+from dynamod.transport.outbox import LARGE, WINDOW, Outbox
 
 _message = msgspec.msgpack.Decoder(ToWorker)
 _frame = msgspec.msgpack.Decoder(Frame)
@@ -82,5 +84,43 @@ def test_a_reader_that_keeps_up_confirms_every_frame(rounds: int) -> None:
         assert len(sent) == rounds * WINDOW
         assert outbox.statistics().credits == WINDOW
         assert all(len(_frame.decode(frame).deltas) == 1 for frame in sent)
+
+    run(main())
+
+
+def test_large_answers_are_divided_into_frames() -> None:
+    """Each is whole, in its order, and credits hold."""
+
+    async def main() -> None:
+        sent: list[bytes] = []
+        outbox = Outbox(sent.append)
+        vector = bytes(1 << 20)
+        for stream in range(40):
+            outbox.reply(stream).items((vector, vector), "stop")
+        outbox.flush()
+        for _ in range(WINDOW):
+            await asyncio.sleep(0)
+        assert len(sent) > 1
+        assert max(map(len, sent)) <= LARGE
+        found = [delta for data in sent for delta in _frame.decode(data).deltas]
+        assert [delta.stream for delta in found] == list(range(40))
+        assert all(delta.items == (vector, vector) for delta in found)
+        assert outbox.statistics().credits == WINDOW - len(sent)
+        assert outbox.statistics().waiting == 0
+        sent.clear()
+        one_token_each(outbox, WINDOW)  # no credit is left
+        for stream in range(100, 120):
+            outbox.reply(stream).items((vector,), "stop")
+        outbox.flush()
+        before = len(sent)
+        outbox.credit(2)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert len(sent) == before + 2, "the rest waits"
+        outbox.credit(WINDOW)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        found = [delta for data in sent for delta in _frame.decode(data).deltas if isinstance(delta, Items)]
+        assert [delta.stream for delta in found] == list(range(100, 120))
 
     run(main())

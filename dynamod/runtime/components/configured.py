@@ -2,6 +2,7 @@
 
 import asyncio
 
+from dynamod.engine.names import served_types
 from dynamod.graph.service_config import COMMON, merge_common
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import ModelCard
@@ -21,8 +22,10 @@ async def configured_card(ctx: ComponentContext, component: str, name: str = "")
     section = merge_common(config.get(COMMON) or {}, config.get(component) or {})
     worker: WorkerSettings = validate(WorkerSettings, section, component)
     length, name = worker.context_length, name or worker.served_model_name
+    types = served_types(worker.name, worker.arguments)
     if not worker.entry.model:
-        return ModelCard(name or worker.name, kind="text", engine=worker.name, context_length=length or 0)
+        length = length or 0
+        return ModelCard(name or worker.name, "text", types, engine=worker.name, context_length=length)
     path = await fetch(worker.model_config or worker.model, weights=False)
     name = name or model_name(worker.model, path)
-    return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name)
+    return await asyncio.to_thread(read_card, path, name=name, context_length=length, engine=worker.name, types=types)

@@ -1,5 +1,6 @@
 """The frontend component: the HTTP server in the ingress process."""
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ class FrontendComponent(Actor):
     def __init__(self, ctx: ComponentContext) -> None:
         self._ctx = ctx
         self._server: Server | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     async def started(self) -> None:
         """Begin to accept clients; models appear as the processor finds them."""
@@ -36,6 +38,7 @@ class FrontendComponent(Actor):
         self._server = make_server(settings, backend, self._families, backend.endpoints)
         ctx.process_context.http.append(self._server.metrics)
         await self._server.start(ctx.listener())
+        self._background = [self.context.task(work()) for work in self._server.background]
 
     async def _families(self) -> "Iterable[Metric]":
         """What /metrics shows of this process beside the server's own counters; imported and made at a scrape."""
@@ -45,11 +48,18 @@ class FrontendComponent(Actor):
 
     async def drained(self) -> None:
         """Accept no more clients, let open answers finish."""
+        self._end_background()
         if self._server is not None:
             await self._server.stop(grace=600.0)
             self._server = None
 
     async def stopping(self, reason: Reason) -> None:
         """Accept no more clients; open answers have the process's grace to finish (a drain waits for them)."""
+        self._end_background()
         if self._server is not None:
             await self._server.stop(grace=self._ctx.process_context.grace)
+
+    def _end_background(self) -> None:
+        for task in self._background:
+            task.cancel()
+        self._background.clear()

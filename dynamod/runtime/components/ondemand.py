@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from dynamod.actor import handle
-from dynamod.discovery.keys import Address
+from dynamod.discovery.base import Registry
+from dynamod.discovery.keys import KEEPERS, Address
 from dynamod.ingress.processor import RELOAD, GetBackend
 from dynamod.message.discovery import Instance, ModelCard
 from dynamod.message.errors import DynamodError, UserError
@@ -15,7 +17,7 @@ from dynamod.observe.memory import resident
 from dynamod.ondemand.backend import OnDemandBackend
 from dynamod.ondemand.keeper import ModelKeeper
 from dynamod.ondemand.settings import OnDemandSettings, names_of
-from dynamod.runtime.context import ComponentContext
+from dynamod.runtime.context import ComponentContext, ProcessContext
 
 from .configured import configured_card
 from .processes import Processes
@@ -34,10 +36,11 @@ class OnDemandComponent(ProcessorComponent):
         assert isinstance(self._settings, OnDemandSettings)
         self._on_demand, budget = self._settings.read()
         self._sizes: dict[str, int] = {}  # bytes, by model
+        registry = ctx.process_context.registry
+        self._keepers = Keepers(registry)
         self._keeper = ModelKeeper(
-            self._on_demand, budget, Processes(ctx.process_context.registry), self._serves, self._memory
+            self._on_demand, budget, Processes(registry), self._serves, self._memory, self._keepers.first
         )
-
         self.parked.coming = self._comes
 
     def _comes(self, name: str) -> bool:
@@ -55,6 +58,8 @@ class OnDemandComponent(ProcessorComponent):
                     await asyncio.sleep(0.005)
         except TimeoutError:
             log.warning("not all models could be read within %g s; going on without", CATCH_UP)
+        context = self._ctx.process_context
+        await self._keepers.join(context)
         self._keeper_ref = self.context.child("models", self._keeper)
         await self.context.system.ready(self._keeper_ref, timeout=60)
         self._view.on_change(self._keeper.look_soon)
@@ -104,6 +109,33 @@ class OnDemandComponent(ProcessorComponent):
         ours = f"{place.plan.graph}/{self._on_demand[model].component}."
         found = self._view.served(model, card, "").instances
         return [one for one in found if one.node == place.registry.node and one.process.startswith(ours)]
+
+
+class Keepers:
+    """The processes that keep the models of our graph: while one ends and has requests left the next one is there."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry, self._key = registry, ""
+        self._since: dict[str, bytes] = {}  # of all, by key; compared as text
+
+    async def join(self, context: ProcessContext) -> None:
+        """Be one of them."""
+        prefix = f"{KEEPERS}{context.plan.graph}/"
+        self._key = f"{prefix}{await self._registry.leased(timeout=60):x}"
+        # The clock is that of all processes of a machine. Who puts its key second finds that of the first.
+        self._registry.put(self._key, f"{time.monotonic():020.6f}".encode())
+        await context.caught_up(prefix, self._changed)
+
+    def _changed(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._since.pop(key, None)
+        else:
+            self._since[key] = value
+
+    def first(self) -> bool:
+        """Whether none is there that came before us."""
+        ours = (self._since.get(self._key, b""), self._key)
+        return all(ours <= (since, key) for key, since in self._since.items())
 
 
 def _bytes(path: Path) -> int:

@@ -1,8 +1,10 @@
 """The planner component: it decides how many workers each pool of its graph has, and has the daemon do it."""
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -30,8 +32,10 @@ from dynamod.transport.waiting import comes
 
 from .connectors import Connector, connector
 from .parking import Parking
+from .planner_memos import PlannerMemos
 from .planner_nodes import PlannerNodes
 from .pool_orders import PoolOrders
+from .processes import Processes
 from .worker import LOAD_METRICS
 
 log = logging.getLogger("dynamod.planner")
@@ -65,6 +69,7 @@ class PlannerComponent(Actor):
         self._wrong = ""  # what the daemon said last, when it did not answer
         self._subscriptions: EventSubscriptions
         self._nodes: PlannerNodes
+        self._memos: PlannerMemos
         self._parking: Parking
         self._woken = asyncio.Event()
         self._orders: PoolOrders
@@ -91,6 +96,7 @@ class PlannerComponent(Actor):
         self._nodes = PlannerNodes(
             context.registry, place, context.registry.node, self._apply, spawn, longest, self._clock
         )
+        self._memos = PlannerMemos(Processes(context.registry), self._pools.values(), self._nodes.instruct)
         self._orders = PoolOrders(
             self._pools.values(), self._nodes, switches=self._connector.switches, clock=self._clock
         )
@@ -121,7 +127,7 @@ class PlannerComponent(Actor):
             if card is not None:
                 self._kinds[lease] = _switchable(card)
             if card is not None and lease not in self._pools[name].workers:
-                self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0)
+                self._pools[name].workers[lease] = WorkerView(card.kv_cache_block_size or 0, instance.node)
                 self._subscriptions.follow((name, lease), instance)
 
     def _park(self) -> None:
@@ -169,6 +175,7 @@ class PlannerComponent(Actor):
                 self._orders.follow(pool)
                 if not calm:
                     pool.reconciler.settled()  # a node may have begun anew: nobody has scaled it by hand
+            self._park()
             if active != (active := self._nodes.active):
                 log.info("this planner decides from now on" if active else "the planner of another node decides")
                 for pool in self._pools.values() if active else ():
@@ -184,6 +191,7 @@ class PlannerComponent(Actor):
         """The processes of the pools on our node, where it has them; None when nobody tells."""
         found: dict[str, Pool] = {}
         try:
+            await self._memos.exchange()
             for name, pool in self._pools.items():
                 if (state := await self._connector.pool(name, pool.workers)) is not None:
                     found[name] = state
@@ -200,10 +208,10 @@ class PlannerComponent(Actor):
         sides = [self._propose(pool, now) for pool in self._pools.values()]
         if self._settings.role_switch and self._orders.switch(sides, self._settings.max_gpu_budget, self._able()):
             return
-        grown = False
+        taken: Counter[str] = Counter()  # GPUs, by node
         for pool in self._pools.values():
             self._orders.follow(pool)  # the pool before it may have touched its component
-            grown = self._decide(pool, may_grow=self._memory is None or not grown)
+            self._decide(pool, taken)
 
     def _able(self) -> list[int]:
         """Workers that can change their role, if all are alike: else they could not read each other's blocks."""
@@ -214,12 +222,17 @@ class PlannerComponent(Actor):
         needed = any(other.busy for other in self._pools.values() if other is not pool)
         return pool.propose(now, self._orders.states(pool), wanted=self._parking.wanted(pool.component), needed=needed)
 
-    def _decide(self, pool: PlannedPool, *, may_grow: bool) -> bool:
-        """Whether it gets more workers; what they leave to other pools is not known before the next look."""
+    def _decide(self, pool: PlannedPool, taken: Counter[str]) -> None:
+        """`taken`: by pools that have grown in this tick. What memory they leave is not known before the next look."""
         others = sum(other.expected * other.gpus for other in self._pools.values() if other is not pool)
-        there = sum(state.wanted for state in self._orders.states(pool).values())
+        states = self._orders.states(pool)
+        there = sum(state.wanted for state in states.values())
+        may_grow = self._memory is None or not taken
         room = (self._settings.max_gpu_budget - others) // pool.gpus if may_grow else 0
-        action = pool.decide(self._clock(), room)
+        action = pool.decide(self._clock(), room, taken, "budget_used" if may_grow else "scaling_in_progress")
+        for node, change in action.changes.items():
+            if (more := change.replicas - states[node].wanted) > 0:
+                taken[node] += more * states[node].gpus
         record = pool.records[-1]
         refused = action.refused if self._parking.wanted(pool.component) else ""
         self._parking.tell(pool.component, record.startup, refused, record.last_error)
@@ -234,7 +247,6 @@ class PlannerComponent(Actor):
                 *(record.arrived, record.queued, record.context, record.capacity),
             )
             self._orders.order(pool, action)
-        return not may_grow or (record.replicas or 0) > there
 
     async def _apply(self, component: str, order: Order) -> None:
         """Have it done, and tell that it is."""
@@ -265,6 +277,8 @@ class PlannerComponent(Actor):
                 pass
             case other:
                 raise UserError(f"a planner has no action '{other}'", "status, pause, resume, set")
+        with contextlib.suppress(DynamodError, TimeoutError):  # else it is kept at the next look
+            await self._memos.exchange()
         found = [
             {**pool.status(), "records": [msgspec.to_builtins(record) for record in pool.records]} for pool in pools
         ]
@@ -281,7 +295,6 @@ class PlannerComponent(Actor):
             settings = {"min_endpoint": limits.get("least"), "max_gpu_budget": limits.get("most")}
             pool.limited(**{name: value for name, value in settings.items() if value is not None})
         self._instruct(pools, **limits)
-        self._park()
 
     def _instruct(self, pools: Sequence[PlannedPool], **what: Any) -> None:
         for pool in pools:
@@ -300,7 +313,6 @@ class PlannerComponent(Actor):
             pool.obey(control)
         except UserError as error:
             log.warning("%s", error)
-        self._park()
 
     def _rows(self) -> Iterator[tuple[str, dict[str, str], msgspec.Struct]]:
         return rows(self._pools.values())

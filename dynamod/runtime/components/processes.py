@@ -6,7 +6,7 @@ import msgspec
 
 from dynamod.discovery.link import LinkRegistry
 from dynamod.message.control import FINISH, patience
-from dynamod.message.pools import Pool
+from dynamod.message.pools import PlannerMemo, Pool
 
 ASK = 5.0
 """Seconds that the daemon has to answer."""
@@ -31,6 +31,15 @@ class Processes:
         """
         arguments = {"component": component, "replicas": replicas, "leave": tuple(leave), "timeout": finish}
         await self._registry.ask("scale", arguments, timeout=patience(finish))
+
+    async def memo(self, component: str) -> PlannerMemo:
+        """What the planner before us has left."""
+        found = await self._registry.ask("keep", {"component": component}, timeout=ASK)
+        return msgspec.convert(found or {}, PlannerMemo)
+
+    async def keep(self, component: str, memo: PlannerMemo) -> None:
+        """Leave that to the planner after us."""
+        await self._registry.ask("keep", {"component": component, "memo": msgspec.to_builtins(memo)}, timeout=ASK)
 
     async def switch(self, component: str, replicas: Collection[int], role: str, *, finish: float = FINISH) -> None:
         """Have these, by number, take a role while they run; returns when they have it."""

@@ -29,7 +29,12 @@ log = logging.getLogger("dynamod.frontend")
 CATCH_UP = 5.0
 """Seconds that the frontend waits for models that are there already, after a restart for example."""
 
-ENDPOINTS = {"chat": "chat/completions", "completions": "completions"}
+ENDPOINTS = {
+    "chat": "chat/completions",
+    "completions": "completions",
+    "embeddings": "embeddings",
+    "score": "score",
+}
 
 
 class ProcessorComponent(Processor):

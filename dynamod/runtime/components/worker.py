@@ -110,8 +110,9 @@ class WorkerComponent(Worker):
         }
 
     def _published(self, card: ModelCard) -> None:
-        parsers = {name: getattr(self._settings, name) for name in ("tool_call_parser", "reasoning_parser")}
-        self._card = card = msgspec.structs.replace(card, **{name: value for name, value in parsers.items() if value})
+        names = ("tool_call_parser", "reasoning_parser", "reasoning_field_name")
+        given = {name: value for name in names if (value := getattr(self._settings, name))}
+        self._card = card = msgspec.structs.replace(card, **given)
         self._ctx.pool = PREFILL if self.role == PREFILL else ""
         if self._announced:
             self._ctx.publish(self._endpoint, card)
@@ -144,6 +145,6 @@ def _known(numbers: msgspec.Struct) -> dict[str, Any]:
 
 def _maker(name: str) -> Any:
     def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
-        return engine_class(name)(options, spawn)
+        return engine_class(name, options.arguments)(options, spawn)
 
     return make
