@@ -3,10 +3,11 @@
 import asyncio
 import logging
 import re
+import time
 import uuid
 from collections.abc import Callable, Collection
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -14,6 +15,9 @@ from dynamod.message.errors import Overloaded, RequestError
 
 from .cors import origin_headers
 from .metrics import UNKNOWN, Metrics, ModelMetrics
+
+if TYPE_CHECKING:
+    from .keys import Client
 
 log = logging.getLogger("dynamod.frontend")
 
@@ -60,7 +64,7 @@ class RequestContext:
 
     __slots__ = (
         *("begun", "cancel", "endpoint", "error", "headers", "id", "meter", "metrics"),
-        *("model", "request", "response", "stream", "task"),
+        *("client", "model", "owner", "request", "response", "stream", "taken", "task"),
     )
 
     def __init__(self, request: web.BaseRequest, metrics: Metrics, origins: Collection[str] = ()) -> None:
@@ -79,6 +83,18 @@ class RequestContext:
         self.cancel: Callable[[], None] | None = None  # ends the work behind the response, once there is some
         self.error: RequestError | None = None
         self.task: asyncio.Task[object] | None = None
+        self.client: Client | None = None  # whose key has limits
+        self.owner = ""  # whose key it came with; empty: none is needed
+        self.taken = False  # it counts at the client
+
+    def may_ask(self, model: str) -> bool:
+        """Whether its key allows a model."""
+        return self.client is None or self.client.may_ask(model)
+
+    @property
+    def priority(self) -> int | None:
+        """That of its key; None: as the request says."""
+        return None if self.client is None else self.client.key.priority
 
     def serving(self, model: str, stream: bool) -> ModelMetrics:
         """The request asks for a model that is served."""
@@ -123,6 +139,9 @@ class RequestContext:
         response, gone = self.response, status == GONE
         failed = self.error or (response.error if response is not None else None)
         self.metrics.disconnected_clients += gone
+        if self.taken and self.client is not None:
+            prompt, output = (response.prompt_tokens, response.output_tokens) if response is not None else (0, 0)
+            self.client.give(status, prompt, output, time.monotonic())
         if self.endpoint:
             self._count(status, failed)
         path = self.request.rel_url.raw_path

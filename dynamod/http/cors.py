@@ -4,6 +4,9 @@ from collections.abc import Collection, Mapping
 
 from aiohttp import web
 
+_LIMITS = ", ".join(
+    f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+)
 _AGE = "600"  # seconds for which a browser keeps the answer
 
 
@@ -11,7 +14,7 @@ def origin_headers(origins: Collection[str], origin: str | None) -> dict[str, st
     """What an answer to a page of this origin carries; nothing where it may not ask."""
     if origin is None or not origins or not (origin in origins or "*" in origins):
         return {}
-    exposed = {"Access-Control-Expose-Headers": "x-request-id, Retry-After"}
+    exposed = {"Access-Control-Expose-Headers": f"x-request-id, Retry-After, {_LIMITS}"}
     if "*" in origins:
         return {"Access-Control-Allow-Origin": "*", **exposed}
     return {"Access-Control-Allow-Origin": origin, "Vary": "Origin", **exposed}

@@ -78,6 +78,7 @@ class Metrics:
         self.models: dict[str, ModelMetrics] = {}
         self.disconnected_clients = 0
         self.unknown_fields = 0
+        self.unsupported_fields: Counter[str] = Counter()  # that were left out, by field
 
     def model(self, name: str) -> ModelMetrics:
         """Counters of a served model, by its name in lower case as in the original."""
@@ -156,6 +157,10 @@ def families(metrics: Metrics) -> "Iterator[Metric]":
     gone, fields = metrics.disconnected_clients, metrics.unknown_fields
     yield GaugeMetricFamily(f"{prefix}disconnected_clients", "Clients that left before the end", value=gone)
     yield CounterMetricFamily(f"{prefix}unknown_fields", "Request fields that are not known", value=fields)
+    ignored = CounterMetricFamily(f"{prefix}unsupported_fields", "Request fields that were left out", labels=["field"])
+    for name, count in metrics.unsupported_fields.items():
+        ignored.add_metric([name], count)
+    yield ignored
     for attribute, name, text in _HISTOGRAMS:
         histogram = HistogramMetricFamily(prefix + name, text, labels=["model"])
         for model, counts in metrics.models.items():

@@ -17,8 +17,8 @@ class Route:
     """One method of one path.
 
     `guarded`: it asks for an API key when the server has keys, and so do unknown paths in the same first folder.
-    `prefix`: it takes every path that begins with `path` and has no route of its own. `errors`: the form of errors at
-    this path.
+    `prefix`: it takes every path that begins with `path` and has no route of its own. `suffix`: only those that end
+    with it, and no other route takes them. `errors`: the form of errors at this path.
     """
 
     method: str
@@ -26,6 +26,7 @@ class Route:
     handler: Handler
     guarded: bool = False
     prefix: bool = False
+    suffix: str = ""
     errors: ErrorForm = OPENAI
 
 
@@ -34,16 +35,19 @@ class Routes:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._exact: dict[str, dict[str, Handler]] = {}
-        self._prefixes: dict[str, dict[str, Handler]] = {}
+        prefixes: dict[tuple[str, str], dict[str, Handler]] = {}
         self._guarded: set[str] = set()
         self._errors: dict[str, ErrorForm] = {}
         for route in routes:
-            table = self._prefixes if route.prefix else self._exact
-            table.setdefault(route.path, {})[route.method] = route.handler
+            if route.prefix:
+                prefixes.setdefault((route.path, route.suffix), {})[route.method] = route.handler
+            else:
+                self._exact.setdefault(route.path, {})[route.method] = route.handler
             if route.guarded:
                 self._guarded.add(_folder(route.path))
             if route.errors is not OPENAI:
                 self._errors[route.path] = route.errors
+        self._prefixes = sorted(prefixes.items(), key=lambda one: not one[0][1])  # those with a suffix first
 
     def guarded(self, path: str) -> bool:
         """Whether a request for this path needs an API key."""
@@ -57,7 +61,15 @@ class Routes:
         """The handler; GET also answers HEAD, and a slash at the end changes nothing. Raises NoRoute or NoMethod."""
         methods = self._exact.get(path) or self._exact.get(path.removesuffix("/"))
         if methods is None:
-            methods = next((found for start, found in self._prefixes.items() if path.startswith(start)), None)
+            plain = path.removesuffix("/")
+            methods = next(
+                (
+                    found
+                    for (start, end), found in self._prefixes
+                    if path.startswith(start) and (not end or (plain.endswith(end) and len(plain) > len(start + end)))
+                ),
+                None,
+            )
         if methods is None:
             raise NoRoute(f"unknown path: {method} {path[:200]}")
         handler = methods.get("GET" if method == "HEAD" else method)

@@ -2,12 +2,11 @@
 
 import asyncio
 import contextlib
-import hmac
 import ipaddress
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from aiohttp import web
@@ -18,7 +17,8 @@ from dynamod.observe.metrics import CONTENT_TYPE, exposition, load
 from .connection import Connection, HttpServer
 from .context import GONE, RequestContext
 from .cors import preflight
-from .errors import Unauthorized, error_response, json_response
+from .errors import error_response, json_response
+from .keys import Keys
 from .metrics import Collect, Metrics, families
 from .routes import Handler, Route, Routes
 from .settings import FrontendSettings
@@ -56,7 +56,7 @@ class Server:
         self.metrics = Metrics(settings.metrics_prefix)
         self._collect = collect
         self._routes = Routes([*routes, *_health_routes(state, self._families)])
-        self._keys = settings.keys()
+        self.keys = Keys(settings)
         self._origins = settings.origins
         self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
@@ -64,6 +64,8 @@ class Server:
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
+        self.background: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """Work beside requests, until it is cancelled; whoever starts the server runs it, and ends it first."""
 
     @property
     def port(self) -> int:
@@ -84,8 +86,9 @@ class Server:
         self._http = HttpServer(self._handle, self.settings.client_timeout)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(self._http, sock=sock, ssl=tls, backlog=BACKLOG)
+        self.keys.watch()
         log.info("listening on %s port=%d tls=%s", self.settings.host, self.port, "on" if tls is not None else "off")
-        if not self._keys and not _local(self.settings.host):
+        if not self.keys and not _local(self.settings.host):
             log.warning("whoever reaches port %d may use the models: set api_keys, or host to 127.0.0.1", self.port)
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -96,6 +99,7 @@ class Server:
         if self._http is None:
             return
         self._stopping = True
+        self.keys.close()
         if self._listener is not None:
             self._listener.close()
         await self._wait_first_requests()
@@ -148,7 +152,7 @@ class Server:
         context.headers |= form.headers(context.id)
         try:
             asked = preflight(request.method, request.headers, context.headers) if self._origins else None
-            response = asked or await self._find(request)(context)
+            response = asked or await self._find(request, context)(context)
         except RequestError as error:
             context.error = error.with_traceback(None)  # whose frames hold the body, and in a circle themselves
             overload = isinstance(error, Overloaded)
@@ -168,15 +172,27 @@ class Server:
                 response.force_close()
         return response
 
-    def _find(self, request: web.BaseRequest) -> Handler:
-        """The handler, when the request has a key where one is needed. Raises Unauthorized, NoRoute or NoMethod."""
+    def _find(self, request: web.BaseRequest, context: RequestContext) -> Handler:
+        """The handler, when the request has a key where one is needed, and the key allows it.
+
+        Raises Unauthorized, RateLimited, NoRoute or NoMethod.
+        """
         path = request.rel_url.path
-        if self._routes.guarded(path) or (self.settings.guard_status and path != "/live"):
-            _check_key(self._keys, request.headers)
+        guarded = self._routes.guarded(path)
+        if guarded or (self.settings.guard_status and path != "/live"):
+            context.owner, context.client = self.keys.check(request.headers)
+            client = context.client
+            if client is not None and guarded and request.method == "POST":
+                try:
+                    client.take(time.monotonic())
+                    context.taken = True
+                finally:
+                    context.headers |= client.headers(time.monotonic())
         return self._routes.find(request.method, path)
 
     async def _families(self) -> "list[Metric]":
-        return [*families(self.metrics), *(await self._collect() if self._collect is not None else ())]
+        own = [*families(self.metrics), *self.keys.families(self.metrics.prefix)]
+        return [*own, *(await self._collect() if self._collect is not None else ())]
 
 
 def _local(host: str) -> bool:
@@ -185,22 +201,6 @@ def _local(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _check_key(keys: Sequence[str], headers: Mapping[str, str]) -> None:
-    """Raise Unauthorized unless `Authorization`, or `x-api-key`, carries one of the keys. Without keys all may enter.
-
-    Each is compared with all of them, so that the time tells nothing about which one was close.
-    """
-    if not keys:
-        return
-    scheme, _, token = headers.get("Authorization", "").strip().partition(" ")
-    bearer = token if scheme.lower() == "bearer" else ""
-    given = [key.strip().encode("utf-8", "surrogateescape") for key in (bearer, headers.get("x-api-key", ""))]
-    if not any(given):
-        raise Unauthorized("You didn't provide an API key: send the header `Authorization: Bearer KEY`")
-    if not sum(hmac.compare_digest(key.encode(), one) for key in keys for one in given):
-        raise Unauthorized("Incorrect API key provided")
 
 
 def _health_routes(state: State, collect: Collect) -> list[Route]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from dynamod.message.discovery import ReasoningField
 from dynamod.message.errors import UserError
 
 METRICS_PREFIX = "dynamo_frontend"
@@ -33,14 +34,36 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     responses_store_mb: Annotated[
         float, Meta(ge=0, description="memory for responses that clients go on from; 0: none are kept")
     ] = 64.0
+    batches_dir: Annotated[
+        str, Meta(description="folder for /v1/files and /v1/batches; frontends may share it; none: these are off")
+    ] = ""
+    batches_store_mb: Annotated[float, Meta(gt=0, description="all files of batches together")] = 1024.0
+    batches_inflight: Annotated[int, Meta(ge=1, le=1024, description="requests of batches in work at once")] = 16
     api_keys: Annotated[str, Meta(description="comma separated keys; clients send one as Bearer token")] = ""
     api_key_file: Annotated[str, Meta(description="file with one key per line")] = ""
+    client_keys_file: Annotated[
+        str, Meta(description="YAML or JSON: a list of keys with names and limits; read again when it changes")
+    ] = ""
     guard_status: Annotated[bool, Meta(description="/health, /metrics and /openapi.json ask for a key too")] = False
     allowed_origins: Annotated[
         str | list[str],
         Meta(description="origins whose pages in browsers may ask, like https://example.org; * for all"),
     ] = ""
     unknown_fields: Literal["ignore", "reject"] = "ignore"
+    per_request_metrics: Annotated[
+        bool, Meta(description="answers of chats and completions have `metrics`: how long they took")
+    ] = False
+    reasoning_field_name: Annotated[
+        ReasoningField,
+        Meta(description="member of chat answers that has the reasoning, where the model's card has none"),
+    ] = "reasoning_content"
+    completion_max_tokens: Annotated[
+        int, Meta(ge=0, le=2**31 - 1, description="max_tokens of completions that say none; 0: no limit")
+    ] = 16
+    ignore_unsupported_fields: Annotated[
+        bool,
+        Meta(description="fields of chats and completions that are known and not served are left out, not refused"),
+    ] = False
     overload_status: Annotated[
         int, Meta(ge=400, le=599, description="HTTP status when no worker can take a request")
     ] = 503
@@ -83,6 +106,11 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return int(self.responses_store_mb * 1024 * 1024)
 
     @property
+    def batches_limit(self) -> int:
+        """Bytes of all files of batches."""
+        return int(self.batches_store_mb * 1024 * 1024)
+
+    @property
     def origins(self) -> frozenset[str]:
         """`allowed_origins` one by one; as text they are comma separated, or a JSON list as vLLM takes it."""
         given = self.allowed_origins
@@ -93,10 +121,10 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @property
     def guarded(self) -> bool:
         """Whether clients have to send a key."""
-        return bool(self.api_keys or self.api_key_file)
+        return bool(self.api_keys or self.api_key_file or self.client_keys_file)
 
     def keys(self) -> tuple[str, ...]:
-        """The API keys: of the text, and of the file with one per line (`#` begins a comment line).
+        """The API keys without limits: of the text, and of the file with one per line (`#` begins a comment line).
 
         Raises UserError when the file cannot be read or holds no key: an empty key file must not let everybody in.
         """
@@ -131,7 +159,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_STRIP_ANTHROPIC_PREAMBLE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
-    DYN_API_KEY_FILE.
+    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
@@ -159,6 +187,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_STRIP_ANTHROPIC_PREAMBLE": ("strip_anthropic_preamble", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),
+    "DYN_CLIENT_KEYS_FILE": ("client_keys_file", str),
 }
 
 

@@ -33,6 +33,7 @@ ROUTES = [
     Route("POST", "/v1/things", other, guarded=True),
     Route("GET", "/v1/things", echo, guarded=True),
     Route("GET", "/v1/things/", echo, guarded=True, prefix=True),
+    Route("POST", "/v1/things/", other, guarded=True, prefix=True, suffix="/parts"),
     Route("GET", "/open", echo),
     Route("GET", "/broken", broken),
 ]
@@ -48,6 +49,9 @@ ROUTES = [
         ("GET", "/v1/things/a/b", echo),
         ("GET", "/open/", echo),
         ("POST", "/v1/things/", other),
+        ("POST", "/v1/things/a/parts", other),
+        ("POST", "/v1/things/a/parts/", other),
+        ("GET", "/v1/things/parts", echo),
     ],
 )
 def test_the_handler_is_found(method, path, handler) -> None:

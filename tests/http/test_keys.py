@@ -1,0 +1,247 @@
+"""Keys with limits: their file, its changes, and what clients see of them."""
+
+import asyncio
+import json
+import logging
+import os
+import re
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from dynamod.http import keys as module
+from dynamod.http.context import RequestContext
+from dynamod.http.cors import origin_headers
+from dynamod.http.errors import json_response
+from dynamod.http.keys import Keys, Unauthorized, read_keys
+from dynamod.http.routes import Route
+from dynamod.http.server import Server
+from dynamod.http.settings import FrontendSettings
+from dynamod.message.errors import UserError
+from tests.ports import listener
+
+TEXT = f"""
+- name: team-a
+  key: secret-a
+  rpm: 3
+  tpm: 1000
+  models: [org/model]
+- name: team-b
+  sha256: {sha256(b"secret-b").hexdigest()}
+  inflight: 1
+  priority: 5
+"""
+
+
+def write(file: Path, text: str) -> None:
+    """As editors and mounted volumes do: the new file takes the place of the old one."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, file)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_who_it_is(file: Path) -> None:
+    keys = Keys(FrontendSettings(client_keys_file=str(file), api_keys="plain"))
+    found = keys.check(bearer("secret-a"))[1]
+    assert found is not None
+    assert (found.key.name, found.may_ask("org/model"), found.may_ask("other")) == ("team-a", True, False)
+    other = keys.check({"x-api-key": "secret-b"})[1]
+    assert other is not None
+    assert (other.key.priority, other.may_ask("any")) == (5, True)
+    assert keys.check(bearer("plain"))[1] is None, "without limits"
+    for headers in (bearer("secret-c"), bearer(""), {}, {"x-api-key": "secret-"}):
+        with pytest.raises(Unauthorized):
+            keys.check(headers)
+
+
+def test_names_of_keys_are_their_own_and_tell_no_secret(file: Path) -> None:
+    keys = Keys(FrontendSettings(client_keys_file=str(file), api_keys="plain,other"))
+    names = {key: keys.check(bearer(key))[0] for key in ("secret-a", "secret-b", "plain", "other")}
+    assert len(set(names.values())) == 4
+    for key, name in names.items():
+        assert key not in name
+        assert sha256(key.encode()).hexdigest()[:32] not in name
+        assert keys.client(name) is keys.check(bearer(key))[1]
+    later = Keys(FrontendSettings(api_keys="other"))
+    assert later.client(names["other"]) is None
+    for name in (names["plain"], names["secret-a"], "", "client:", "key:"):
+        with pytest.raises(Unauthorized, match="no more"):
+            later.client(name)
+    free = Keys(FrontendSettings())
+    assert free.check(bearer("plain")) == ("", None)
+    assert free.client("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no list of keys"),
+        ("{}", "holds no list of keys"),
+        ("- name: [secret", "is no YAML or JSON in line 1"),
+        ("- {name: a}", r"\[0\] \(a\) needs key or sha256"),
+        ("- {name: a, key: x, sha256: '" + "0" * 64 + "'}", "needs key or sha256"),
+        ("- {name: a, key: x, rpm: 0}", r"\[0\]\.rpm"),
+        ("- {name: a, key: x, rps: 3}", "rps.*known: .*rpm"),
+        ("- {name: a, key: ' secret'}", r"\[0\]\.key.*white space"),
+        ("- {name: a, key: 'secret\\n'}".replace("'", '"'), r"\[0\]\.key.*white space"),
+        ('- {name: a, key: "secret\\uD800"}', r"\[0\]\.key"),
+        ("- {name: a, sha256: secret}", r"\[0\]\.sha256"),
+        ("- {name: a, key: x}\n- {name: a, key: y}", r"\[1\]\.name is there already"),
+        ("- {name: a, key: x}\n- {name: b, key: x}", r"\[1\]\.key is there already"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_keys(str(file))
+    line = raised.value.line()
+    assert re.search(says, line), line
+    assert "secret" not in line, "a log must not show keys"
+    with pytest.raises(UserError, match="cannot read"):
+        read_keys(str(tmp_path / "missing"))
+
+
+def test_json_does_too(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps([{"name": "a", "key": "x", "rpm": 5}]))
+    [key] = read_keys(str(file))
+    assert (key.name, key.rpm, key.tpm) == ("a", 5, None)
+
+
+async def test_a_change_that_keeps_size_and_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `cp -p` and `rsync` do over a file that is there."""
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    keys, before = Keys(FrontendSettings(client_keys_file=str(file))), file.stat()
+    keys.watch()
+    try:
+        file.write_text(TEXT.replace("secret-a", "secret-z"))
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        for _ in range(500):
+            if keys.clients["team-a"].key.key == "secret-z":
+                break
+            await asyncio.sleep(0.01)
+        assert keys.clients["team-a"].key.key == "secret-z"
+    finally:
+        keys.close()
+
+
+async def things(context: RequestContext) -> web.Response:
+    await asyncio.sleep(1.0 if context.request.query_string else 0)
+    return json_response({"priority": context.priority})
+
+
+@pytest.fixture
+async def server(file: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(module, "LOOK", 0.02)
+    routes = [Route("POST", "/v1/things", things, guarded=True), Route("GET", "/v1/things", things, guarded=True)]
+    made = Server(FrontendSettings(host="127.0.0.1", port=0, client_keys_file=str(file)), routes, dict)
+    await made.start(listener())
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{made.port}") as session:
+
+        async def ask(key: str, method: str = "POST", path: str = "/v1/things") -> tuple[int, Any, Any]:
+            async with session.request(method, path, headers=bearer(key)) as answer:
+                return answer.status, await answer.json(), answer.headers
+
+        async def metrics() -> str:
+            async with session.get("/metrics") as answer:
+                return await answer.text()
+
+        ask.metrics = metrics  # type: ignore[attr-defined]
+        yield ask
+    await made.stop(0)
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not await condition():  # noqa: ASYNC110 - a file is read in a thread
+            await asyncio.sleep(0.02)
+
+
+async def test_requests_per_minute(server: Any) -> None:
+    left = []
+    for _ in range(3):
+        status, _, headers = await server("secret-a")
+        assert status == 200
+        assert headers["x-ratelimit-limit-requests"] == "3"
+        left.append(headers["x-ratelimit-remaining-requests"])
+    assert left == ["2", "1", "0"]
+    status, body, headers = await server("secret-a")
+    assert (status, body["error"]["code"], body["error"]["type"]) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert "'team-a' allows 3 requests per minute" in body["error"]["message"]
+    assert 1 <= int(headers["Retry-After"]) <= 20
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert headers["x-ratelimit-reset-requests"][:-1].replace(".", "").replace("m", "").isdigit()
+    assert headers["x-ratelimit-remaining-tokens"] == headers["x-ratelimit-limit-tokens"] == "1000"
+    assert (await server("secret-a", "GET"))[0] == 200, "only what is posted counts"
+    status, body, headers = await server("secret-b")
+    assert (status, body, "x-ratelimit-limit-requests" in headers) == (200, {"priority": 5}, False)
+    text = await server.metrics()
+    assert 'dynamo_frontend_key_requests_total{key="team-a",status="200"} 3.0' in text
+    assert 'dynamo_frontend_key_requests_total{key="team-a",status="429"} 1.0' in text
+    assert 'dynamo_frontend_key_refused_total{key="team-a",limit="requests"} 1.0' in text
+    assert "secret" not in text
+
+
+async def test_requests_at_a_time(server: Any) -> None:
+    first = asyncio.create_task(server("secret-b", path="/v1/things?slow"))
+
+    async def begun() -> bool:
+        return 'key_inflight_requests{key="team-b"} 1.0' in await server.metrics()
+
+    await until(begun)
+    status, body, headers = await server("secret-b")
+    assert (status, headers["Retry-After"]) == (429, "1")
+    assert "1 requests at a time" in body["error"]["message"]
+    assert (await first)[0] == 200
+    assert (await server("secret-b"))[0] == 200
+
+
+async def test_a_changed_file_counts_and_a_wrong_one_does_not(
+    server: Any, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert (await server("secret-a"))[0] == 200
+    write(file, "- {name: team-a, key: new-a, rpm: 6}")
+
+    async def known() -> bool:
+        return bool((await server("new-a", "GET"))[0] == 200)
+
+    await until(known)
+    assert (await server("secret-a"))[0] == 401
+    _, _, headers = await server("new-a")
+    assert headers["x-ratelimit-limit-requests"] == "6"
+    assert headers["x-ratelimit-remaining-requests"] == "3", "a third was used, and one more"
+    with caplog.at_level(logging.ERROR):
+        write(file, "- {name: team-a")
+        await asyncio.sleep(0.2)
+        write(file, "- {name: team-a ")
+        await asyncio.sleep(0.2)
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1, "once"
+    assert "the keys stay as they were" in said[0]
+    assert (await server("new-a"))[0] == 200
+    file.unlink()
+    await asyncio.sleep(0.1)
+    assert (await server("new-a"))[0] == 200
+
+
+def test_pages_in_browsers_may_read_what_is_left(file: Path) -> None:
+    _, client = Keys(FrontendSettings(client_keys_file=str(file))).check(bearer("secret-a"))
+    assert client is not None
+    exposed = origin_headers(["http://localhost"], "http://localhost")["Access-Control-Expose-Headers"]
+    assert {*client.headers(0.0)} <= {*exposed.split(", ")}
