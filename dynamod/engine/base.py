@@ -1,8 +1,9 @@
 """What every engine implements.
 
 An engine declares in `serves` which requests it takes: `Generate` (ids in, ids out), `Chat` (the client's request in,
-text out). It answers through the `Reply` it is given: `tokens`, `text` or `items` once per step, the last with a finish
-reason, or `failed`. It watches `reply.cancelled` (or `on_cancel`) and frees the slot then.
+text out), `Embed` (ids in, vectors out). It answers through the `Reply` it is given: `tokens`, `text` or `items` once
+per step, the last with a finish reason, or `failed`. It watches `reply.cancelled` (or `on_cancel`), and
+frees the slot then.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
 from dynamod.message.errors import BadRequest
 from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
-from dynamod.message.worker import Chat, Generate, Grammar, Request
+from dynamod.message.worker import LEAVING, Chat, Embed, Generate, Grammar, Request
 from dynamod.transport.base import Reply
 
 from .own_transfer import OwnTransfer
@@ -28,7 +29,7 @@ from .own_transfer import OwnTransfer
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
 """Starts a task that belongs to the worker actor (its exception crashes the worker)."""
 
-EngineRequest = Generate | Chat
+EngineRequest = Generate | Chat | Embed
 """The requests that some engine takes; the worker answers all others itself."""
 RequestT = TypeVar("RequestT", bound=EngineRequest)
 
@@ -120,6 +121,8 @@ def answer_limit(request: Generate, room: int) -> int:
     if prompt >= room:
         why = f"the prompt has {prompt} tokens, and this worker has room for {room} of prompt and answer together"
         raise BadRequest(why, code="context_length_exceeded")
+    if limit == 0 and request.sampling.prompt_logprobs is not None:
+        limit = 1  # a prompt is scored as it is computed for an answer, of which nothing is sent
     return room - prompt if limit is None else min(limit, room - prompt)
 
 
@@ -135,7 +138,7 @@ class Engine(ABC, Generic[RequestT]):
     """
 
     name: ClassVar[str]
-    serves: ClassVar[tuple[type[EngineRequest], ...]]
+    serves: tuple[type[EngineRequest], ...]  # as it has been started
     capabilities: ClassVar[Capabilities] = Capabilities()
     _card: ModelCard
 
@@ -191,7 +194,7 @@ class Engine(ABC, Generic[RequestT]):
         """
         return None
 
-    def footprint(self, request: RequestT) -> tuple[tuple[int, ...], int] | None:
+    def footprint(self, request: Generate) -> tuple[tuple[int, ...], int] | None:
         """What a request costs this engine: sequence hashes of its prompt's full blocks, prompt tokens not cached now.
 
         None: the engine cannot tell. Called just before `submit` of the same request.
@@ -243,4 +246,4 @@ class Job:
 
     def undeliverable(self, why: str) -> None:
         """The worker ends or drains before it read this: the sender may try elsewhere (called by the kernel)."""
-        self.reply.failed("Overloaded", why, retry=True)
+        self.reply.failed("Overloaded", why, retry=True, code=LEAVING)

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod import __version__
@@ -31,7 +32,8 @@ class EngineEntry(NamedTuple):
     that adds the engine's arguments to a parser. `devices`: it takes the number of GPUs and the first of them; `nodes`:
     one engine may run on several nodes. `apart`: the extra pins so much that it has an environment of its own.
     `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it moves KV blocks by itself, and
-    the argument of its own that names another one.
+    the argument of its own that names another one. `vectors`: the argument, and its value, with which it makes vectors
+    and no answers, and `embedding`: the class that then takes the place of `target`. `types`: what it serves.
     """
 
     target: str
@@ -48,6 +50,9 @@ class EngineEntry(NamedTuple):
     behind: Literal["", "file", "url"] = ""
     handoff: bool = False
     transfer: tuple[str, str] = ("", "")
+    vectors: tuple[str, Any] = ("", None)
+    embedding: str = ""
+    types: tuple[str, ...] = ("chat", "completions")
 
     @property
     def file(self) -> bool:
@@ -76,14 +81,22 @@ ENGINES: dict[str, EngineEntry] = {
         check="dynamod.engine.llamacpp.arguments:arguments_of",
         flags="dynamod.engine.llamacpp.arguments:flags",
         handoff=True,
+        vectors=("embeddings", True),
+        embedding="dynamod.engine.llamacpp.embedding:LlamaCppEmbeddings",
     ),
     "mistralrs": EngineEntry(
-        "dynamod.engine.mistralrs:MistralRs", "mistralrs", "mistralrs", flags="dynamod.engine.mistralrs.loading:flags"
+        "dynamod.engine.mistralrs:MistralRs",
+        "mistralrs",
+        "mistralrs",
+        flags="dynamod.engine.mistralrs.loading:flags",
+        vectors=("embeddings", True),
+        embedding="dynamod.engine.mistralrs.embedding:MistralRsEmbeddings",
     ),
     "mocker": EngineEntry(
         "dynamod.engine.mocker.engine:Mocker",
         check="dynamod.engine.mocker.arguments:arguments_of",
         flags="dynamod.engine.mocker.arguments:flags",
+        types=("chat", "completions", "embeddings", "score"),
         weights=False,
         handoff=True,
     ),
@@ -93,6 +106,7 @@ ENGINES: dict[str, EngineEntry] = {
         flags="dynamod.engine.openai.arguments:flags",
         model=False,
         behind="url",
+        vectors=("embeddings", True),
     ),
     "pystr": EngineEntry("dynamod.engine.python.engine:PyStr", check=_FILE, model=False, behind="file"),
     "pytok": EngineEntry("dynamod.engine.python.engine:PyTok", check=_FILE, behind="file"),
@@ -108,6 +122,7 @@ ENGINES: dict[str, EngineEntry] = {
         nodes=True,
         handoff=True,
         transfer=("nixl", "disaggregation_transfer_backend"),
+        vectors=("is_embedding", True),
     ),
     "trtllm": EngineEntry(
         "dynamod.engine.trtllm.engine:TrtLlm",
@@ -131,6 +146,7 @@ ENGINES: dict[str, EngineEntry] = {
         apart=True,
         handoff=True,
         transfer=("nixl", "kv_transfer_config"),
+        vectors=("runner", "pooling"),
     ),
 }
 
@@ -221,11 +237,35 @@ def _lacks(module: str, python: str, environ: Mapping[str, str]) -> bool:
     return bool(module) and importlib.util.find_spec(module) is None
 
 
-def engine_class(name: str) -> "type[Engine[Any]]":
-    """The class behind a name. Raises UserError for an unknown name or a missing extra."""
+def engine_class(name: str, arguments: Mapping[str, Any] = MappingProxyType({})) -> "type[Engine[Any]]":
+    """The class behind a name. `arguments`: the engine's own. Raises UserError, also for a missing extra."""
     require_installed(name)
-    found: type[Engine[Any]] = _load(ENGINES[_own_name(name)].target)
+    entry = ENGINES[_own_name(name)]
+    found: type[Engine[Any]] = _load(entry.embedding if entry.embedding and _embeds(name, arguments) else entry.target)
     return found
+
+
+def served_types(name: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """What clients may ask of an engine that is started with these arguments of its own, as far as they tell."""
+    entry = ENGINES[_own_name(name)]
+    if not _embeds(name, arguments):
+        return entry.types
+    return ("embeddings", "score") if entry.model else ("embeddings",)
+
+
+def _embeds(name: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether it is started to make vectors and no answers. Raises UserError for arguments that are wrong."""
+    entry = ENGINES[_own_name(name)]
+    argument, value = entry.vectors
+    if not argument:
+        return False
+    if entry.check and not entry.words:
+        return bool(getattr(check_arguments(name, arguments, None), argument) == value)
+    given = {key.replace("-", "_"): one for key, one in arguments.items()}
+    words = " ".join(map(str, given.get("argv") or ())).replace("=", " ").split()
+    flag = f"--{argument.replace('_', '-')}"
+    said = flag in words and (value is True or words[words.index(flag) + 1 :][:1] == [value])
+    return said or given.get(argument) == value
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | None) -> Any:

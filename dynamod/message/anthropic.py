@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .openai import Count, EngineFields, StopString, TopK
+from .openai import Count, Effort, EngineFields, StopString, TopK
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -113,7 +113,7 @@ class OutputFormat(msgspec.Struct, frozen=True):
 class OutputConfig(msgspec.Struct, frozen=True):
     """`effort`: of the reasoning, for templates that read it."""
 
-    effort: str | None = None
+    effort: Effort | None = None
     format: OutputFormat | None = None
 
 
@@ -128,6 +128,8 @@ class Conversation(EngineFields, frozen=True, kw_only=True, forbid_unknown_field
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
     mcp_servers: list[Any] | None = None
+    thread: dict[str, Any] | None = None  # a conversation that the server holds: refused
+    compaction: dict[str, Any] | None = None  # a summary in place of an answer: refused
     cache_control: Any = None
     container: Any = None
     context_management: Any = None

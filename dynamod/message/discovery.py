@@ -50,6 +50,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
     it computes no prompts, so that others always do. `stored_blocks`: it gives other instances the KV blocks that it
     has, and computes nothing for that. `role_switch`: it changes between prefill and decode while it runs.
+    `matryoshka`: the first numbers of its vectors are vectors too. `pairs`: it is given two texts as one input, and
+    makes one number of them, their score.
     """
 
     exact_continuation: bool = False
@@ -65,6 +67,9 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     needs_prefill: bool = False
     stored_blocks: bool = False
     role_switch: bool = False
+    matryoshka: bool = False
+    pairs: bool = False
+    prompt_logprobs: bool = False
 
     @property
     def continues(self) -> bool:
@@ -72,15 +77,22 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.exact_continuation or self.greedy_continuation
 
 
+ReasoningField = Literal["reasoning_content", "reasoning"]
+"""What clients may get the reasoning of an answer as."""
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything an ingress needs to serve a model that a worker announces.
 
-    `types`: what clients may ask for; none where the worker only helps others.
+    `types`: what clients may ask for; none where the worker only helps others. `chat`, `completions`, `embeddings`, and
+    `score`: its vectors say how alike two texts are, or it scores pairs.
 
     `kind`: "tokens" engines get `Generate`, "text" engines get `Chat`. `path`: folder or GGUF file on the worker's
     machine (empty for an engine without a model). `mdc_sum`: checksum over the files that decide how text becomes
     tokens; sent with each request so that a mismatch is seen. `tool_call_parser`, `reasoning_parser`: how its answers
-    say calls of tools and reasoning; empty: as its chat template says; `none`: not at all.
+    say calls of tools and reasoning; empty: as its chat template says; `none`: not at all. `reasoning_field_name`: what
+    clients get reasoning as; empty: as the frontend says. `embedding_length`: numbers of a vector, 0 where that is not
+    known.
     """
 
     name: Word
@@ -100,4 +112,12 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     capabilities: Capabilities = Capabilities()
     tool_call_parser: Label = ""
     reasoning_parser: Label = ""
+    reasoning_field_name: Label = ""
     user_data: dict[str, Any] | None = None
+    embedding_length: Count = 0
+
+    @property
+    def inputs(self) -> tuple[bool, bool, bool]:
+        """Whether its workers take prompts, texts whose vectors are wanted, and pairs of texts."""
+        types = {*self.types}
+        return bool(types - {"embeddings", "score"}), bool(types & {"embeddings", "score"}), self.capabilities.pairs

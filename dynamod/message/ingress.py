@@ -20,12 +20,17 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0, gc=False):
 
 
 class Tokens(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
-    """New token ids of a stream, packed int32. `finish`: None while it goes on, else OpenAI's finish reason."""
+    """New token ids of a stream, packed int32. `finish`: None while it goes on, else OpenAI's finish reason.
+
+    `cached_tokens`: tokens of the prompt that were in the engine's cache, said once, in front of the first id, by an
+    engine that knows it.
+    """
 
     stream: int
     offset: int
     ids: bytes
     finish: str | None = None
+    cached_tokens: int | None = None
 
 
 class Text(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -60,6 +65,17 @@ class Logprobs(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
     top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
+class PromptLogprobs(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
+    """Log probabilities of the tokens of the prompt, before the first of the answer. None: of the first token.
+
+    `top`: as in `Logprobs`. Only for requests that ask for them.
+    """
+
+    stream: int
+    chosen: tuple[float | None, ...]
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The stream ends with an error: a class name of `message.errors.REQUEST_ERRORS` and its message.
 
@@ -87,7 +103,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag=5):
         return kind(self.message, param=self.param, code=self.code, retry_after=self.retry_after)
 
 
-Delta = Accepted | Tokens | Text | Items | Logprobs | Failed
+Delta = Accepted | Tokens | Text | Items | Logprobs | PromptLogprobs | Failed
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):

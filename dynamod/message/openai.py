@@ -5,7 +5,8 @@ fields; the API decodes with them first and only looks closer (count, ignore, or
 Fields of type `Any` are accepted for compatibility and passed to text engines.
 """
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -41,6 +42,11 @@ class RouterOverride(msgspec.Struct, frozen=True):
     router_temperature: Weight | None = None
 
 
+REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
+"""What engines and clients call the reasoning of a message."""
+
+ExtraField = Literal["worker_id", "timing"]
+
 GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 CONSTRAINTS = ("structured_outputs", *GUIDED, "grammar", "json_schema")
 """Fields of vLLM and llama.cpp that ask for a form of the answer."""
@@ -51,7 +57,7 @@ class NvExt(msgspec.Struct, frozen=True):
 
     `annotations`: formatted_prompt, token_ids, request_id, and query_instance_id, which asks where the request would go
     and generates nothing. A stream has them in its first chunk, in front of the choices. `backend_instance_id`: send it
-    there.
+    there. `extra_fields`: members of `nvext` of the answer, in a stream of its last chunk with a choice.
     """
 
     ignore_eos: bool | None = None
@@ -67,7 +73,7 @@ class NvExt(msgspec.Struct, frozen=True):
     guided_regex: Any = None
     guided_choice: Any = None
     guided_grammar: Any = None
-    extra_fields: list[str] | None = None
+    extra_fields: list[ExtraField] | None = None
     agent_hints: Any = None
     router_config_override: RouterOverride | None = None
 
@@ -127,6 +133,7 @@ class Message(msgspec.Struct, frozen=True):
         return len(content) if isinstance(content, str) else sum([len(part.text or "") for part in content or ()])
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Messages = Annotated[list[Message], Meta(min_length=1)]
 
 
@@ -161,6 +168,11 @@ class EngineFields(ModelRequest, frozen=True, kw_only=True, forbid_unknown_field
     send_loading_state: Annotated[
         bool | None, Meta(description="a stream has comments about its model on demand until that is loaded")
     ] = None
+
+    @property
+    def extra_fields(self) -> Sequence[ExtraField]:
+        """What the answer shall say of itself."""
+        return (self.nvext.extra_fields or ()) if self.nvext is not None else ()
 
     def wants(self, annotation: str) -> bool:
         """Whether `nvext.annotations` asks for it."""
@@ -200,6 +212,14 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     guided_grammar: Any = None
     grammar: Any = None
     json_schema: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    truncate_prompt_tokens: Any = None
+    thinking_token_budget: Any = None
+    regex: Any = None
+    ebnf: Any = None
+    prompt_logprobs: Any = None
+    return_token_ids: Any = None
 
     @property
     def token_limit(self) -> tuple[int | None, str]:
@@ -209,6 +229,11 @@ class Common(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def alternatives(self) -> int | None:
         """Log probabilities per token beside the chosen token's; None: no log probabilities at all."""
+        return None
+
+    @property
+    def prompt_alternatives(self) -> int | None:
+        """As `alternatives`, of the tokens of the prompt."""
         return None
 
     @property
@@ -241,7 +266,7 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: Effort | None = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
@@ -280,6 +305,7 @@ class ChatRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """POST /v1/completions. `prompt`: a string, a list of strings, token ids, or a list of lists of token ids."""
 
+    max_tokens: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
     prompt: str | Annotated[list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]
     logprobs: TopLogprobs | None = None
     echo: bool | None = None
@@ -294,3 +320,45 @@ class CompletionRequest(Common, frozen=True, kw_only=True, forbid_unknown_fields
     def alternatives(self) -> int | None:
         """`logprobs` is the count itself."""
         return self.logprobs
+
+    @property
+    def prompt_alternatives(self) -> int | None:
+        """Those of an echoed prompt are wanted too."""
+        return self.logprobs if self.echo else None
+
+
+Inputs = str | Annotated[list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]
+"""A string, a list of strings, token ids, or a list of lists of token ids."""
+
+
+class EmbeddingsRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/embeddings. `dimensions`: numbers of each vector, where the model's vectors may be cut."""
+
+    input: Inputs
+    encoding_format: str | None = None
+    dimensions: Count | None = None
+
+
+Texts = str | Annotated[list[str], Meta(min_length=1)]
+
+
+class ScoreRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/score: how alike each of `text_1` is to the one of `text_2` at its place; one may stand for all."""
+
+    text_1: Texts
+    text_2: Texts
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A text in an object."""
+
+    text: str
+
+
+class RerankRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """POST /v1/rerank. `top_n`: how many are in the answer, 0: all."""
+
+    query: str
+    documents: Annotated[list[str | Document], Meta(min_length=1)]
+    top_n: Annotated[int, Meta(ge=0, le=_INT32)] | None = None
+    return_documents: bool | None = None

@@ -87,6 +87,13 @@ class PlannerRecord(msgspec.Struct, frozen=True, kw_only=True):
     control: dict[str, PoolControl] = {}
 
 
+class PlannerMemo(msgspec.Struct, frozen=True, kw_only=True):
+    """What people have done to a pool, kept by the daemon for the planner that is started after this one."""
+
+    control: PoolControl = PoolControl()
+    manual: bool = False
+
+
 class ParkedModel(msgspec.Struct, frozen=True, kw_only=True):
     """A model that can be asked for although it may have no workers: a planner starts them when somebody does.
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from .openai import Count, EngineFields
+from .openai import Count, Effort, EngineFields
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -60,7 +60,7 @@ class FunctionTool(msgspec.Struct, frozen=True):
 class ReasoningConfig(msgspec.Struct, frozen=True):
     """`effort`: for templates that read it. Summaries are not made: reasoning comes as it is."""
 
-    effort: str | None = None
+    effort: Effort | None = None
     summary: str | None = None
 
 
@@ -101,7 +101,7 @@ class ResponsesRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_f
     prompt: Any = None
     top_logprobs: int | None = None
     context_management: Any = None
-    include: Any = None
+    include: list[str] | None = None
     max_tool_calls: Any = None
     stream_options: Any = None
     truncation: Any = None

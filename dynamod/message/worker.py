@@ -1,6 +1,7 @@
 """What a worker receives: requests (two kinds, because engines come in two kinds) and control of their streams.
 
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
+`Embed` to engines that make vectors of ids,
 `Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load, `Describe`
 for its model card, `Files` for the files behind it. `Open` wraps any of them with a stream number of the sender's
 choice; answers come back as `dynamod.message.ingress` deltas under that number.
@@ -15,6 +16,9 @@ PASSED = 8
 
 TRIAL_TAKEN = "trial_taken"
 """Code of the refusal of a request that is to be tried alone by a worker where another one is."""
+
+LEAVING = "leaving"
+"""Code of the refusal of a request that came to a worker which drains, or has ended: it was not begun."""
 
 HANDOFF_FAILED = "handoff_failed"
 """Code of the failure of a request whose prompt an instance lacks and cannot compute; it may be sent there again."""
@@ -31,7 +35,10 @@ class Stops(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
-    """How the next token is chosen. None means: not said, the engine's default. `logprobs`: how many per token."""
+    """How the next token is chosen. None means: not said, the engine's default. `logprobs`: how many per token.
+
+    `prompt_logprobs`: the same of each token of the prompt but the first, for engines with that capability.
+    """
 
     n: int | None = None
     best_of: int | None = None
@@ -47,6 +54,7 @@ class Sampling(msgspec.Struct, frozen=True, array_like=True):
     seed: int | None = None
     logit_bias: dict[int, float] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 TransferShape = Literal["pull", "rendezvous"]
@@ -60,7 +68,8 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     `session`: their name there, which cannot be guessed. `layout`: digest of what must agree for the bytes to mean the
     same. `addresses`: where they are read, by transfer backend. `params`: in place of these, what the engine there says
     to the engine here, where engines move blocks by themselves, in the given `shape`; nobody between them reads it.
-    `stored`: the blocks are there already, and nothing is computed for them.
+    `stored`: the blocks are there already, and nothing is computed for them. `cached_tokens`: tokens of the prompt that
+    were in the cache of the instance that computes it; None: it does not know.
     """
 
     session: str
@@ -69,6 +78,7 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     params: dict[str, Any] = {}
     shape: TransferShape = "pull"
     stored: bool = False
+    cached_tokens: int | None = None
 
 
 GrammarKind = Literal["json", "regex", "choice", "grammar"]
@@ -77,10 +87,17 @@ GrammarKind = Literal["json", "regex", "choice", "grammar"]
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """The form that an answer keeps to. `text`: by `kind` a JSON Schema, a regular expression, a JSON list of strings
     of which the answer is one, or a grammar as Lark or GBNF writes it.
+
+    `closing`: the form stands behind reasoning that ends with this marker; `opening`: if the answer begins with this
+    one, else the prompt has begun the reasoning. Empty: the answer begins with the form. `calls`: an answer that begins
+    with this marker has no form.
     """
 
     kind: GrammarKind
     text: str
+    opening: str = ""
+    closing: str = ""
+    calls: str = ""
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -129,16 +146,31 @@ class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
         return self.request.alone
 
 
-class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
-    """One request to a text engine: the client's OpenAI request as JSON bytes.
+class Embed(msgspec.Struct, frozen=True, array_like=True, tag="embed"):
+    """Vectors of some inputs. `inputs`: their token ids, each packed as in `Generate`, none of them empty.
 
-    `kind` says which route it came by. `max_tokens` and `stop` are repeated in clear because the caller enforces
-    them whatever the engine does. `alone`: as in `Generate`.
+    Answered by one delta with a vector for each input, in their order, packed (see `message.vectors`) and of unit
+    length, or with one number each where the engine scores pairs. Either all of it has come or nothing, so that any
+    other instance may take the request.
     """
 
     request_id: str
     model: str
-    kind: Literal["chat", "completion"]
+    inputs: tuple[bytes, ...]
+    mdc_sum: str = ""
+    alone: bool = False
+
+
+class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
+    """One request to a text engine: the client's OpenAI request as JSON bytes.
+
+    `kind` says which route it came by; a request for embeddings is answered as `Embed` is. `max_tokens` and `stop` are
+    repeated in clear because the caller enforces them whatever the engine does. `alone`: as in `Generate`.
+    """
+
+    request_id: str
+    model: str
+    kind: Literal["chat", "completion", "embedding"]
     body: bytes
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -180,7 +212,7 @@ class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
     seconds_left: float | None = None
 
 
-Request = Generate | Prefill | Chat | Call | Subscribe | Describe | Files
+Request = Generate | Prefill | Embed | Chat | Call | Subscribe | Describe | Files
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

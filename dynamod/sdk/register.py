@@ -23,7 +23,8 @@ class ModelType(enum.Enum):
     """What the handler takes and gives.
 
     Backend: token ids (`requests.preprocessed`) in, dicts with new `token_ids` out; everything else is done in front.
-    Chat, Completion: the client's OpenAI request in, chunks of the answer out. Embedding cannot be served yet.
+    Chat, Completion: the client's OpenAI request in, chunks of the answer out. Embedding:
+    token ids of several texts (`requests.embedding`) in, dicts with `embeddings` out.
     """
 
     Backend = "backend"
@@ -52,17 +53,14 @@ async def register_llm(
     Chat and Completion engines need no files: only the name is taken from it. `context_length`: tokens, at most the
     model's own. `kv_cache_block_size`: tokens, default 16. `migration_limit`: how often a request may move to another
     instance when this one fails; above 0 a Backend engine promises that it continues behind given ids as it would have
-    gone on itself. `user_data`: kept in the card. `router_mode`, `runtime_config` and whatever else is given have no
+    gone on itself. Vectors may be made anywhere, so 0 is the usual 3 for
+    Embedding. `user_data`: kept in the card. `router_mode`, `runtime_config` and whatever else is given have no
     effect; the frontend decides how it routes.
 
-    Raises UserError: a model that is not there or cannot be read, an endpoint that has one, Embedding.
+    Raises UserError: a model that is not there or cannot be read, an endpoint that has one.
     """
     if not isinstance(model_type, ModelType):
-        raise UserError(f"{model_type!r} is no model type", "ModelType.Backend, ModelType.Chat or ModelType.Completion")
-    if model_type is ModelType.Embedding:
-        raise UserError(
-            "ModelType.Embedding cannot be served yet", "ModelType.Backend, ModelType.Chat or ModelType.Completion"
-        )
+        raise UserError(f"{model_type!r} is no model type", f"known: {', '.join(map(str, ModelType))}")
     unused = {"router_mode": router_mode, "runtime_config": runtime_config, **others}
     for name, value in unused.items():
         if value is not None:
@@ -79,6 +77,10 @@ async def register_llm(
         _whole("context_length", context_length)
     if model_type is ModelType.Backend:
         settings["capabilities"] = Capabilities(exact_continuation=migration_limit > 0)
+        card = await _token_card(endpoint, str(model_path), model_name, context_length, settings)
+    elif model_type is ModelType.Embedding:
+        settings["types"] = ("embeddings",)
+        settings["migration_limit"] = settings["migration_limit"] or ModelCard(name="any").migration_limit
         card = await _token_card(endpoint, str(model_path), model_name, context_length, settings)
     else:
         settings["types"] = ("chat",) if model_type is ModelType.Chat else ("completions",)

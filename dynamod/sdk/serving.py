@@ -16,10 +16,11 @@ from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
-from dynamod.message.worker import Call, Chat, Generate
+from dynamod.message.worker import Call, Chat, Embed, Generate
 from dynamod.runtime.context import ComponentContext
 from dynamod.runtime.open_calls import OpenCalls
 from dynamod.runtime.plan import ServicePlan
+from dynamod.transport.base import Reply
 from dynamod.worker.worker import Worker
 
 from .connection import Connection
@@ -162,13 +163,27 @@ class _ServedText(_Served[Chat], TextEngine):
     """ModelType.Chat and ModelType.Completion."""
 
 
+class _ServedVectors(_Served[Embed]):
+    """ModelType.Embedding."""
+
+    serves = (Embed,)
+
+    def use(self, handler: Handler) -> None:
+        self.embed_with(handler)
+
+    def submit(self, request: Embed, reply: Reply) -> None:
+        self._embed(request, reply)
+
+
 class ModelHost(Worker):
     """An endpoint with a model: a worker like those that ship. It takes calls of Python processes, too."""
 
     def __init__(self, place: _Place, handler: Handler, card: ModelCard, block_registry: BlockRegistry) -> None:
         self._place = place
         self._calls = OpenCalls(place.path, handler, lambda work, name: self.context.task(work, name))
-        engine = _ServedTokens if card.kind == "tokens" else _ServedText
+        engine: type[_Served[Any]] = _ServedTokens if card.kind == "tokens" else _ServedText
+        if card.types == ("embeddings",):
+            engine = _ServedVectors
 
         def make(options: EngineOptions, spawn: Spawn) -> Engine[Any]:
             return engine(options, spawn, handler, card, block_registry)

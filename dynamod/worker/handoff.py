@@ -182,7 +182,8 @@ class HandoffEndpoint:
         prompt = _Prompt(reply)
         session = sessions.open(prompt.ended)
         reply.on_cancel(session.release)
-        handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored)
+        cached = None if stored else self._cached(request)
+        handoff = Handoff(session.id, self._engine.layout(), self._addresses, stored=stored, cached_tokens=cached)
         reply.items((msgspec.msgpack.encode(handoff),))
 
         def done(error: Exception | None) -> None:
@@ -198,6 +199,11 @@ class HandoffEndpoint:
         except BaseException:
             session.release()
             raise
+
+    def _cached(self, request: Generate) -> int:
+        """Tokens of a prompt that are in the cache now: what will be computed is not known before its turn comes."""
+        length = tokens.count(request.token_ids) + tokens.count(request.prior_output)
+        return length - self._engine.footprint(request)[1]
 
     def adopt(self, request: Generate, reply: Reply) -> None:
         """Serve a request whose prompt another worker computes. Raises RequestError."""

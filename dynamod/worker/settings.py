@@ -1,7 +1,7 @@
 """The keys of a worker's section in a config file, and the engine's options made of them."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -9,7 +9,7 @@ from msgspec import Meta
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
-from dynamod.message.discovery import PREFILL, DisaggregationMode
+from dynamod.message.discovery import PREFILL, DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
 
 
@@ -48,6 +48,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = ""
     reasoning_parser: Annotated[
         str, _about("format in which the model reasons, or none; default: as its chat template says")
+    ] = ""
+    reasoning_field_name: Annotated[
+        Literal["", ReasoningField], _about("member of chat answers that has the reasoning; default: the frontend's")
     ] = ""
     tensor_parallel_size: Annotated[int, Meta(ge=1, le=255)] = 1
     base_gpu_id: Annotated[int, Meta(ge=0)] = 0
@@ -93,6 +96,11 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Its GPUs and nodes."""
         return Placement(**{key: getattr(self, key) for key in _PLACEMENT})
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The engine's own arguments, with what stands behind the colon of its name."""
+        return arguments_with(self.engine, self.engine_args)
+
     def mode(self, component_type: str) -> DisaggregationMode:
         """Which part of requests it is for at first; where it is not set, as the component's type says."""
         return self.disaggregation_mode or (PREFILL if component_type == PREFILL else "aggregated")
@@ -106,6 +114,6 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             model=self.model,
             path=path,
             config_path=config_path,
-            arguments=arguments_with(self.engine, self.engine_args),
+            arguments=self.arguments,
             **{key: getattr(self, key) for key in _SAME},
         )

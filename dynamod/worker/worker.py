@@ -340,8 +340,8 @@ class Worker(Actor):
     def _begin_work(self, engine: Engine[Any], request: Any, reply: Reply, begin: Callable[[Any, Reply], None]) -> None:
         self._accepted += 1
         with self._raised_to(reply, engine, request):
-            computes = not isinstance(request, Prefill)  # else the engine has all that it gives
-            blocks, uncached = (engine.footprint(request) if computes else None) or ((), 0)
+            answers = isinstance(request, Generate)  # others have nothing of the cache
+            blocks, uncached = (engine.footprint(request) if answers else None) or ((), 0)
             self._begin(reply, RequestStarted(self._accepted, blocks, uncached))
             begin(request, reply)
 

@@ -341,7 +341,7 @@ def test_a_bad_request_is_told(served: Served, body: dict[str, Any], param: str 
     assert served.chat("What is the capital of France?").finish == "stop"
 
 
-@pytest.mark.parametrize(("prompt", "why"), [("", "empty"), ([1, 2], "string"), (["a", "b"], "string")])
+@pytest.mark.parametrize(("prompt", "why"), [("", "empty"), ([1, 2**30], "token ids"), (["a", "b"], "one prompt")])
 def test_a_bad_prompt_is_told(served: Served, prompt: Any, why: str) -> None:
     answer = served.completion(prompt)
     assert answer.error is not None

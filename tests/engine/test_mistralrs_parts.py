@@ -18,8 +18,9 @@ from dynamod.actor import System
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.mistralrs import MistralRs, engine
 from dynamod.engine.mistralrs.loading import _files, load, max_seqs, split
-from dynamod.engine.mistralrs.lowering import PlainText
+from dynamod.engine.mistralrs.lowering import PlainText, prepare
 from dynamod.message.errors import UserError
+from dynamod.message.ingress import Items
 
 OPTIONS = EngineOptions("m", sample.path("sample"))
 
@@ -37,8 +38,11 @@ def choice(
     return SimpleNamespace(delta=delta, finish_reason=finish, logprobs=logprobs)
 
 
-def chunk(content: str | None, finish: str | None = None, usage: int | None = None) -> SimpleNamespace:
-    counted = None if usage is None else SimpleNamespace(completion_tokens=usage)
+def chunk(
+    content: str | None, finish: str | None = None, usage: int | None = None, cached: int | None = None
+) -> SimpleNamespace:
+    details = None if cached is None else SimpleNamespace(cached_tokens=cached)
+    counted = None if usage is None else SimpleNamespace(completion_tokens=usage, prompt_tokens_details=details)
     return SimpleNamespace(choices=[choice(content, finish)], usage=counted)
 
 
@@ -135,6 +139,26 @@ async def test_the_usage_corrects_the_count_at_the_end(words: Any, monkeypatch: 
         answer = await house.ask(words.chat("x")).wait(5)
         assert [delta.tokens for delta in answer.texts] == [1, 1, 7]
         assert house.statistics.engine.tokens == 9
+        assert not [delta for delta in answer.deltas if isinstance(delta, Items)], "it has said nothing of its cache"
+
+
+async def test_what_was_cached_goes_on(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with System() as system:
+        house = await served(words, system, monkeypatch, chunk("a"), chunk("", "stop", 2, cached=3))
+        answer = await house.ask(words.chat("x")).wait(5)
+        assert (answer.finish, answer.text) == ("stop", "a")
+        (said,) = [delta.items for delta in answer.deltas if isinstance(delta, Items)]
+        assert said == ({"choices": [], "usage": {"prompt_tokens_details": {"cached_tokens": 3}}},)
+
+
+async def test_ids_are_a_prompt_too(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with System() as system:
+        house = await served(words, system, monkeypatch, chunk("a"), chunk("", "stop", 2))
+        model, text = house.workers[-1]._engine._model, "What is <|im_end|> the capital?"
+        asked = words.completion(ids := model.tokenizer.encode(text))
+        answer = await house.ask(asked).wait(5)
+        assert (answer.finish, answer.prompt_tokens) == ("stop", len(ids))
+        assert prepare(model, asked).prompt == text
 
 
 async def test_a_stop_string_ends_the_reading(words: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ async def test_it_takes_the_time_of_a_real_engine(words: Any) -> None:
         house = await words.mocker(system, num_gpu_blocks=1000)
         begin = asyncio.get_running_loop().time()
         answer = await house.ask(words.generate(list(range(100)), max_tokens=4)).wait()
-        times = [time - begin for time in answer.times[1:]]
+        times = [time - begin for time in answer.times[2:]]
         expected, total = [LATER.prefill_ms(100)], 0.0
         expected += [LATER.decode_ms((100 + made) / 4000) for made in (1, 2, 3)]
         for time, ms in zip(times, expected, strict=True):
@@ -39,7 +39,20 @@ async def test_it_takes_the_time_of_a_real_engine(words: Any) -> None:
             assert time == pytest.approx(total)
         assert answer.finish == "length"
         assert getattr(answer.deltas[-2], "finish", None) is None
-        assert len(answer.ids) == len(answer.deltas) - 1 == 4  # one delta per step, the finish with the last token
+        assert len(answer.ids) == len(answer.deltas) - 2 == 4  # one delta per step, the finish with the last token
+        assert (answer.deltas[1].ids, answer.deltas[1].cached_tokens) == (b"", 0), "said once, before the first"
+
+
+@virtual
+async def test_what_another_instance_made_is_no_cached_prompt(words: Any) -> None:
+    async with System() as system:
+        house = await words.mocker(system)
+        whole = await house.ask(words.generate(list(range(10)), max_tokens=20)).wait()
+        rest = await house.ask(words.generate(list(range(10)), whole.ids[:15], max_tokens=20)).wait()
+        assert rest.ids == whole.ids[15:]
+        assert rest.deltas[1].cached_tokens == 10, "of 24 tokens that were cached"
+        other = await house.ask(words.generate([*range(7), 99], max_tokens=1)).wait()
+        assert other.deltas[1].cached_tokens == 4, "one block"
 
 
 @virtual

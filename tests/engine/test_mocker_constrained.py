@@ -73,7 +73,9 @@ def preferences() -> Preferences:
 
 
 def answer(grammar: Grammar, seed: int, prior: Sequence[int] = (), most: int = 3000, least: int = 0) -> list[int]:
-    made = ConstrainedIds(noise_key(b"prompt", seed), grammars().matcher(grammar), preferences(), prior, least)
+    matcher = grammars().matcher(grammar)
+    closing = matcher.vocabulary.encode(grammar.closing)
+    made = ConstrainedIds(noise_key(b"prompt", seed), matcher, preferences(), prior, least, closing)
     made.reach(most)
     assert made.error is None
     return list(tokens.unpack(b"".join(made.ids)))
@@ -93,6 +95,17 @@ def test_it_has_the_form_and_any_cut_goes_on_the_same(grammar: Grammar, seed: in
 def test_every_cut_of_an_answer(grammar: Grammar) -> None:
     ids = answer(grammar, 11)[:80]
     assert all(answer(grammar, 11, ids[:cut], len(ids))[: len(ids)] == ids for cut in range(len(ids)))
+
+
+@pytest.mark.parametrize("grammar", FORMS)
+def test_the_form_comes_behind_reasoning_that_the_prompt_has_begun(grammar: Grammar) -> None:
+    opened = Grammar(grammar.kind, grammar.text, closing="</think>")
+    for seed in range(10):
+        ids = answer(opened, seed)
+        thought, _, text = tokenizer().decode(ids).partition("</think>")
+        assert len(thought) > 5
+        assert has_form(grammar, text.lstrip(" \n\t"))
+        assert all(answer(opened, seed, ids[:cut], len(ids)) == ids for cut in (0, 5, 13, len(ids) - 1))
 
 
 def test_answers_differ_by_seed() -> None:
@@ -141,7 +154,7 @@ async def test_in_a_worker(words: Any) -> None:
             whole = await house.ask(request(grammar)).wait()
             assert whole.finish == "stop"
             assert has_form(grammar, tokenizer().decode(whole.ids))
-            assert len(whole.deltas) - 1 == len(whole.ids), "one token per step, the last one with the finish"
+            assert len(whole.deltas) - 2 == len(whole.ids), "one token per step, the last one with the finish"
             for cut in range(0, len(whole.ids), 7):
                 rest = await other.ask(request(grammar, whole.ids[:cut])).wait()
                 assert whole.ids[:cut] + rest.ids == whole.ids

@@ -15,9 +15,10 @@ from dynamod.engine.names import (
     default,
     engine_class,
     require_handoff,
+    served_types,
 )
 from dynamod.message.errors import UserError
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat, Embed, Generate
 from dynamod.worker.settings import WorkerSettings
 
 
@@ -33,7 +34,7 @@ def test_every_name_leads_to_an_engine_that_knows_it(name: str) -> None:
     assert issubclass(found, Engine)
     file = name in ENGINES and ENGINES[name].file
     assert found.name == canonical(f"{name}:my_engine.py" if file else name)
-    assert set(found.serves) <= {Generate, Chat}
+    assert set(found.serves) <= {Generate, Embed, Chat}
     assert found.serves
 
 
@@ -116,3 +117,28 @@ def test_the_default_for_gguf_files_is_llama_cpp_where_it_is_installed(
         assert default(model) == engine
         assert default("Qwen/Qwen3-0.6B") == "mistralrs"
         assert WorkerSettings(model=model).name == engine
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "types"),
+    [
+        ("echo", {}, ("chat", "completions")),
+        ("mocker", {}, ("chat", "completions", "embeddings", "score")),
+        ("llamacpp", {"n_ctx": 512}, ("chat", "completions")),
+        ("llama.cpp", {"embedding": True}, ("embeddings", "score")),
+        ("openai", {"url": "http://127.0.0.1:1/v1", "embeddings": True}, ("embeddings",)),
+        ("vllm", {"runner": "pooling"}, ("embeddings", "score")),
+        ("vllm", {"argv": ["--max-model-len", "9", "--runner", "pooling"]}, ("embeddings", "score")),
+        ("vllm", {"argv": ["--runner=pooling"]}, ("embeddings", "score")),
+        ("vllm", {"argv": ["--runner=generate"]}, ("chat", "completions")),
+        ("sglang", {"argv": ["--is-embedding"]}, ("embeddings", "score")),
+        ("sglang", {"is-embedding": True}, ("embeddings", "score")),
+        ("sglang", {}, ("chat", "completions")),
+        ("mistralrs", {"embeddings": True}, ("embeddings", "score")),
+        ("mistralrs", {"max_seqs": 2}, ("chat", "completions")),
+    ],
+)
+def test_what_an_engine_serves_is_known_before_it_starts(
+    name: str, arguments: dict[str, Any], types: tuple[str, ...]
+) -> None:
+    assert served_types(name, arguments) == types

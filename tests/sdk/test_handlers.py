@@ -133,6 +133,17 @@ def token_answer(*items: Any, room: int | None = None) -> list[Any]:
     return out.said
 
 
+def test_an_engine_may_say_what_was_cached_with_its_first_tokens() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 4}}
+    out = Out()
+    answer = TokenWriter(Reply(out, 1), "E.generate", None)
+    for item in ({"token_ids": [1], "completion_usage": usage}, {"token_ids": [2], "completion_usage": usage}):
+        answer.take(item)
+    answer.take({"token_ids": [], "finish_reason": "stop", "completion_usage": {"prompt_tokens_details": "x"}})
+    assert [delta.cached_tokens for delta in out.said] == [4, None, None, None], "once"
+    assert [len(delta.ids) for delta in out.said] == [0, 4, 4, 0]
+
+
 @pytest.mark.parametrize(
     ("items", "room", "deltas"),
     [
@@ -217,6 +228,10 @@ async def test_chunks_go_as_they_are_and_counts_come_last() -> None:
     usage = {"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 5}}
     said, _ = await chunks(first, last, usage)
     assert said[-1] == Text(1, 2, "", 5, "stop", 11)
+    usage["usage"] |= {"prompt_tokens_details": {"cached_tokens": 7}, "completion_tokens_details": None}
+    said, _ = await chunks(first, last, usage)
+    details = {"prompt_tokens_details": {"cached_tokens": 7}}
+    assert said[2:] == [Items(1, 2, ({"choices": [], "usage": details},)), Text(1, 3, "", 5, "stop", 11)]
     said, took = await chunks(first, chunk(None, "length"), pause=60)  # no usage, and no end
     assert said[-1] == Text(1, 2, "", 1, "length", None)
     assert took < 2

@@ -16,7 +16,7 @@ async def endpoint_of(runtime: DistributedRuntime) -> Endpoint:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((ModelType.Embedding, "sample"), "Embedding cannot be served yet"),
+        ((ModelType.Embedding, "./nowhere"), r"model './nowhere' is neither a path"),
         (("Backend", "sample"), "'Backend' is no model type"),
         ((ModelType.Backend, "./nowhere"), r"model './nowhere' is neither a path"),
         ((ModelType.Chat, "./nowhere"), r"model './nowhere' is neither a path"),

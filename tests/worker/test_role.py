@@ -47,6 +47,9 @@ def session_of(house: Any, answer: Any) -> Session:
     return house.workers[-1].handoff.sessions._open[handoff.session]  # type: ignore[no-any-return]
 
 
+TYPES = ("chat", "completions", "embeddings", "score")
+
+
 def running(house: Any) -> int:
     return int(house.statistics.engine.running + house.statistics.engine.waiting)
 
@@ -59,7 +62,7 @@ async def test_an_idle_worker_computes_prompts_at_once_and_answers_again(words: 
         refused = await house.ask(Prefill(words.generate(PROMPT))).wait()
         assert refused.error.error == "BadRequest"
         assert await switched(house, "prefill") == Role("prefill", 1)
-        assert [card.types for card in house.published] == [("chat", "completions"), ()]
+        assert [card.types for card in house.published] == [TYPES, ()]
         assert house.withdrawn == 1
         assert (house.statistics.pool, house.statistics.role_switches) == ("prefill", 1)
         asked = house.ask(Prefill(words.generate(PROMPT)))
@@ -71,7 +74,7 @@ async def test_an_idle_worker_computes_prompts_at_once_and_answers_again(words: 
         late = await house.ask(words.generate(PROMPT, max_tokens=5)).wait()
         assert late.ids == before.ids, "an ingress that has not heard of it yet"
         assert await switched(house, "decode") == Role("decode", 2)
-        assert [card.types for card in house.published][2:] == [("chat", "completions")]
+        assert [card.types for card in house.published][2:] == [TYPES]
         assert (await house.ask(words.generate(PROMPT, max_tokens=5)).wait()).ids == before.ids
         assert (await house.ask(Prefill(words.generate(PROMPT))).wait()).error.error == "BadRequest"
         stored = house.ask(Prefill(words.generate(PROMPT), stored=True))
@@ -168,7 +171,7 @@ async def test_a_worker_that_nobody_could_read_from_keeps_its_role(words: Any) -
         house = await worker(words, system, transfer_host="nowhere")
         with pytest.raises(UserError, match="cannot become prefill: no such address"):
             await switched(house, "prefill")
-        assert [card.types for card in house.published] == [("chat", "completions")] * 2
+        assert [card.types for card in house.published] == [TYPES] * 2
         assert house.statistics.pool == ""
         assert (await house.ask(words.generate(PROMPT, max_tokens=5)).wait()).finish == "length"
 

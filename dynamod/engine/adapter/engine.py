@@ -10,21 +10,21 @@ import os
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, TypeVar
 
 import msgspec
 
 from dynamod.kvcache.hashes import block_hashes
-from dynamod.message import tokens
-from dynamod.message.errors import BadRequest, DynamodError, RequestError, UserError
+from dynamod.message import tokens, vectors
+from dynamod.message.errors import BadRequest, DynamodError, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Embed, Generate
 from dynamod.preprocess import checks
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, Spawn, answer_limit
+from ..base import Engine, EngineOptions, EngineRequest, Spawn, answer_limit
 from ..batching.engine import BatchingStatistics
 from .apart import Apart
 from .arguments import listened
@@ -56,9 +56,11 @@ class AdapterEngine(Engine[Generate]):
     together), `total_blocks` and `vocabulary`, and calls `serve_blocks` if there are events. `queued`, `used_blocks`,
     `queried` and `hits` (tokens, for the prefix cache) are what the engine reports; `steps` counts its steps.
     `host_tier`: what it copies, where it has such a tier. `product`: the engine's name as it is written.
+    One that has been started for vectors sets `embedding_length`, and has `vectors_of`.
     """
 
-    serves = (Generate,)
+    serves: tuple[type[EngineRequest], ...] = (Generate,)
+    embedding_length = 0
     product: ClassVar[str]
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -98,12 +100,16 @@ class AdapterEngine(Engine[Generate]):
             raise UserError(problem, "the worker's log has more") from None
         finally:
             output.close()
+        if self.embedding_length:
+            self.serves = (Embed,)
         gc.collect()  # an engine has made a million objects: to look at them later would stop the first answers
         gc.freeze()
         self._card = msgspec.structs.replace(
             self._card,
             context_length=self.room,
-            kv_cache_block_size=self.block_size,
+            kv_cache_block_size=self.block_size or self._card.kv_cache_block_size,
+            types=("embeddings", "score") if self.embedding_length else self._card.types,
+            embedding_length=self.embedding_length,
             capabilities=msgspec.structs.replace(self.can, kv_events=self.blocks is not None),
         )
 
@@ -140,8 +146,12 @@ class AdapterEngine(Engine[Generate]):
             listen = Subscription(where, again, partial(blocks.apply, rank), partial(blocks.forget, rank))
             self.spawn(listen.run(), f"KV events {rank}")
 
-    def submit(self, request: Generate, reply: Reply) -> None:
+    def submit(self, request: Generate | Embed, reply: Reply) -> None:
         """Start a task for the request; its end is the end of the answer. Raises BadRequest."""
+        if isinstance(request, Embed):
+            embedding = self.spawn(self._embed(request, reply), f"vectors {request.request_id}")
+            reply.on_cancel(embedding.cancel)
+            return
         limit = answer_limit(request, self.room)
         if tokens.count(request.prior_output) >= limit:
             reply.tokens(b"", 0, "length")
@@ -150,10 +160,28 @@ class AdapterEngine(Engine[Generate]):
         reply.on_cancel(task.cancel)
 
     async def _answer(self, request: Generate, reply: Reply, limit: int) -> None:
-        self.open += 1
         self._answers[reply] = tokens.count(request.token_ids) + tokens.count(request.prior_output)
         try:
-            await self.generate(request, reply, limit)
+            with self._worked_on(request, reply):
+                await self.generate(request, reply, limit)
+        finally:
+            del self._answers[reply]
+
+    async def _embed(self, request: Embed, reply: Reply) -> None:
+        with self._worked_on(request, reply):
+            found = await self.vectors_of(request.request_id, [self.checked(ids) for ids in request.inputs])
+            try:
+                packed = tuple([vectors.pack(vectors.unit(one)) for one in found])
+            except ValueError as error:
+                raise EngineFailed(f"{self.product} made {error}") from None
+            reply.items(packed, "stop")
+
+    @contextlib.contextmanager
+    def _worked_on(self, request: Generate | Embed, reply: Reply) -> Iterator[None]:
+        """What is raised ends the request alone, unless the engine has ended."""
+        self.open += 1
+        try:
+            yield
         except RequestError as error:
             reply.raised(error)
         except EngineEnded:
@@ -163,7 +191,6 @@ class AdapterEngine(Engine[Generate]):
             reply.failed("EngineFailed", f"{self.name}: {type(error).__name__}: {error}")
         finally:
             self.open -= 1
-            del self._answers[reply]
 
     def lengths(self) -> tuple[list[int], list[int]] | None:
         """Tokens of each prompt that has no token yet, oldest first, and KV tokens of each answer that has begun.
@@ -184,10 +211,21 @@ class AdapterEngine(Engine[Generate]):
         Raises RequestError; EngineEnded when the engine's processes have ended.
         """
 
+    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+        """The vectors of some texts, of any length but 0; cancelled: free their slots.
+
+        Raises RequestError; EngineEnded when the engine's processes have ended.
+        """
+        raise EngineFailed(f"{self.product} makes no vectors here")
+
     def prompt(self, request: Generate) -> list[int]:
         """Token ids to compute; those of other instances count as prompt. Raises BadRequest."""
+        return self.checked(request.token_ids + request.prior_output)
+
+    def checked(self, packed: bytes) -> list[int]:
+        """Token ids that the model knows. Raises BadRequest."""
         try:
-            ids = list(tokens.unpack(request.token_ids + request.prior_output))
+            ids = list(tokens.unpack(packed))
         except ValueError:
             raise BadRequest("the token ids cannot be read") from None
         checks.token_ids(ids, "token_ids", self.vocabulary)
@@ -208,11 +246,15 @@ class AdapterEngine(Engine[Generate]):
             async with asyncio.timeout(CLOSE):
                 await self._apart.do(work)
 
-    def send(self, reply: Reply, ids: Sequence[int], finish: str | None, *, first: bool) -> None:
+    def begun(self, request: Generate, reply: Reply, cached: int | None) -> None:
+        """The first tokens of an answer come; so many of its prompt were in the engine's cache. None: not known."""
+        self.prefill_completed(reply)
+        if cached is not None and cached >= 0:
+            reply.cached_tokens(min(cached, tokens.count(request.token_ids)))
+
+    def send(self, reply: Reply, ids: Sequence[int], finish: str | None) -> None:
         """New tokens of an answer, at most once per step. The hot path."""
         self.tokens += len(ids)
-        if first:
-            self.prefill_completed(reply)
         reply.tokens(tokens.pack(ids), len(ids), finish)
 
     def footprint(self, request: Generate) -> tuple[tuple[int, ...], int] | None:

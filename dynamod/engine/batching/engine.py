@@ -16,7 +16,7 @@ from dynamod.message.kv_events import ForwardPass, Load, Snapshot, WorkerEvent
 from dynamod.message.worker import Generate, Grammar
 from dynamod.transport.base import Reply
 
-from ..base import Engine, EngineOptions, EngineStatistics, Spawn, StepClock, answer_limit
+from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn, StepClock, answer_limit
 from .handoff import Done, Held, Put
 from .scheduler import BatchScheduler
 from .steps import Chunk, forward_pass
@@ -54,7 +54,7 @@ class BatchingEngine(Engine[Generate]):
     worker, set by whoever reads them; 0: not known.
     """
 
-    serves = (Generate,)
+    serves: tuple[type[EngineRequest], ...] = (Generate,)
 
     def __init__(self, options: EngineOptions, spawn: Spawn, block_size: int) -> None:
         super().__init__(options, spawn)

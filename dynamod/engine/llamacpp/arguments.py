@@ -12,6 +12,7 @@ from ..arguments import Arguments
 _Positive = Annotated[float, Meta(gt=0)]
 _Share = Annotated[float, Meta(ge=0)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Pooling = Literal["mean", "cls", "last"]
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MOST_SEQS = 256
@@ -37,6 +38,10 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     `rope_scale` (or `rope_freq_scale`, one by it): the context may be so many times as long as the model was made for.
     `tensor_split`, `override_tensor`, `kv_overrides`: lists, or llama.cpp's text ("3,1"; "PATTERN=BUFFER,...";
     "KEY=TYPE:VALUE,..."). Overrides of the metadata reach llama.cpp alone: the tokenizer and the card are the file's.
+    `embeddings`: it makes vectors of texts, and no answers. `pooling`: how the vector of a text comes from those of its
+    tokens; None: as the file says. The longest text, and what is computed at once, is `max_num_batched_tokens` or the
+    context, up to 8,192 tokens, whichever is more; `flash_attn` auto is then off while memory allows it. `matryoshka`:
+    the first numbers of a vector are a vector too.
     All others: as in llama.cpp; None is what it takes by itself, or what the model says.
     """
 
@@ -77,6 +82,9 @@ class LlamaCppArguments(TierSettings, frozen=True, kw_only=True, forbid_unknown_
     yarn_beta_fast: float | None = None
     use_mmap: bool = True
     use_mlock: bool = False
+    embeddings: bool = False
+    pooling: Pooling | None = None
+    matryoshka: bool = False
 
     @property
     def stretch(self) -> float:
@@ -109,10 +117,19 @@ ALIASES = {
     "ngl": "n_gpu_layers",
     "gpu_layers": "n_gpu_layers",
     "override_kv": "kv_overrides",
+    "embedding": "embeddings",
 }
 """Other names that people know."""
 
+_GENERATING = (
+    *("block_size", "n_ctx", "num_blocks", "n_ubatch", "step_seconds", "split_tail", "enable_prefix_caching"),
+    *("idle_tokens", "max_cached_seqs", "swa_full", *TierSettings.__struct_fields__),
+)
+"""Without effect where no answers are made."""
+_EMBEDDING = ("pooling", "matryoshka")
+
 _ARGUMENTS = Arguments("llamacpp", LlamaCppArguments, ALIASES)
+_DEFAULTS = LlamaCppArguments()
 flags = _ARGUMENTS.flags
 
 
@@ -121,7 +138,14 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
 
     Raises UserError that names the key and the known ones.
     """
-    made = _ARGUMENTS.read(with_environment(given), block_size)
+    plain = _ARGUMENTS.read(given, block_size)
+    for name in _GENERATING if plain.embeddings else _EMBEDDING:
+        if getattr(plain, name) != getattr(_DEFAULTS, name):
+            why = "has no effect with embeddings" if plain.embeddings else "has an effect with embeddings only"
+            raise _ARGUMENTS.wrong(name, why)
+    if plain.embeddings:
+        return _checked(plain)
+    made = _checked(_ARGUMENTS.read(with_environment(given), block_size))
     if (problem := made.problem()) is not None:
         raise _ARGUMENTS.wrong(*problem)
     if made.tiered and not made.enable_prefix_caching:
@@ -130,6 +154,11 @@ def arguments_of(given: Mapping[str, Any], block_size: int | None = None) -> Lla
         raise _ARGUMENTS.wrong("num_blocks", "given beside n_ctx, which is the same in cells: give one of them")
     if made.n_ctx is not None and made.n_ctx <= made.block_size:
         raise _ARGUMENTS.wrong("n_ctx", f"{made.n_ctx} cells are not even two blocks of {made.block_size}")
+    return made
+
+
+def _checked(made: LlamaCppArguments) -> LlamaCppArguments:
+    """What holds whether it makes answers or vectors."""
     if made.max_num_batched_tokens < made.max_num_seqs:
         why = f"{made.max_num_batched_tokens}: each of max_num_seqs {made.max_num_seqs} sequences needs one per step"
         raise _ARGUMENTS.wrong("max_num_batched_tokens", why)

@@ -38,6 +38,7 @@ from .ranges import Transfer
 from .request import Stream, checked
 from .sampling import Picked
 from .scheduler import Row, Scheduler
+from .scores import Scores
 from .sizing import StepBudget
 from .stored import StoredExports
 from .tiering import Tiering
@@ -87,6 +88,7 @@ class LlamaCpp(BatchingEngine):
         min_tokens=True,
         logit_bias=True,
         grammars=True,
+        prompt_logprobs=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -200,7 +202,12 @@ class LlamaCpp(BatchingEngine):
         stream = Stream(request, reply, self._model.vocabulary.size, limit, matcher)
         ids = tokens.unpack(request.token_ids + request.prior_output)
         split = self._split(len(ids)) if self.arguments.split_tail else 0
-        return self._asked(Sequence(stream, ids, self.block_size, self.hashes(request), split))
+        sequence = Sequence(stream, ids, self.block_size, self.hashes(request), split)
+        if (top := request.sampling.prompt_logprobs) is not None:
+            sequence.scores = Scores(tokens.unpack(request.token_ids), top)
+            sequence.fetched = True  # nothing of it is taken from tiers
+            return sequence
+        return self._asked(sequence)
 
     def _asked(self, sequence: Sequence) -> Sequence:
         if self._tiering is not None:
@@ -370,6 +377,9 @@ class LlamaCpp(BatchingEngine):
             first, finish = stream.take(one.index)
             if first:
                 self.prefill_completed(stream.reply)
+                stream.reply.cached_tokens(min(sequence.found, tokens.count(stream.request.token_ids)))
+                if sequence.scores is not None:
+                    stream.reply.prompt_logprobs(*sequence.scores.result())
             if finish is not None:
                 self._scheduler.remove(sequence)
             stream.send(one, finish)
@@ -431,4 +441,4 @@ def _work(row: Row) -> Work:
     """What the thread needs to know: it does not look at sequences, which the loop may end meanwhile."""
     sequence, start = row.sequence, row.start
     sampler = sequence.owner.sampler if row.last else None
-    return Work(sequence.slot, start, sequence.ids[start : start + row.count], sampler)
+    return Work(sequence.slot, start, sequence.ids[start : start + row.count], sampler, sequence.scores)

@@ -10,13 +10,16 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dynamod.kvcache.hashes import PrefixHashes
 from dynamod.kvcache.idle import IdleLimit
 from dynamod.kvcache.pool import Block, BlockPool, PartialBlock
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
+
+if TYPE_CHECKING:
+    from .scores import Scores
 
 Operation = tuple[int, int, int, int]
 """On llama.cpp's cells: source slot (-1: remove), target slot, first position, position behind the last (-1: all).
@@ -44,13 +47,14 @@ class Sequence:
             "export",
             "exported",
             "fetched",
+            "found",
             "gone",
             "hashes",
             "held",
             "ids",
             "owner",
         ),
-        *("slot", "split"),
+        *("scores", "slot", "split"),
     )
 
     def __init__(
@@ -60,6 +64,8 @@ class Sequence:
         self.ids = array("i", ids)
         self.computed = 0
         self.cached = 0  # tokens found in the cache at the last admission
+        self.found = -1  # tokens not computed here, since the first admission
+        self.scores: Scores | None = None  # of the tokens of its prompt, which is then computed as a whole
         self.held: list[Block] = []
         self.slot = -1
         self.gone = False
@@ -134,7 +140,7 @@ class Cells:
         False, with nothing changed, when that would leave fewer than `spare` blocks.
         """
         pool, size, length = self.pool, self.size, len(sequence.ids)
-        names = sequence.names((length - 1) // size) if self.caching else []
+        names = sequence.names((length - 1) // size) if self.caching and sequence.scores is None else []
         count = -(-length // size)
         known = self.prefix(names, length)
         if pool.needed(names[:known]) + count - known + spare > pool.free:
@@ -154,7 +160,7 @@ class Cells:
     def extend(self, sequence: Sequence) -> int:
         """Take blocks that another sequence has computed since this one was admitted; returns their tokens."""
         size, first = self.size, sequence.computed // self.size
-        if not self.caching or sequence.computed % size:
+        if not self.caching or sequence.computed % size or sequence.scores is not None:
             return 0
         names = sequence.names((len(sequence.ids) - 1) // size)
         end = first

@@ -21,6 +21,7 @@ from .library import last_error, last_errors, library, version
 from .parameters import context_parameters, model_parameters
 from .ranges import Ranges, Transfer
 from .sampling import Floats, Picked, Sampler
+from .scores import SCORED, Scores
 from .sizing import cell_bytes, cells_for, threads
 from .vocabulary import Vocabulary
 
@@ -29,7 +30,7 @@ log = logging.getLogger("dynamod.engine")
 REPORT_INTERVAL = 3.0
 """Seconds between two lines about the progress of loading."""
 
-_REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
+REASONS = {1: "no cells are free", 2: "it was aborted", -1: "the batch is not valid", -2: "memory is short"}
 
 
 class StepFailed(Exception):
@@ -40,13 +41,19 @@ class StepFailed(Exception):
 class Work:
     """Tokens `ids` of the sequence `slot`, from position `start` on. `sampler`: chooses what follows, None: nothing.
 
-    No ids: the one that the step before has chosen for this slot.
+    No ids: the one that the step before has chosen for this slot. `scores`: of its prompt, where they are wanted.
     """
 
     slot: int
     start: int
     ids: Sequence[int]
     sampler: Sampler | None
+    scores: Scores | None = None
+
+    @property
+    def rows(self) -> int:
+        """Of its tokens, from the first on, those that are scored."""
+        return 0 if self.scores is None else self.scores.rows(self.start, len(self.ids))
 
 
 class Model:
@@ -121,7 +128,7 @@ class Model:
         params.n_ctx, params.n_seq_max, params.swa_full = cells, self.slots + spare, caching
         params.n_batch = arguments.max_num_batched_tokens
         params.n_ubatch = min(arguments.n_ubatch, arguments.max_num_batched_tokens)
-        params.n_outputs_max = self.slots + spare  # llama.cpp's own, n_batch, must not be below the slots
+        params.n_outputs_max = self.slots + spare + SCORED  # llama.cpp's own, n_batch, must not be below the slots
         params.n_threads = arguments.n_threads or threads()
         params.n_threads_batch = arguments.n_threads_batch or params.n_threads
         self._context = api.llama_init_from_model(model, params)
@@ -131,8 +138,12 @@ class Model:
         self.cells = cells  # llama.cpp rounds up; what it has beyond stays unused
         self.context_length = min(context_length or trained or cells, cells)
         self._memory = api.llama_get_memory(self._context)
+        if not self._memory:
+            raise UserError(
+                f"{path} is an encoder, which makes no answers", "give the argument embeddings: it makes vectors"
+            )
         self.ranges = Ranges(api, self._context, self.slots, arguments.block_size) if spare else None
-        self._batch = _Batch(api, arguments.max_num_batched_tokens)
+        self._batch = Batch(api, arguments.max_num_batched_tokens)
         log.info("llama.cpp: %d KV cells, %d threads, context %d", cells, params.n_threads, self.context_length)
 
     def warm(self) -> float:
@@ -183,13 +194,16 @@ class Model:
         except KeyError:
             raise StepFailed("the step before has failed") from None
         if code:
-            reason = last_error(_REASONS.get(code, f"code {code}"))
+            reason = last_error(REASONS.get(code, f"code {code}"))
             raise StepFailed(f"llama.cpp could not compute a step: {reason}")
         wanted = [(one.slot, one.sampler) for one in work if one.sampler is not None]
-        if not wanted:
+        scored = sum([one.rows for one in work])
+        if not wanted and not scored:
             return []
         pointer = api.llama_get_logits(self._context)
-        logits: Floats = np.ctypeslib.as_array(pointer, (len(wanted), self.vocabulary.size))
+        logits: Floats = np.ctypeslib.as_array(pointer, (len(wanted) + scored, self.vocabulary.size))
+        if scored:
+            logits = _score(work, logits)
         best = logits.argmax(1).tolist()
         picked: list[Picked | Exception] = []
         for (slot, sampler), row, index in zip(wanted, logits, best, strict=True):
@@ -208,6 +222,20 @@ class Model:
             self._api.llama_model_free(model)
 
 
+def _score(work: Sequence[Work], logits: Floats) -> Floats:
+    """Give the rows of prompts away; what is left are those from which tokens are chosen."""
+    at, rest = 0, list[int]()
+    for one in work:
+        if rows := one.rows:
+            assert one.scores is not None
+            one.scores.take(one.start, logits[at : at + rows])
+            at += rows
+        if one.sampler is not None:
+            rest.append(at)
+            at += 1
+    return logits[rest]
+
+
 def _pick(sampler: Sampler, row: Floats) -> Picked | Exception:
     try:
         return sampler.pick(row)
@@ -215,7 +243,7 @@ def _pick(sampler: Sampler, row: Floats) -> Picked | Exception:
         return error
 
 
-class _Batch:
+class Batch:
     """llama.cpp's batch over arrays that are made once."""
 
     def __init__(self, api: Any, most: int) -> None:
@@ -234,8 +262,11 @@ class _Batch:
             logits=_pointer(self._wanted, ctypes.c_int8),
         )
 
-    def of(self, work: Sequence[Work], chosen: Mapping[int, int]) -> Any:
-        """The batch of these rows, valid until the next call. `chosen`: by slot, for rows without ids."""
+    def of(self, work: Sequence[Work], chosen: Mapping[int, int], *, every: bool = False) -> Any:
+        """The batch of these rows, valid until the next call. `chosen`: by slot, for rows without ids.
+
+        `every`: something is wanted of each token, and not only of the last one of a row with a sampler.
+        """
         at = 0
         for one in work:
             ids = one.ids or (chosen[one.slot],)
@@ -244,8 +275,10 @@ class _Batch:
             self._position[at:end] = self._places[: end - at]
             self._position[at:end] += one.start
             self._slot[at:end] = one.slot
-            self._wanted[at:end] = 0
-            self._wanted[end - 1] = one.sampler is not None
+            self._wanted[at:end] = every
+            self._wanted[at : at + one.rows] = True
+            if one.sampler is not None:
+                self._wanted[end - 1] = True
             at = end
         self._struct.n_tokens = at
         return self._struct

@@ -8,10 +8,11 @@ from dynamod.message.errors import UserError
 from .arguments import LlamaCppArguments, items, key_value, shares
 from .library import buffers
 
-_FLASH = {None: -1, False: 0, True: 1}
+FLASH = {None: -1, False: 0, True: 1}
 _TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _SPLITS = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _ROPES = {"none": 0, "linear": 1, "yarn": 2}
+POOLINGS = {"mean": 1, "cls": 2, "last": 3}
 _PLAIN = (
     *("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx", "yarn_ext_factor", "yarn_attn_factor"),
     *("yarn_beta_slow", "yarn_beta_fast"),
@@ -56,7 +57,7 @@ def model_parameters(api: Any, arguments: LlamaCppArguments) -> tuple[Any, list[
 def context_parameters(api: Any, arguments: LlamaCppArguments) -> Any:
     """Parameters of the context, but for its size."""
     params = api.llama_context_default_params()
-    params.flash_attn_type = _FLASH[arguments.flash]
+    params.flash_attn_type = FLASH[arguments.flash]
     params.type_k, params.type_v = _TYPES[arguments.cache_type_k], _TYPES[arguments.cache_type_v]
     params.offload_kqv, params.no_perf, params.kv_unified = arguments.offload_kqv, True, True
     if arguments.rope_scaling is not None:

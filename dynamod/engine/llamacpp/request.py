@@ -73,6 +73,9 @@ class Stream:
 
     def send(self, picked: Picked, finish: str | None) -> None:
         """Send it to the reader."""
+        if finish is not None and self.request.stops.max_tokens == 0:  # only the prompt was wanted
+            self.reply.tokens(b"", 0, "length")
+            return
         if picked.logprob is not None:
             self.reply.logprobs((picked.logprob,), (picked.top,) if picked.top else ())
         self.reply.tokens(tokens.pack((picked.index,)), 1, finish)

@@ -123,7 +123,7 @@ class Sampler:
         allowed = None if self._matcher is None else self._allowed(self._matcher, len(row))
         if allowed is not None and len(allowed) == 1:  # no sampling is needed
             index = int(allowed[0])
-            return Picked(index) if self._logprobs is None else self._with_logprobs(row, index, self._logprobs)
+            return Picked(index) if self._logprobs is None else scored(row, index, self._logprobs)
         logits = self._changed(row, allowed)
         index = int(logits.argmax())
         if not math.isfinite(logits[index]):
@@ -132,7 +132,7 @@ class Sampler:
             index = self._draw(logits)
         if self._logprobs is None:
             return Picked(index)
-        return self._with_logprobs(row, index, self._logprobs)
+        return scored(row, index, self._logprobs)
 
     def _allowed(self, matcher: "Matcher", vocabulary: int) -> Ids:
         """The ids that may come next: EOS not before `min_tokens`, unless nothing else may come."""
@@ -199,16 +199,18 @@ class Sampler:
             first = self._race(starts, np.log(sums), _BLOCKS)
         return np.arange(first, min(first + _BLOCK, len(logits)))
 
-    def _with_logprobs(self, row: Floats, index: int, count: int) -> Picked:
-        best = row.max()
-        total = float(best) + math.log(np.exp(row - best).sum(dtype=np.float64))
-        top: tuple[tuple[int, float], ...] = ()
-        if count:
-            count = min(count, len(row))
-            ids = np.argpartition(row, -count)[-count:]
-            ids = ids[np.lexsort((ids, -row[ids]))]
-            top = tuple([(int(one), float(row[one]) - total) for one in ids])
-        return Picked(index, float(row[index]) - total, top)
+
+def scored(row: Floats, index: int, count: int) -> Picked:
+    """A token by its `row` (vocabulary,) of logits: its log probability and the `count` best ones."""
+    best = row.max()
+    total = float(best) + math.log(np.exp(row - best).sum(dtype=np.float64))
+    top: tuple[tuple[int, float], ...] = ()
+    if count:
+        count = min(count, len(row))
+        ids = np.argpartition(row, -count)[-count:]
+        ids = ids[np.lexsort((ids, -row[ids]))]
+        top = tuple([(int(one), float(row[one]) - total) for one in ids])
+    return Picked(index, float(row[index]) - total, top)
 
 
 def _nucleus(values: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from ..batching.scheduler import BatchScheduler
 from .kv_cells import Cells, Sequence
+from .scores import SCORED
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class Scheduler(BatchScheduler[Sequence]):
         self._exports: list[Sequence] = []
         self.held: list[Sequence] = []
         self.fetch: Callable[[Sequence], bool] = lambda _sequence: False
+        self._unscored = SCORED  # tokens of prompts that the step may score yet
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
@@ -64,6 +66,7 @@ class Scheduler(BatchScheduler[Sequence]):
                 self.add(sequence)
             return
         self.waiting.appendleft(sequence)
+        sequence.found = sequence.computed
         self.admitted(len(sequence.ids), sequence.computed if sequence.fetched else sequence.cached)
 
     def remove(self, sequence: Sequence) -> None:
@@ -101,6 +104,7 @@ class Scheduler(BatchScheduler[Sequence]):
         It has at least one row unless all that ran has been exported, or all that waited is held: the next one has
         then, or nothing is left.
         """
+        self._unscored = SCORED
         if self._exports:
             self._export()
         if self._suspects:
@@ -166,9 +170,16 @@ class Scheduler(BatchScheduler[Sequence]):
     def _chunk(self, sequence: Sequence, left: int, rows: list[Row], promised: set[int]) -> int:
         """Compute some of a prompt, unless another sequence computes the same in this step; returns how much."""
         cells, size = self.cells, self.cells.size
-        self.cached_tokens += cells.extend(sequence)
+        extended = cells.extend(sequence)
+        self.cached_tokens += extended
+        sequence.found += extended
         start, missing = sequence.computed, sequence.missing
         count = min(missing, left)
+        if sequence.scores is not None:
+            count = min(count, self._unscored)
+            self._unscored -= count
+            if not count:
+                return 0
         if start < sequence.split:
             count = min(count, sequence.split - start)
         elif sequence.export is not None:
@@ -188,6 +199,8 @@ class Scheduler(BatchScheduler[Sequence]):
         sequence = self.waiting[0]
         if not self.cells.admit(sequence, spare):
             return False
+        if sequence.found < 0:
+            sequence.found = sequence.cached
         self.admitted(len(sequence.ids), sequence.cached)
         return True
 

@@ -129,6 +129,10 @@ class MistralRs(Engine[Chat]):
         stream.running = True
         stream.pending = lowered.prompt_tokens
 
+    def _cached(self, stream: _Stream, count: int) -> None:
+        usage = {"prompt_tokens_details": {"cached_tokens": count}}
+        stream.reply.items(({"choices": [], "usage": usage},))
+
     def _text(self, stream: _Stream, text: str, count: int, finish: str | None, prompt_tokens: int | None) -> None:
         self._moved = self._loop.time()
         stream.pending = 1
@@ -191,6 +195,9 @@ class MistralRs(Engine[Chat]):
             else:
                 # A character of several tokens came as one text, an ending token as none: the usage has them all.
                 count = max(0, chunk.usage.completion_tokens - counted) if chunk.usage is not None else 1
+                details = chunk.usage.prompt_tokens_details if chunk.usage is not None else None
+                if (cached := getattr(details, "cached_tokens", None)) is not None:  # else it is 0, or not known
+                    self._on_loop(self._cached, stream, cached)
                 visible = output.push_text(text) + output.end(finish)
             counted += count
             prompt = lowered.prompt_tokens if output.finish is not None else None

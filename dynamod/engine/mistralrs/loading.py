@@ -32,8 +32,9 @@ _HIDDEN = {"which", "model_id", "quantized_model_id", "quantized_filename", "cha
     *("anymoe_config", "search_callback", "tool_callbacks", "mcp_client_config", "code_execution_config"),
     *("shell_config", "adapters", "mmproj_filename"),
 }
+EMBEDDINGS = "embeddings"
+"""Our argument: the model makes vectors, and no answers."""
 _ENUMS = {
-    "arch": "Architecture",
     "dtype": "ModelDType",
     "organization": "IsqOrganization",
     "pa_cache_type": "PagedCacheType",
@@ -55,6 +56,7 @@ def flags(add: Callable[..., object]) -> None:
     """Call `add`, as `ArgumentParser.add_argument` is called, for each argument that mistralrs takes from us."""
     import mistralrs
 
+    add_flag(add, [EMBEDDINGS], bool, False)
     for kind in (mistralrs.Runner, mistralrs.Which.Plain, mistralrs.Which.GGUF):
         for name, parameter in inspect.signature(kind).parameters.items():
             if name not in _HIDDEN:
@@ -78,12 +80,18 @@ def load(options: EngineOptions) -> Any:
     path = options.path
     assert path is not None
     gguf = path.suffix.lower() == ".gguf"
-    which: Any = mistralrs.Which.GGUF if gguf else mistralrs.Which.Plain
-    for_runner, for_which = split(options.arguments, mistralrs.Runner, which)
+    arguments = dict(options.arguments)
+    embeds = bool(arguments.pop(EMBEDDINGS, False))
+    if embeds and gguf:
+        raise UserError("mistralrs makes no vectors with GGUF files", "take the folder of the model, or out=llamacpp")
+    kinds = mistralrs.Which
+    which: Any = kinds.Embedding if embeds else kinds.GGUF if gguf else kinds.Plain
+    for_runner, for_which = split(arguments, mistralrs.Runner, which)
+    arch = "EmbeddingArchitecture" if embeds else "Architecture"
     log.info("mistralrs loads %s", path)
     began = time.monotonic()
     try:
-        given = {**_files(path, options.config_path), **_values(mistralrs, for_which)}
+        given = {**_files(path, options.config_path), **_values(mistralrs, for_which, arch=arch)}
         runner = mistralrs.Runner(
             which=which(**given),
             jinja_explicit=str(VERBATIM),
@@ -156,11 +164,11 @@ def _files(path: Path, config: Path | None) -> dict[str, Any]:
     return {**found, **({"tok_model_id": str(folder)} if lent else {})}
 
 
-def _values(module: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Names of enum members become the members. Raises UserError."""
-    values = dict(arguments)
-    for name in values.keys() & _ENUMS.keys():
-        kind, value = getattr(module, _ENUMS[name]), values[name]
+def _values(module: Any, arguments: Mapping[str, Any], arch: str = "Architecture") -> dict[str, Any]:
+    """Names of enum members become the members. `arch`: the enum of that argument. Raises UserError."""
+    values, enums = dict(arguments), {**_ENUMS, "arch": arch}
+    for name in values.keys() & enums.keys():
+        kind, value = getattr(module, enums[name]), values[name]
         members = {member.lower(): member for member in dir(kind) if not member.startswith("_")}
         if value is not None and str(value).lower() not in members:
             raise UserError(f"mistralrs knows no {name} '{value}'", f"known: {names(members.values())}")

@@ -8,6 +8,7 @@ from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
 from dynamod.message.worker import Chat, Stops
+from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.parse import Parser
@@ -34,9 +35,14 @@ def prepare(model: Model, request: Chat) -> Prepared:
         check_messages(chat.messages)
         return model.prepare_chat(chat)
     completion, _ = _COMPLETION.parse(request.body)
-    if not isinstance(completion.prompt, str):
-        raise BadRequest("mistralrs takes one prompt as a string", param="prompt")
-    return model.prepare_prompts(completion, [completion.prompt])[0]
+    prompt = completion.prompt
+    if isinstance(prompt, list):
+        ids = [one for one in prompt if isinstance(one, int)]
+        if len(ids) != len(prompt):
+            raise BadRequest("mistralrs takes one prompt at a time", param="prompt")
+        checks.token_ids(ids, "prompt", model.tokenizer.vocab_size)
+        prompt = model.tokenizer.decode(ids, skip_special=False)
+    return model.prepare_prompts(completion, [prompt])[0]
 
 
 def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:

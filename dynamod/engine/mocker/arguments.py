@@ -58,7 +58,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     takes. `timing`: a key of `timing.TIMINGS`. `seed`: for requests without one. `transfer_gbps`: how fast blocks come
     from another worker, in gigabytes per second; 0: as fast as the bytes come. `kv_transfer`: who moves that: the
     worker, or the mocker itself as real engines do, by `pull` as vLLM, or by `rendezvous` as SGLang, whose decode
-    workers compute no prompts.
+    workers compute no prompts. `embedding_length`: numbers of a vector.
     """
 
     speedup_ratio: Annotated[float, Meta(ge=0)] = 1.0
@@ -68,6 +68,7 @@ class MockerArguments(SchedulerSettings, frozen=True, kw_only=True, forbid_unkno
     seed: int = 0
     transfer_gbps: Annotated[float, Meta(ge=0)] = 0.0
     kv_transfer: KvTransfer = "worker"
+    embedding_length: Annotated[int, Meta(ge=1, le=65536)] = 64
 
 
 _ARGUMENTS = Arguments("mocker", MockerArguments)

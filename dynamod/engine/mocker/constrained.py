@@ -25,6 +25,8 @@ FEW = 64
 """Ids that may come of which each is as likely as another; of more, those behind gaps are likelier."""
 LONG = 200
 """Position from which on one is taken whenever it may come, and the answer ends when it may."""
+THOUGHT = 12
+"""Ids of noise as reasoning, where the form stands behind that."""
 _PLACEHOLDER = tokens.pack((0,))
 
 
@@ -82,12 +84,23 @@ class ConstrainedIds:
     place of the last id. `empty`: there is nothing to say, and the last id only stands for that.
     """
 
-    __slots__ = ("_key", "_mask", "_matcher", "_min", "_preferences", "_run", "empty", "ended", "error", "ids")
+    __slots__ = (
+        *("_closing", "_key", "_mask", "_matcher", "_min", "_preferences", "_run", "empty", "ended", "error", "ids"),
+    )
 
     def __init__(
-        self, key: bytes, matcher: Matcher, preferences: Preferences, prior: Sequence[int] = (), min_tokens: int = 0
+        self,
+        key: bytes,
+        matcher: Matcher,
+        preferences: Preferences,
+        prior: Sequence[int] = (),
+        min_tokens: int = 0,
+        closing: Sequence[int] = (),
     ) -> None:
-        """`key`: of the noise; `prior`: ids that another instance has generated. Raises EngineFailed."""
+        """`key`: of the noise; `prior`: ids that another instance has generated; `closing`: of the marker that ends the
+        reasoning in front. Raises EngineFailed.
+        """
+        self._closing = closing
         self._key, self._matcher, self._preferences, self._min = key, matcher, preferences, min_tokens
         self.ids: list[bytes] = []
         self.ended = self.empty = False
@@ -114,6 +127,9 @@ class ConstrainedIds:
         position = len(self.ids)
         noise = xxh3_64_intdigest(self._key + position.to_bytes(8, "little"))
         index = self._preferences.choose(self._mask, noise, self._run, position)
+        if 0 <= (place := position - THOUGHT) < len(self._closing):
+            wanted = self._closing[place]
+            index = wanted if self._mask[wanted >> 3] >> (wanted & 7) & 1 else index  # noise may have ended it before
         assert index is not None, "_look has seen one"
         self._add(index)
         self._look()

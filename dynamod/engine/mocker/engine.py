@@ -13,7 +13,7 @@ from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
-from dynamod.message.worker import Generate, Grammar, TransferShape
+from dynamod.message.worker import Embed, Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -22,6 +22,7 @@ from ..batching.handoff import Done, Held, Put
 from ..batching.steps import Chunk
 from . import output
 from .arguments import MockerArguments, arguments_of
+from .embedding import Embedder
 from .handoff import Export, Imports, StoredExport
 from .output import Stream
 from .own_transfer import MockerTransfer
@@ -128,9 +129,13 @@ def union(publish: Publish) -> Publish:
 
 
 class Mocker(BatchingEngine):
-    """Answers with made-up tokens, at the speed and with the KV blocks of a real engine. Needs a model's tokenizer."""
+    """Answers with made-up tokens, at the speed and with the KV blocks of a real engine. Needs a model's tokenizer.
+
+    Its vectors are made up too: a hash of the ids.
+    """
 
     name = "mocker"
+    serves = (Generate, Embed)
     capabilities = Capabilities(
         exact_continuation=True,
         kv_events=True,
@@ -141,6 +146,7 @@ class Mocker(BatchingEngine):
         stored_blocks=True,
         role_switch=True,
         grammars=True,
+        matryoshka=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -154,7 +160,13 @@ class Mocker(BatchingEngine):
         arguments = self.arguments
         card, vocabulary = await self._read()
         self.caching = arguments.enable_prefix_caching
-        self._card = self.described(card)
+        types = (*card.types, "embeddings", "score")
+        self._card = msgspec.structs.replace(
+            self.described(card), types=types, embedding_length=arguments.embedding_length
+        )
+        self._embedder = Embedder(
+            TIMINGS[arguments.timing], arguments.speedup_ratio, arguments.embedding_length, arguments.seed
+        )
         self._table = output.table(vocabulary, [*card.eos_token_ids, card.bos_token_id or 0])
         self.room = min(arguments.room, card.context_length or arguments.room)
         await asyncio.sleep(arguments.startup_time or 0)
@@ -184,8 +196,12 @@ class Mocker(BatchingEngine):
     def _transfer(self, shape: TransferShape) -> MockerTransfer:
         return MockerTransfer(self, shape)
 
-    def submit(self, request: Generate, reply: Reply) -> None:
+    def submit(self, request: Generate | Embed, reply: Reply) -> None:
         """Queue a request, or have its blocks fetched before."""
+        if isinstance(request, Embed):
+            task = self.spawn(self._embedder.answer(request, reply), f"vectors {request.request_id}")
+            reply.on_cancel(task.cancel)
+            return
         transfer = self.own_transfer
         if isinstance(transfer, MockerTransfer) and (request.handoff or self._card.capabilities.needs_prefill):
             transfer.answer(request, reply)
@@ -213,13 +229,13 @@ class Mocker(BatchingEngine):
 
     def prepared(self, grammar: Grammar) -> bool:
         """Also what the first answer with a form needs."""
-        return self._preferences is not None and super().prepared(grammar)
+        return self._preferences is not None and super().prepared(_held_to_the_form(grammar))
 
     async def prepare(self, grammar: Grammar) -> None:
         """Compile it in a thread."""
         from .constrained import Preferences
 
-        await super().prepare(grammar)
+        await super().prepare(_held_to_the_form(grammar))
         if self._preferences is None:
             self._preferences = await asyncio.to_thread(Preferences, self.grammars().vocabulary)
 
@@ -242,11 +258,13 @@ class Mocker(BatchingEngine):
         """A request whose answer keeps to a form, and ends by itself."""
         from .constrained import ConstrainedIds, sender  # not needed by other requests
 
+        grammar = _held_to_the_form(grammar)
         matcher = self.grammars().matcher(grammar)
         assert self._preferences is not None, "`prepare` has made them"
         prompt, prior = tokens.count(request.token_ids), tokens.unpack(request.prior_output)
         key = output.noise_key(request.token_ids, seed)
-        ids = ConstrainedIds(key, matcher, self._preferences, prior, request.stops.min_tokens or 0)
+        closing = matcher.vocabulary.encode(grammar.closing)
+        ids = ConstrainedIds(key, matcher, self._preferences, prior, request.stops.min_tokens or 0, closing)
         stream = Stream(reply, request, ids, self.block_size, hashes)
         blocks, done = tuple(hashes.blocks), len(prior)
         sequence = Scheduled(stream, blocks, prompt + done, limit - done, self._name(stream))
@@ -340,4 +358,11 @@ class Mocker(BatchingEngine):
             made = sequence.generated
             if made == 1:
                 self.prefill_completed(stream.reply)
+                stream.reply.cached_tokens(min(sequence.found, stream.prompt_tokens))
             stream.send(ids[position], 1, "length" if made >= sequence.max_tokens else None)
+
+
+def _held_to_the_form(grammar: Grammar) -> Grammar:
+    """Noise would never come to the end of reasoning or calls, so neither begins but where the prompt has begun it."""
+    closing = "" if grammar.opening else grammar.closing
+    return msgspec.structs.replace(grammar, opening="", closing=closing, calls="")

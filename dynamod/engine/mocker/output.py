@@ -87,9 +87,12 @@ class Ids(Protocol):
 
 
 class Stream:
-    """One request. `hashes`: of its full blocks, of prompt and output as it grows; `done`: tokens of the answer."""
+    """One request. `hashes`: of its full blocks, of prompt and output as it grows; `done`: tokens of the answer.
 
-    __slots__ = ("_prompt", "_size", "_tokens", "done", "hashes", "output", "reply", "send")
+    `prompt_tokens`: of these, without what another instance has made.
+    """
+
+    __slots__ = ("_prompt", "_size", "done", "hashes", "output", "prompt_tokens", "reply", "send")
 
     def __init__(self, reply: Reply, request: Generate, output: Ids, size: int, hashes: PrefixHashes) -> None:
         self.reply = reply
@@ -98,7 +101,7 @@ class Stream:
         self.done = tokens.count(request.prior_output)
         self.hashes = hashes
         self._prompt = request.token_ids + request.prior_output
-        self._tokens = tokens.count(request.token_ids)
+        self.prompt_tokens = tokens.count(request.token_ids)
         self._size = size
 
     def name(self, index: int) -> int:
@@ -108,7 +111,7 @@ class Stream:
             start = len(blocks) * size
             ids = self._prompt[4 * start : 4 * (start + size)]
             if len(ids) < 4 * size:
-                first, end = max(0, start + len(ids) // 4 - self._tokens), start + size - self._tokens
+                first, end = max(0, start + len(ids) // 4 - self.prompt_tokens), start + size - self.prompt_tokens
                 self.output.reach(end)
                 ids += b"".join(self.output.ids[first:end])
             self.hashes.extend(ids)

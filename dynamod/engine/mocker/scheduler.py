@@ -38,6 +38,7 @@ class Sequence:
     computed: int = 0  # tokens of prompt and output in the cache
     generated: int = 0
     cached: int = 0  # tokens found in the cache at the last admission
+    found: int = -1  # of these not computed again, at the first one
     fetched: bool = False  # blocks came from a tier
     held: list[Block] = field(default_factory=list[Block])
 
@@ -232,6 +233,8 @@ class Scheduler(BatchScheduler[Sequence]):
                 break
             if not self._admit(sequence, blocks, cached):
                 break
+            if sequence.found < 0:
+                sequence.found = sequence.total - missing
             chunk = min(missing, budget) if settings.enable_chunked_prefill else missing
             chunks.append((sequence, Chunk(sequence.total, sequence.total - missing, chunk)))
             sequence.computed = sequence.total - missing + chunk

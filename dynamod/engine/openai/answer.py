@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message.errors import EngineFailed
+from dynamod.message.openai import REASONING_NAMES
 from dynamod.transport.base import Reply
 
 from .upstream import message_of
@@ -27,6 +28,16 @@ class _Choice(msgspec.Struct):
 class _Usage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    prompt_tokens_details: dict[str, Any] | None = None
+    completion_tokens_details: dict[str, Any] | None = None
+
+    def details(self, reasoning: int) -> dict[str, Any]:
+        """What goes on to the client. `reasoning`: tokens counted here, for servers that count none."""
+        prompt, completion = self.prompt_tokens_details, self.completion_tokens_details
+        if completion is None and reasoning:
+            completion = {"reasoning_tokens": reasoning}
+        found = {"prompt_tokens_details": prompt, "completion_tokens_details": completion}
+        return {name: value for name, value in found.items() if value}
 
 
 class _Chunk(msgspec.Struct):
@@ -53,6 +64,7 @@ class Answer:
         self._rest = b""
         self._usage = _Usage()
         self.count = self.chunks = 0  # tokens so far; chunks of the answer so far
+        self._reasoning = 0  # tokens
         self.finish: str | None = None
         self.over = False
 
@@ -74,6 +86,8 @@ class Answer:
         total = self._usage.completion_tokens
         rest = max(0, (self.chunks if total is None else total) - self.count)
         self.count += rest
+        if details := self._usage.details(self._reasoning):
+            self._reply.items(({"choices": [], "usage": details},))
         self._reply.text("", rest, self.finish or "stop", self._usage.prompt_tokens)
 
     def _event(self, data: bytes) -> None:
@@ -116,5 +130,7 @@ class Answer:
             return
         if count:
             self._reply.text("", count)
+        if choice.delta and any(choice.delta.get(name) for name in REASONING_NAMES):
+            self._reasoning += count
         said: Mapping[str, Any] = {"delta": choice.delta} if choice.text is None else {"text": choice.text}
         self._reply.items(({"choices": [{**said, "logprobs": choice.logprobs}]},))

@@ -23,14 +23,16 @@ Seconds = Annotated[float, Meta(gt=0, le=86400)]
 class OpenAIArguments(msgspec.Struct, frozen=True):
     """`url`: what `/models` is appended to. `cmd`: starts the server, as words or as one line without a shell.
 
-    `model`: the server's name for it. `api_key_env`: the variable that holds the key. Seconds: until a connection is
-    made, until the first token, between tokens, until a started server answers, between looks at its health.
+    `model`: the server's name for it. `embeddings`: that model makes vectors, and no answers. `api_key_env`: the
+    variable that holds the key. Seconds: until a connection is made, until the first token (or all vectors of a
+    request), between tokens, until a started server answers, between looks at its health.
     """
 
     url: str = ""
     cmd: str | list[str] = ""
     model: str = ""
     api_key_env: str = ""
+    embeddings: bool = False
     connect_timeout: Seconds = 5.0
     first_timeout: Seconds = 600.0
     gap_timeout: Seconds = 60.0

@@ -8,13 +8,14 @@ from typing import Any
 
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, Overloaded, RequestError, TimedOut, UserError
+from dynamod.message.vectors import check_size
 from dynamod.message.worker import Chat
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from .answer import Answer
 from .arguments import arguments_of
-from .lowering import lower
+from .lowering import lower, lower_embedding
 from .server import URL_HINT, Server
 from .upstream import LOST, SILENT
 
@@ -45,11 +46,12 @@ class OpenAI(Engine[Chat]):
 
     name = "openai"
     serves = (Chat,)
-    capabilities = Capabilities(logprobs=True, seed=True, logit_bias=True, grammars=True)
+    capabilities = Capabilities(logprobs=True, seed=True, logit_bias=True, grammars=True, matryoshka=True)
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
         self._streams: set[_Stream] = set()
+        self._embeddings: set[asyncio.Task[None]] = set()
         self._tokens = 0
         self._server: Server | None = None
         self._now: Callable[[], float] = asyncio.get_running_loop().time
@@ -67,12 +69,20 @@ class OpenAI(Engine[Chat]):
         if listed and self._model not in listed:
             log.warning("%s does not list the model %s, only %s", url, self._model, ", ".join(listed))
         name = options.name or options.model or self._model
-        self._card = self._card_without_files(name, kind="text", capabilities=self.capabilities)
+        types = ("embeddings",) if arguments.embeddings else ("chat", "completions")
+        self._card = self._card_without_files(name, kind="text", capabilities=self.capabilities, types=types)
         self.spawn(self._watch_clocks(), "clocks")
-        server.watch(lambda: self._tokens, lambda: len(self._streams))
+        server.watch(lambda: self._tokens, lambda: self.statistics().running)
 
     def submit(self, request: Chat, reply: Reply) -> None:
         """Send it in a task of its own, which ends with its reader."""
+        if request.kind == "embedding":
+            work = self._embed(reply, *lower_embedding(request, self._model))
+            embedding = self.spawn(work, f"vectors {request.request_id}")
+            self._embeddings.add(embedding)
+            embedding.add_done_callback(self._embeddings.discard)
+            reply.on_cancel(embedding.cancel)
+            return
         body = lower(request, self._model)
         stream = _Stream(Answer(reply, request.max_tokens), reply, self._now())
         self._streams.add(stream)
@@ -82,13 +92,15 @@ class OpenAI(Engine[Chat]):
 
     def statistics(self) -> EngineStatistics:
         """Steps are the server's own: none is known."""
-        return EngineStatistics(running=len(self._streams), tokens=self._tokens)
+        return EngineStatistics(running=len(self._streams) + len(self._embeddings), tokens=self._tokens)
 
     async def close(self) -> None:
         """Leave all streams, which the worker then fails, and end the server if it is ours."""
         for stream in list(self._streams):
             if stream.task is not None:
                 stream.task.cancel()
+        for task in list(self._embeddings):
+            task.cancel()
         if self._server is not None:
             await self._server.close()
 
@@ -138,6 +150,31 @@ class OpenAI(Engine[Chat]):
         except Exception as error:
             log.exception("the stream of %s could not be read", upstream.url)
             reply.failed("EngineFailed", f"the server's answer could not be read: {type(error).__name__}")
+
+    async def _embed(self, reply: Reply, body: bytes, dimensions: int | None) -> None:
+        """Vectors come in one piece. `dimensions`: numbers of each that were asked for."""
+        assert self._server is not None
+        limit = self._arguments.first_timeout
+        try:
+            async with asyncio.timeout(limit):
+                found, usage = await self._server.upstream.vectors(body)
+            if dimensions is not None and any(len(vector) != 4 * dimensions for vector in found):
+                text = f"the server's vectors do not have the {dimensions} numbers that were asked for"
+                raise EngineFailed(text, code="upstream_dimensions")
+            check_size(found)
+            reply.items(found)
+            reply.text("", 0, "stop", usage)
+        except ValueError as error:
+            reply.raised(EngineFailed(str(error), code="upstream_too_large"))
+        except TimeoutError:
+            reply.raised(TimedOut(f"no vectors came from the server within {limit:g} s", code=SILENT))
+        except Overloaded as error:  # another instance may take it
+            reply.failed("Overloaded", str(error), retry=True, code=error.code)
+        except RequestError as error:
+            reply.raised(error)
+        except Exception as error:
+            log.exception("the vectors of %s could not be read", self._server.upstream.url)
+            reply.failed("EngineFailed", f"the server's vectors could not be read: {type(error).__name__}")
 
     async def _read(self, stream: _Stream, content: Any) -> None:
         """Read to the end of the stream, so that its connection can be used again."""

@@ -21,14 +21,26 @@ def lower(request: Chat, model: str) -> bytes:
     """
     body: dict[str, Any] = dict(_decode(request.body))
     number = request.request_id.rpartition("#")[2]
-    several = body.pop("n", None) not in (None, b"1", b"null")
+    samples = msgspec.json.decode(body.pop("n", b"null")) or 1
     for name in ("best_of", "echo", "nvext"):
         value = body.pop(name, None)
         if name == "nvext" and value is not None:
             body |= _nvext(msgspec.json.decode(value))
-    if several and number.isdigit() and (seed := msgspec.json.decode(body.get("seed", b"null"))) is not None:
-        body["seed"] = (seed + int(number) + _INT64) % (2 * _INT64) - _INT64
+    if number.isdigit() and (seed := msgspec.json.decode(body.get("seed", b"null"))) is not None:
+        body["seed"] = (seed + int(number) % samples + _INT64) % (2 * _INT64) - _INT64
     return _encode({**body, "model": model, "stream": True, "stream_options": {"include_usage": True}})
+
+
+def lower_embedding(request: Chat, model: str) -> tuple[bytes, int | None]:
+    """The client's JSON as it came, under the server's name of the model, and how many numbers a vector is to have.
+
+    The ingress itself writes vectors as the client wants them.
+    """
+    body: dict[str, Any] = dict(_decode(request.body))
+    for name in ("nvext", "encoding_format"):
+        body.pop(name, None)
+    dimensions: int | None = msgspec.json.decode(body.get("dimensions", b"null"))
+    return _encode({**body, "model": model}), dimensions
 
 
 def _nvext(nvext: dict[str, Any] | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from dynamod.message.errors import BadRequest, EngineFailed, NotFound, Overloaded, RequestError, TooLarge
+from dynamod.message.vectors import MOST_BYTES, pack, unit
 
 from .arguments import OpenAIArguments
 
@@ -20,8 +21,34 @@ BODY_TIMEOUT = 5.0
 """Seconds for the body of a refusal."""
 SILENT = "upstream_silent"
 """The code of the error of a server that may be there, and says nothing."""
+NO_VECTORS = "upstream_no_vectors"
+"""The code of the error of a server that answers with something else."""
+VECTORS = 6 * MOST_BYTES
+"""Bytes of an answer with vectors: as JSON a number takes up to six times as much as packed."""
 _BODY = 64 * 1024
 _QUOTED = 300
+
+
+class _Vector(msgspec.Struct):
+    embedding: list[float]
+    index: int = 0
+
+
+class _VectorUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+
+
+class _Vectors(msgspec.Struct):
+    data: list[_Vector]
+    usage: _VectorUsage | None = None
+
+
+def _vectors(answer: bytearray) -> tuple[tuple[bytes, ...], int | None]:
+    found = msgspec.json.decode(answer, type=_Vectors)
+    rows = sorted(found.data, key=lambda row: row.index)
+    return tuple([pack(unit(row.embedding)) for row in rows]), found.usage.prompt_tokens if found.usage else None
+
+
 _PATHS = {"chat": "/chat/completions", "completion": "/completions"}
 LOST = (aiohttp.ClientError, OSError)
 """What the client library raises when a server is not there, or not there any more."""
@@ -84,6 +111,31 @@ class Upstream:
         finally:
             response.close()  # returned to the pool already when it was read to its end
 
+    async def vectors(self, body: bytes) -> tuple[tuple[bytes, ...], int | None]:
+        """Packed vectors of length 1, in the order of the inputs, and tokens of these.
+
+        Raises RequestError as `stream` does.
+        """
+        try:
+            async with await self._post("/embeddings", body, "application/json") as response:
+                if response.status != 200:
+                    raise await self._refused(response)
+                answer = bytearray()
+                while more := await response.content.readany():
+                    answer += more
+                    if len(answer) > VECTORS:
+                        text = f"{self.url}/embeddings answers with more than {VECTORS >> 20} MB"
+                        raise EngineFailed(text, code=NO_VECTORS)
+        except LOST as error:
+            raise self.lost(error) from None
+        try:
+            return await asyncio.to_thread(_vectors, answer)  # many numbers would keep other answers waiting
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            text = f"{self.url}/embeddings answers with no vectors: {_quoted(bytes(answer[:_BODY]))}"
+            raise EngineFailed(text, code=NO_VECTORS) from None
+        except ValueError as error:
+            raise EngineFailed(f"{self.url}/embeddings: {error}", code=NO_VECTORS) from None
+
     def lost(self, error: BaseException) -> Overloaded:
         """The server could not be reached, or has closed the connection."""
         if isinstance(error, TimeoutError):
@@ -93,8 +145,8 @@ class Upstream:
         reason = self._hidden(os.strerror(number) if number and number > 0 else str(cause) or type(error).__name__)
         return Overloaded(f"{self.url} cannot be reached: {reason}", code="upstream_unreachable")
 
-    async def _post(self, path: str, body: bytes) -> aiohttp.ClientResponse:
-        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+    async def _post(self, path: str, body: bytes, accept: str = "text/event-stream") -> aiohttp.ClientResponse:
+        headers = {"Content-Type": "application/json", "Accept": accept}
         try:
             try:
                 return await self._session.post(self.url + path, data=body, headers=headers)

@@ -1,4 +1,4 @@
-"""Requests to an engine in the original's form: `Generate` as a PreprocessedRequest, `Chat` as the client's JSON."""
+"""Requests to an engine in the original's form: of ids as PreprocessedRequest, of text as the client's JSON."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import msgspec
 
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
-from dynamod.message.worker import Chat, Generate
+from dynamod.message.worker import Chat, Embed, Generate
 
 _NO_OUTPUT_OPTIONS = ("prompt_logprobs", "skip_special_tokens", "formatted_prompt")
 _FOR_ROUTERS = ("estimated_prefix_hit_num_blocks", "backend_instance_id", "router_config_override")
@@ -22,6 +22,7 @@ def preprocessed(request: Generate) -> dict[str, Any]:
     stops, sampling = request.stops, msgspec.structs.asdict(request.sampling)
     logprobs = sampling.pop("logprobs")
     bias = sampling.pop("logit_bias")
+    del sampling["prompt_logprobs"]  # no such engine has the capability
     return {
         "model": request.model,
         "token_ids": list(tokens.unpack(request.token_ids + request.prior_output)),
@@ -39,6 +40,18 @@ def preprocessed(request: Generate) -> dict[str, Any]:
         "mdc_sum": request.mdc_sum or None,
         "annotations": list(request.annotations),
         **dict.fromkeys(_FOR_ROUTERS),
+    }
+
+
+def embedding(request: Embed) -> dict[str, Any]:
+    """The original's PreprocessedEmbeddingRequest as a dict; the ingress writes vectors as clients want them."""
+    return {
+        "model": request.model,
+        "token_ids": [list(tokens.unpack(ids)) for ids in request.inputs],
+        "encoding_format": "float",
+        "dimensions": None,
+        "mdc_sum": request.mdc_sum or None,
+        "annotations": [],
     }
 
 

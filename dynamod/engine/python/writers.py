@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from dynamod.message import tokens
+from dynamod.message import tokens, vectors
 from dynamod.message.errors import EngineFailed, UserError
 from dynamod.transport.base import Reply
 
@@ -41,6 +41,7 @@ class TokenWriter:
     def __init__(self, reply: Reply, name: str, room: int | None) -> None:
         self._reply, self._name, self._room = reply, name, room
         self.count = 0
+        self._said = False  # tokens of the prompt that were cached
 
     def take(self, item: Any) -> float | None:
         """Send one item; see `handler.Take`. Raises EngineFailed that names what is wrong."""
@@ -52,6 +53,8 @@ class TokenWriter:
         if ids is None and reason is None:
             keys = ", ".join(map(str, item)) or "nothing"
             raise EngineFailed(f"{self._name} yielded a dict with neither token_ids nor finish_reason; it has: {keys}")
+        if not self._said and isinstance(item.get("completion_usage"), Mapping):
+            self._usage(item["completion_usage"])
         packed = self._pack(() if ids is None else ids)
         finish = self._finish(reason)
         if packed or finish:
@@ -63,6 +66,14 @@ class TokenWriter:
         """The handler is done: without a finish reason it has generated all that it may, or stopped."""
         full = self._room is not None and self.count >= self._room
         self._reply.tokens(b"", 0, "length" if full else "stop")
+
+    def _usage(self, usage: Mapping[str, Any]) -> None:
+        """Say what is known of the prompt, as long as nothing of the answer has been sent."""
+        details = usage.get("prompt_tokens_details")
+        cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+        if type(cached) is int and cached >= 0 and not self.count:
+            self._said = True
+            self._reply.cached_tokens(cached)
 
     def _pack(self, ids: Any) -> bytes:
         try:
@@ -127,8 +138,52 @@ class ChunkWriter:
     def end(self) -> None:
         """The handler is done; counts come last."""
         given = {key: count for key, count in (self._usage or {}).items() if isinstance(count, int)}
+        details = {key: said for key, said in (self._usage or {}).items() if isinstance(said, Mapping)}
+        if details:
+            self._reply.items(({"choices": [], "usage": details},))
         count = given.get("completion_tokens", self.count)
         self._reply.text("", count, self._finish or "stop", given.get("prompt_tokens"))
+
+
+class VectorWriter:
+    """Takes vectors: dicts with `embeddings` (lists of numbers), or OpenAI's answers, all of which are sent at the end.
+
+    `told`: what the handler tells of `prompt_tokens` counts, for nobody else knows.
+    """
+
+    def __init__(self, reply: Reply, name: str, *, told: bool = False) -> None:
+        self._reply, self._name, self._told = reply, name, told
+        self._vectors: list[bytes] = []
+        self._prompt_tokens: int | None = None
+        self.count = 0  # no tokens are made
+
+    def take(self, item: Any) -> float | None:
+        """Keep the vectors of one item. Raises EngineFailed that names what is wrong."""
+        item = sendable(item, self._name)
+        rows = item.get("embeddings") if isinstance(item, dict) else None
+        if rows is None and isinstance(item, dict) and isinstance(item.get("data"), list):
+            rows = [one.get("embedding") if isinstance(one, Mapping) else None for one in item["data"]]
+        if not isinstance(rows, list):
+            why = f"{self._name} yielded {quoted(item)}: a dict with embeddings, a list of lists of numbers, is needed"
+            raise EngineFailed(why)
+        for row in rows:
+            try:
+                self._vectors.append(vectors.pack(vectors.unit(row)))
+            except (TypeError, ValueError, OverflowError) as error:
+                raise EngineFailed(f"{self._name} yielded the vector {quoted(row)}: {error}") from None
+        usage = item.get("usage") if isinstance(item.get("usage"), Mapping) else item
+        if isinstance(usage.get("prompt_tokens"), int):
+            self._prompt_tokens = (self._prompt_tokens or 0) + usage["prompt_tokens"]
+        return None
+
+    def end(self) -> None:
+        """The handler is done."""
+        try:
+            vectors.check_size(self._vectors)
+        except ValueError as error:
+            raise EngineFailed(f"{self._name}: {error}") from None
+        self._reply.items(tuple(self._vectors))
+        self._reply.text("", 0, "stop", self._prompt_tokens if self._told else None)
 
 
 def _delta(choice: Mapping[str, Any]) -> dict[str, Any]:

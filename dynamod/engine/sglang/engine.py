@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,8 @@ class SgLang(AdapterEngine):
         if (mode := self.options.disaggregation_mode) != "aggregated":
             self.can = msgspec.structs.replace(self.can, handoff=True, needs_prefill=mode == "decode")
             self.own_transfer = self._transfer(values)
+        if values.get("is_embedding"):
+            self.embedding_length, self.can = int(manager.model_config.hidden_size), Capabilities()
         events = json.loads(values["kv_events_config"] or "{}")
         if events.get("publisher") == "zmq" and not arguments.disable_radix_cache:
             self.serve_blocks(events.get("endpoint"), events.get("replay_endpoint"), ranks)
@@ -165,16 +167,29 @@ class SgLang(AdapterEngine):
                 if not sent:
                     self.queried += meta["prompt_tokens"]
                     self.hits += meta["cached_tokens"]
+                    self.begun(request, reply, meta["cached_tokens"])
                     if params and self.own_transfer is not None:
                         self.own_transfer.transfers += 1
                 fresh = found if self._incremental else found[sent:]
                 if top is not None:
                     chosen, best = logprobs(meta, top)
                     reply.logprobs(chosen[-len(fresh) :], best[-len(fresh) :])
-                self.send(reply, fresh, finish, first=not sent)
+                self.send(reply, fresh, finish)
                 sent += len(fresh)
         except ValueError as error:
             raise BadRequest(f"SGLang refuses the request: {error}") from None
+
+    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+        """One request of SGLang with all texts."""
+        from sglang.srt.managers.io_struct import EmbeddingReqInput
+
+        names = [f"{request_id}.{place}" for place in range(len(inputs))]
+        made = EmbeddingReqInput(input_ids=list(inputs), rid=names)
+        try:
+            found = await anext(self._manager.generate_request(made, None))
+        except ValueError as error:
+            raise BadRequest(f"SGLang refuses the request: {error}") from None
+        return [one["embedding"] for one in found]
 
     async def computed(self, request: Generate, params: Mapping[str, Any]) -> None:
         """Compute a prompt, with the first token of its answer, and send it to another engine. Raises RequestError."""

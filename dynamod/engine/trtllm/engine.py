@@ -145,7 +145,9 @@ class TrtLlm(AdapterEngine):
                 continue
             if top is not None and one.logprobs and new:
                 reply.logprobs(*logprobs(new, one.logprobs[sent:], top))
-            self.send(reply, new, FINISH.get(reason or ""), first=not sent)
+            if not sent:
+                self.prefill_completed(reply)
+            self.send(reply, new, FINISH.get(reason or ""))
             sent += len(new)
 
     async def _read_events(self, llm: Any, blocks: EngineBlocks) -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import importlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ import msgspec
 
 from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities
-from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError
+from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
@@ -24,7 +24,7 @@ from ..adapter.ports import ReservedPorts
 from ..adapter.tiers import HostTier, split
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
-from .request import logprobs, sampling
+from .request import logprobs, prompt_logprobs, sampling
 from .statistics import Statistics
 from .tiers import with_tier
 from .transfer import CONNECTOR, LEASE, VllmTransfer, with_connector
@@ -45,7 +45,13 @@ class Vllm(AdapterEngine):
     name = "vllm"
     product = "vLLM"
     capabilities = Capabilities(
-        greedy_continuation=True, kv_events=True, logprobs=True, seed=True, min_tokens=True, logit_bias=True
+        greedy_continuation=True,
+        kv_events=True,
+        logprobs=True,
+        seed=True,
+        min_tokens=True,
+        logit_bias=True,
+        prompt_logprobs=True,
     )
     _llm: Any = None
     _workers: Any = None  # of a further node
@@ -86,7 +92,21 @@ class Vllm(AdapterEngine):
         events = config.kv_events_config
         if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
             self.serve_blocks(events.endpoint, events.replay_endpoint, ranks)
+        if config.model_config.runner_type == "pooling":
+            await self._prepare_vectors(config.model_config)
         self.spawn(self._watch(lambda: llm.errored), "watch")
+
+    async def _prepare_vectors(self, model: Any) -> None:
+        """It was started with `runner: pooling`. Raises UserError for a model that classifies or scores pairs."""
+        from vllm import PoolingParams
+
+        tasks = await self._llm.get_supported_tasks()
+        if "embed" not in tasks:
+            problem = f"the model makes no vectors of texts in vLLM; it can {', '.join(sorted(tasks))}"
+            raise UserError(problem, "take another model, or leave out the runner")
+        self._pooling_params = PoolingParams
+        self.embedding_length = int(model.get_hidden_size())
+        self.can = Capabilities(matryoshka=bool(model.is_matryoshka))
 
     # Starting, in threads.
 
@@ -187,7 +207,7 @@ class Vllm(AdapterEngine):
         patience: float | None = None,
     ) -> None:
         """Answer with the blocks of a transfer. Raises TimeoutError when they could be those of others by now."""
-        top, first = request.sampling.logprobs, True
+        top, scores, first = request.sampling.logprobs, request.sampling.prompt_logprobs, True
         async with asyncio.timeout(patience) as clock:
             with self._refusals():
                 async for output in self._outputs(request, sampling(request, limit), params):
@@ -195,12 +215,31 @@ class Vllm(AdapterEngine):
                     if one.finish_reason in ("abort", "error"):
                         reply.failed("EngineFailed", f"vLLM ended the request ({one.finish_reason})", retry=first)
                         return
-                    if top is not None and one.logprobs:
-                        reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
-                    self.send(reply, one.token_ids, one.finish_reason, first=first)
                     if first:
                         first = False
+                        self.begun(request, reply, output.num_cached_tokens)
+                        if scores is not None and output.prompt_logprobs:
+                            ids = tokens.unpack(request.token_ids)
+                            reply.prompt_logprobs(*prompt_logprobs(ids, output.prompt_logprobs, scores))
                         clock.reschedule(None)
+                    if request.stops.max_tokens == 0:  # only the prompt was wanted
+                        self.send(reply, (), "length")
+                        return
+                    if top is not None and one.logprobs:
+                        reply.logprobs(*logprobs(one.token_ids, one.logprobs, top))
+                    self.send(reply, one.token_ids, one.finish_reason)
+
+    async def vectors_of(self, request_id: str, inputs: Sequence[list[int]]) -> Sequence[Sequence[float]]:
+        """Each text is a request of its own to vLLM, which batches them."""
+        names = [f"{request_id}.{place}" for place in range(len(inputs))]
+        return await asyncio.gather(*map(self._vector, names, inputs))
+
+    async def _vector(self, name: str, ids: list[int]) -> Sequence[float]:
+        found: Sequence[float] = ()
+        with self._refusals():
+            async for output in self._llm.encode(self._prompt(ids), self._pooling_params(task="embed"), name):
+                found = output.outputs.data.tolist()
+        return found
 
     async def computed(self, request: Generate, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Compute a prompt for another engine: what vLLM says to that. Raises RequestError, EngineEnded."""

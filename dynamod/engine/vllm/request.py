@@ -19,7 +19,13 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
     ends = {*stops.stop_token_ids_hidden, *(() if stops.ignore_eos else request.eos_token_ids)}
     seed = seed_behind(given.seed, prior)
     return {
-        **sampling_names(request, seed=seed, logit_bias=given.logit_bias, logprobs=given.logprobs),
+        **sampling_names(
+            request,
+            seed=seed,
+            logit_bias=given.logit_bias,
+            logprobs=given.logprobs,
+            prompt_logprobs=given.prompt_logprobs,
+        ),
         "max_tokens": limit - prior,
         "min_tokens": min(max(0, (stops.min_tokens or 0) - prior), limit - prior),
         "stop_token_ids": sorted(ends),
@@ -34,6 +40,15 @@ def logprobs(ids: Sequence[int], found: Sequence[Mapping[int, Any]], top: int) -
     if not top:
         return chosen, ()
     return chosen, tuple([_best(entry, top) for entry in found])
+
+
+def prompt_logprobs(
+    ids: Sequence[int], found: Sequence[Mapping[int, Any] | None], top: int
+) -> tuple[tuple[float | None, ...], Tops]:
+    """The same of the prompt's tokens `ids`; vLLM has none for the first, and perhaps more behind these."""
+    pairs = list(zip(ids, found, strict=False))
+    chosen = tuple([None if entry is None else entry[index].logprob for index, entry in pairs])
+    return chosen, tuple([_best(entry or {}, top) for _, entry in pairs]) if top else ()
 
 
 def _best(entry: Mapping[int, Any], top: int) -> tuple[tuple[int, float], ...]:

@@ -15,11 +15,12 @@ from dynamod.engine.adapter.tiers import HostTier
 from dynamod.engine.adapter.wire import BlockStored
 from dynamod.engine.base import EngineOptions
 from dynamod.kvcache.hashes import block_hashes
-from dynamod.message import tokens
+from dynamod.message import tokens, vectors
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import UserError
+from dynamod.message.ingress import Items
 from dynamod.message.kv_events import Load, RequestStarted, Snapshot, Stored, TierStored
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Embed, Generate
 from dynamod.transport.base import Reply
 
 BLOCK = BlockStored([7], None, [1, 2, 3, 4], 4)
@@ -56,12 +57,29 @@ class Counting(AdapterEngine):
                     raise self.ended()
                 if ids[-1] == 13:
                     raise ValueError("unlucky")
-                self.send(reply, [ids[-1] + count - prior], "length" if count == limit else None, first=first)
-                first = False
+                if first:
+                    self.begun(request, reply, None)
+                    first = False
+                self.send(reply, [ids[-1] + count - prior], "length" if count == limit else None)
                 await asyncio.sleep(3600 if ids[-1] == 99 else 0)
         except asyncio.CancelledError:
             type(self).released += 1
             raise
+
+
+class Turning(Counting):
+    """Started for vectors: the first id and the length of a text. Behind 99 it hesitates, 0 has no direction."""
+
+    embedding_length = 2
+
+    async def vectors_of(self, request_id: str, inputs: Any) -> list[list[float]]:
+        try:
+            if any(ids[-1] == 99 for ids in inputs):
+                await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            type(self).released += 1
+            raise
+        return [[float(ids[0]), len(ids) if ids[0] else 0.0] for ids in inputs]
 
 
 async def house(words: Any, system: System) -> Any:
@@ -186,3 +204,27 @@ async def test_what_the_engine_refuses_is_one_line(
     with pytest.raises(UserError) as caught:
         await engine.start()
     assert str(caught.value) == says
+
+
+async def test_an_engine_that_is_started_for_vectors(words: Any) -> None:
+    def embed(*inputs: list[int]) -> Embed:
+        return Embed("r", "m", tuple(map(tokens.pack, inputs)))
+
+    async with System() as system:
+        worker = await words.House(system, Turning, EngineOptions("m")).start()
+        [card] = worker.published
+        assert (card.types, card.embedding_length) == (("embeddings", "score"), 2)
+        answer = await worker.ask(embed([3, 1, 1, 1], [1])).wait()
+        [delta] = [one for one in answer.deltas if isinstance(one, Items)]
+        assert delta.finish == "stop"
+        found = [list(vectors.unpack(one)) for one in delta.items]
+        assert found == [pytest.approx([0.6, 0.8]), pytest.approx([0.5**0.5, 0.5**0.5])]
+        assert (await worker.ask(embed([1], [1000])).wait()).error.error == "BadRequest"
+        assert (await worker.ask(embed([0])).wait()).error.message == "Counting made a vector without a direction"
+        assert (await worker.ask(words.generate([1])).wait()).error.error == "BadRequest", "it makes no answers"
+        Turning.released = 0
+        gone = worker.ask(embed([99]))
+        await words.until(lambda: worker.statistics.engine.running == 1)
+        gone.stream.cancel()
+        await words.until(lambda: Turning.released == 1)
+        await words.until(lambda: worker.statistics.engine.running == 0)

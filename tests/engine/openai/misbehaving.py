@@ -38,6 +38,7 @@ class Misbehaving:
         self.app.router.add_get("/v1/models", self.models)
         self.app.router.add_post("/v1/chat/completions", self.answer)
         self.app.router.add_post("/v1/completions", self.answer)
+        self.app.router.add_post("/v1/embeddings", self.embed)
 
     async def models(self, request: web.Request) -> web.Response:
         if self.down:
@@ -45,6 +46,19 @@ class Misbehaving:
         if request.headers.get("Authorization") == "Bearer wrong-key":
             return web.json_response({"error": {"message": "no such key: wrong-key"}}, status=401)
         return web.json_response({"object": "list", "data": [{"id": "theirs"}, {"id": "other"}]})
+
+    async def embed(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.seen.append(body)
+        vectors = {"infinite": "1e308, 1e308", "zero": "0, 0", "words": '"a", "b"'}
+        if body["model"] == "no-end":
+            response = web.StreamResponse()
+            await response.prepare(request)
+            while True:  # until the client leaves
+                await response.write(b" " * 1_000_000)
+        text = vectors.get(body["model"], "3, 4")
+        data = f'{{"data": [{{"index": 0, "embedding": [{text}]}}], "usage": {{"prompt_tokens": 2}}}}'
+        return web.Response(text=data, content_type="application/json")
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

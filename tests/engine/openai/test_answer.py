@@ -33,6 +33,10 @@ class Deltas:
         return "".join(delta.text for delta in self.found if isinstance(delta, Text))
 
     @property
+    def items(self) -> list[Any]:
+        return [item for delta in self.found if isinstance(delta, Items) for item in delta.items]
+
+    @property
     def tokens(self) -> int:
         return sum(delta.tokens for delta in self.found if isinstance(delta, Text))
 
@@ -48,6 +52,19 @@ def read(*pieces: bytes, limit: int | None = None) -> Deltas:
         answer.feed(piece)
     answer.end()
     return deltas
+
+
+def test_what_the_server_counts_beside_the_totals_goes_on() -> None:
+    cached, thought = {"cached_tokens": 2}, {"reasoning_tokens": 5}
+    usage = {"prompt_tokens": 3, "prompt_tokens_details": cached, "completion_tokens_details": thought}
+    said = read(event({"delta": {"reasoning": "a"}}), event({"delta": {"content": "b"}}, usage=usage))
+    assert said.items[-1] == {
+        "choices": [],
+        "usage": {"prompt_tokens_details": cached, "completion_tokens_details": thought},
+    }
+    counted = read(*[event({"delta": {"reasoning": "a"}})] * 3, event({"delta": {"content": "b"}}))
+    assert counted.items[-1] == {"choices": [], "usage": {"completion_tokens_details": {"reasoning_tokens": 3}}}
+    assert not [item for item in read(event({"delta": {"content": "b"}})).items if "usage" in item]
 
 
 WORDS = st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=8)
@@ -101,7 +118,7 @@ def test_pieces_do_not_matter(words: list[str], cuts: list[int], limit: int | No
 )
 def test_text_is_text_and_the_rest_goes_on(choice: Any, text: str, items: int) -> None:
     deltas = read(event(choice))
-    assert (deltas.text, sum(isinstance(delta, Items) for delta in deltas.found)) == (text, items)
+    assert (deltas.text, len([1 for item in deltas.items if item["choices"]])) == (text, items)
     assert deltas.tokens == bool(text or items)
 
 

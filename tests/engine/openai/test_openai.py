@@ -14,9 +14,12 @@ import pytest
 from dynamod.actor import Crashed, System
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.openai import engine as module
+from dynamod.engine.openai import upstream
 from dynamod.engine.openai.engine import OpenAI
 from dynamod.message.errors import UserError
 from dynamod.message.ingress import Items, Text
+from dynamod.message.vectors import unpack
+from dynamod.message.worker import Chat
 
 from ...ports import free_port
 
@@ -67,6 +70,34 @@ async def test_text_comes_as_it_is_said_and_the_usage_counts(words: Any, server:
 
 
 @pytest.mark.parametrize(
+    ("served", "says"),
+    [
+        ("infinite", "a vector without a direction"),
+        ("zero", "a vector without a direction"),
+        ("words", "answers with no vectors"),
+        ("no-end", "more than 1 MB"),
+    ],
+)
+async def test_vectors_that_are_none_are_the_error_of_their_request(
+    words: Any, server: Any, served: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "VECTORS", 1 << 20)
+    async with System() as system:
+        worker = await house(words, system, server.url, served, embeddings=True)
+        answer = await worker.ask(Chat("r", served, "embedding", b'{"input": "hi"}')).wait(5)
+        assert (answer.error.error, answer.error.code) == ("EngineFailed", "upstream_no_vectors")
+        assert says in answer.error.message
+
+
+async def test_vectors_have_length_one(words: Any, server: Any) -> None:
+    async with System() as system:
+        worker = await house(words, system, server.url, "good", embeddings=True)
+        answer = await worker.ask(Chat("r", "good", "embedding", b'{"input": "hi"}')).wait(5)
+    (items,) = [delta for delta in answer.deltas if isinstance(delta, Items)]
+    assert list(unpack(items.items[0])) == pytest.approx([0.6, 0.8])
+
+
+@pytest.mark.parametrize(
     ("model", "name", "argument", "ours", "theirs"),
     [
         ("", "", "", "theirs", "theirs"),
@@ -92,7 +123,11 @@ async def test_what_is_no_text_goes_on_as_it_came(words: Any, server: Any) -> No
         worker = await house(words, system, server.url, "tools")
         answer = await worker.ask(words.chat("hi")).wait(5)
         items = [
-            item["choices"][0]["delta"] for delta in answer.deltas if isinstance(delta, Items) for item in delta.items
+            item["choices"][0]["delta"]
+            for delta in answer.deltas
+            if isinstance(delta, Items)
+            for item in delta.items
+            if item["choices"]
         ]
         assert [item.get("reasoning_content") for item in items[:2]] == ["so ", "so"]
         assert items[2]["tool_calls"][0]["function"]["name"] == "f"

@@ -11,7 +11,7 @@ from dynamod.engine.adapter.arguments import listened
 from dynamod.engine.base import EngineOptions
 from dynamod.engine.names import ENGINES, require_installed
 from dynamod.engine.vllm.arguments import NAMES, config_paths, defaults, leader
-from dynamod.engine.vllm.request import logprobs, sampling
+from dynamod.engine.vllm.request import logprobs, prompt_logprobs, sampling
 from dynamod.message import tokens
 from dynamod.message.errors import UserError
 from dynamod.message.worker import Generate, Sampling, Stops
@@ -158,6 +158,9 @@ def test_logprobs_are_the_chosen_ones_and_the_best() -> None:
     found = [entry((8, -3.0, 40), (5, -0.1, 1), (6, -2.0, 2)), entry((5, -0.2, 1), (8, -1.0, 2))]
     assert logprobs([8, 5], found, 2) == ((-3.0, -0.2), (((5, -0.1), (6, -2.0)), ((5, -0.2), (8, -1.0))))
     assert logprobs([8, 5], found, 0) == ((-3.0, -0.2), ())
+    behind = [None, *found]  # of the first token of a prompt there is none
+    assert prompt_logprobs([4, 8], behind, 2) == ((None, -3.0), ((), ((5, -0.1), (6, -2.0))))
+    assert prompt_logprobs([4, 8, 5], behind, 0) == ((None, -3.0, -0.2), ())
 
 
 def test_vllm_is_installed_where_the_worker_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,8 @@ class Llm:
             for index in (5, 6):
                 finish = "length" if index == 6 else None
                 one = SimpleNamespace(token_ids=[index], finish_reason=finish, logprobs=None)
-                yield SimpleNamespace(outputs=[one], kv_transfer_params={"remote_port": 1} if finish else None)
+                told = {"remote_port": 1} if finish else None
+                yield SimpleNamespace(outputs=[one], kv_transfer_params=told, num_cached_tokens=2)
         except asyncio.CancelledError:
             self.aborted += 1
             raise
@@ -100,6 +101,7 @@ async def test_blocks_that_do_not_come_in_time_are_computed(words: Any, late: bo
     await engine.generate(request, Reply(outbox, 1), 2)
     ids = b"".join(delta.ids for delta in outbox.deltas)
     assert (tokens.unpack(ids).tolist(), outbox.deltas[-1].finish) == ([5, 6], "length")
+    assert [delta.cached_tokens for delta in outbox.deltas] == [2, None, None], "said once, before the first id"
     assert (llm.asked, llm.aborted) == ([params, None] if late else [params], int(late))
     assert engine.own_transfer is not None
     assert engine.own_transfer.failed == ({"stalled": 1} if late else {})
