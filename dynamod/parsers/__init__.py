@@ -1,12 +1,15 @@
 """Reasoning and tool calls in a model's text: `make_parser`, one per choice, and `choose` when none is named."""
 
+from .behind import BehindReasoning
 from .choose import NONE, check_names, choose
-from .parser import OutputParser, make_parser
+from .parser import OutputParser, make_parser, opening_of
 from .segments import Arguments, Call, CallStart, Content, Dropped, Reasoning, Segment, ToolSpec, assemble
+from .thinking import thinking_of
 
 __all__ = [
     "NONE",
     "Arguments",
+    "BehindReasoning",
     "Call",
     "CallStart",
     "Content",
@@ -19,4 +22,6 @@ __all__ = [
     "check_names",
     "choose",
     "make_parser",
+    "opening_of",
+    "thinking_of",
 ]

@@ -20,9 +20,15 @@ _NOTHING = Thinking((), ())
 
 
 class OutputParser:
-    """Feed it all text of a choice, then finish it. The same text gives the same result however it is cut."""
+    """Feed it all text of a choice, then finish it. The same text gives the same result however it is cut.
 
-    __slots__ = ("_calls", "_grammar", "_kind", "_lead", "_near", "_reader", "_steps", "_thinking", "_words")
+    `reasoning`: whether the text that has been fed ends inside of reasoning. `reasons`: whether it looks for any.
+    """
+
+    __slots__ = (
+        *("_calls", "_grammar", "_kind", "_lead", "_near", "_reader", "_steps", "_thinking", "_words"),
+        *("reasoning", "reasons"),
+    )
 
     def __init__(
         self,
@@ -37,6 +43,10 @@ class OutputParser:
         self._calls = Calls(self._reader, tools, seed, grammar.identify if grammar is not None else long_id)
         self._grammar = grammar(self._reader, self._calls) if grammar is not None else None
         self._thinking = thinking
+        self.reasons = bool(grammar.channels if grammar is not None else False) or bool(
+            thinking.closings and not thinking.append
+        )
+        self.reasoning = inside
         self._kind: type[Content | Reasoning] = Content
         self._near: Callable[[str], object] | None = (
             None  # set while text without a marker's first character needs no look at it
@@ -93,6 +103,7 @@ class OutputParser:
         if thinking.append:
             self._calls.text(Content, thinking.openings[0])
         while True:
+            self.reasoning = inside
             if first or fresh:
                 yield from self._white(first)
             first = False
@@ -158,7 +169,7 @@ class OutputParser:
     def _region(self, grammar: Grammar, opening: str) -> Steps[bool]:
         """Reads calls behind an opening marker. False: there were none, and the text goes on without the marker."""
         reader, calls = self._reader, self._calls
-        reader.log = []
+        reader.log, self.reasoning = [], False
         try:
             yield from grammar.read(opening)
         except Malformed:
@@ -203,3 +214,10 @@ def make_parser(
         thinking = _NOTHING
     inside = not thinking.append and thinking.begins_inside(prompt)
     return OutputParser(grammar, thinking, tools, seed, inside, special)
+
+
+def opening_of(tool: str, special: Sequence[str]) -> tuple[str, bool]:
+    """The marker that calls of a format begin with, empty for none, and whether one of its markers is `special`."""
+    grammar = grammar_class(tool)
+    opening = grammar.openings[0] if grammar.openings and not grammar.channels else ""
+    return opening, any(marker in special for marker in (*grammar.openings, *grammar.closings))

@@ -1,5 +1,7 @@
 """Reasoning in a model's text: the markers around it, by the names that Dynamo, vLLM and SGLang give their parsers."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dynamod.message.errors import UserError
@@ -23,6 +25,20 @@ class Thinking(msgspec.Struct, frozen=True):
         if tail.endswith(self.openings):
             return True
         return self.inside and not tail.endswith(self.closings)
+
+    def before_form(self, prompt: str, special: Sequence[str]) -> tuple[str, str] | None:
+        """The markers of reasoning in front of an answer that keeps to a form; None: it begins with the form.
+
+        The opening one is empty where the prompt has begun it. None, too, where the prompt has switched it off, and for
+        formats whose end a form cannot wait for: several markers, channels, `special` tokens, which no form allows.
+        """
+        if self.channels or self.append or len(self.closings) != 1 or self.closings[0] in special:
+            return None
+        if self.begins_inside(prompt):
+            return "", self.closings[0]
+        if prompt[-200:].rstrip().endswith(self.closings) or self.openings[0] in special:
+            return None
+        return self.openings[0], self.closings[0]
 
 
 TAGS = Thinking()

@@ -3,10 +3,14 @@
 Types and ranges have been checked when the request was decoded (`message.openai`). None always means "not sent".
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynamod.message.errors import BadRequest
+
+TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
+_NAME = re.compile(TOOL_NAME)
 
 
 def token_ids(ids: Sequence[int], param: str, vocab_size: int) -> None:
@@ -42,12 +46,31 @@ def context(prompt_tokens: int, context_length: int, param: str, *, at_least: bo
         raise BadRequest(why, param=param, code="context_length_exceeded")
 
 
+def whole_input(tokens: int, context_length: int, param: str) -> None:
+    """A text whose vector is wanted fits into the context, where nothing follows it. A length of 0 is not known."""
+    if tokens < 1:
+        raise BadRequest(f"`{param}` is empty", param=param)
+    if context_length and tokens > context_length:
+        why = f"`{param}` has {tokens} tokens, and this model's maximum context length is {context_length} tokens"
+        raise BadRequest(why, param=param, code="context_length_exceeded")
+
+
 def tools(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
-    """Tools are functions with names, and a tool that must be called is one of them."""
+    """Tools are functions with names and schemas, and a tool that must be called is one of them."""
     names = [_function_name(tool) for tool in tools or ()]
     for position, tool in enumerate(tools or ()):
+        where = f"tools[{position}]"
         if tool.get("type") != "function" or not names[position]:
-            raise BadRequest(f"`tools[{position}]` must be a function with a name", param=f"tools[{position}]")
+            raise BadRequest(f"`{where}` must be a function with a name", param=where)
+        if not _NAME.fullmatch(names[position]):
+            why = (
+                f"`{where}.function.name` is {names[position][:40]!r}; it must be 1 to 128 of a-z, A-Z, 0-9, _, - and ."
+            )
+            raise BadRequest(why, param=f"{where}.function.name")
+        parameters = tool["function"].get("parameters")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            field = f"{where}.function.parameters"
+            raise BadRequest(f"`{field}` must be a JSON Schema, which is an object", param=field)
     if isinstance(choice, str):
         if choice not in ("none", "auto", "required"):
             raise BadRequest('`tool_choice` must be "none", "auto", "required" or a function', param="tool_choice")

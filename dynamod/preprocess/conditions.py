@@ -68,4 +68,5 @@ def sampling_of(request: Common, card: ModelCard, vocab_size: int) -> Sampling:
         seed=request.seed,
         logit_bias=checks.logit_bias(request.logit_bias, vocab_size),
         logprobs=request.alternatives,
+        prompt_logprobs=request.prompt_alternatives,
     )

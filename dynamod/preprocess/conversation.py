@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message.errors import BadRequest, unsupported
-from dynamod.message.openai import ChatRequest, Message, Part, ToolCall
+from dynamod.message.openai import REASONING_NAMES, ChatRequest, Message, Part, ToolCall
 
 from . import checks
 from .contents import Form
@@ -31,9 +31,37 @@ def check_messages(messages: Sequence[Message]) -> None:
         for name in ("audio", "function_call"):
             if getattr(message, name) is not None:
                 raise unsupported(f"{where}.{name}", f"`{where}.{name}` is not served")
+        if message.role == "tool" and not message.tool_call_id:
+            raise BadRequest(f"`{where}.tool_call_id` is required", param=f"{where}.tool_call_id")
+        if message.role == "assistant" and not _says(message):
+            text = f"`{where}` needs `content` or `tool_calls`"
+            raise BadRequest(text, param=f"{where}.content")
         if isinstance(message.content, list):
             for number, part in enumerate(message.content):
                 _check_part(part, f"{where}.content[{number}]")
+        for number, call in enumerate(message.tool_calls or ()):
+            _check_call(call, f"{where}.tool_calls[{number}].function")
+
+
+def _says(message: Message) -> bool:
+    """Whether an assistant's message has anything in it."""
+    return bool(message.tool_calls) or any(
+        one is not None
+        for one in (message.content, message.refusal, *[getattr(message, name) for name in REASONING_NAMES])
+    )
+
+
+def _check_call(call: ToolCall, where: str) -> None:
+    if not call.function.name:
+        raise BadRequest(f"`{where}.name` must not be empty", param=f"{where}.name")
+    arguments = call.function.arguments
+    if arguments is None or arguments == "" or isinstance(arguments, dict):
+        return
+    try:
+        _arguments.decode(arguments)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError, TypeError):
+        text = f"`{where}.arguments` must be the JSON text of an object"
+        raise BadRequest(text, param=f"{where}.arguments") from None
 
 
 def _check_part(part: Part, where: str) -> None:
@@ -56,7 +84,7 @@ def as_dict(message: Message, form: Form = "text") -> dict[str, Any]:
         value = getattr(message, key)
         if value is not None:
             found[key] = value
-    given = (message.reasoning_content, message.reasoning, message.thinking)
+    given = [getattr(message, name) for name in REASONING_NAMES]
     reasoning = next((one for one in given if one is not None), None)
     if reasoning is not None:
         found["reasoning_content"] = found["reasoning"] = reasoning
@@ -112,6 +140,9 @@ def kwargs_of(request: ChatRequest) -> dict[str, Any]:
             raise BadRequest(f"`chat_template_kwargs` must not set {key}", param="chat_template_kwargs")
     if request.reasoning_effort is not None:
         found.setdefault("reasoning_effort", request.reasoning_effort)
+    if request.reasoning_effort == "none":  # which templates say in other words
+        found.setdefault("enable_thinking", False)
+        found.setdefault("thinking", False)
     return found
 
 

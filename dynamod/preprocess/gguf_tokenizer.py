@@ -1,8 +1,8 @@
 """A `tokenizers.Tokenizer` rebuilt from GGUF metadata.
 
 `tokenizer.ggml.model` decides: "gpt2" is byte-level BPE with merges, "llama" is SentencePiece BPE whose merges follow
-from the scores, "gemma4" is SentencePiece BPE with merges. Others (bert, t5, rwkv, ...) are of models that no engine
-here serves, and refused.
+from the scores, "gemma4" is SentencePiece BPE with merges, "bert" is WordPiece. Others (t5, rwkv, ...) are of models
+that no engine here serves, and refused.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,44 @@ def _pieces(metadata: Metadata, *, bos: bool) -> Any:
     return tokenizer
 
 
-_KINDS: dict[str, Callable[[Metadata], Any]] = {"gpt2": _byte_level, "llama": _sentencepiece_bpe, "gemma4": _gemma4}
+def _wordpiece(metadata: Metadata) -> Any:
+    """What begins a word has ▁ before it in the file, and what goes on has nothing; here that is nothing, and ##.
+
+    As llama.cpp has it, all is in lower case and without accents.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+    def piece(token: str) -> str:
+        if token.startswith("[") and token.endswith("]"):
+            return token  # [CLS] and its kin
+        return token[1:] if token.startswith(_SPACE) else f"##{token}"
+
+    tokens: list[str] = metadata["tokenizer.ggml.tokens"]
+    vocabulary = {piece(token): index for index, token in reversed(list(enumerate(tokens)))}
+    unknown = _unknown(metadata) or "[UNK]"
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    first, last = (_first_of(metadata, keys) for keys in (("bos", "cls"), ("seperator", "eos")))
+    around = [(tokens[index], index) for index in (first, last) if index is not None]
+    if len(around) == 2:
+        single = [around[0][0], "$A", around[1][0]]
+        tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=around)
+    return tokenizer
+
+
+def _first_of(metadata: Metadata, keys: tuple[str, ...]) -> int | None:
+    ids = [metadata.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
+    return next((index for index in ids if index is not None), None)
+
+
+_KINDS: dict[str, Callable[[Metadata], Any]] = {
+    "gpt2": _byte_level,
+    "llama": _sentencepiece_bpe,
+    "gemma4": _gemma4,
+    "bert": _wordpiece,
+}
 
 
 def _unknown(metadata: Metadata) -> str | None:

@@ -14,7 +14,7 @@ from dynamod.message.hints import in_words, refusal
 from .scan import LARGE, check_keys, check_size
 
 T = TypeVar("T", bound=msgspec.Struct)
-Number = inspect.IntType | inspect.FloatType
+Leaf = inspect.IntType | inspect.FloatType | inspect.LiteralType
 
 _STEP = re.compile(r"\.?([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _RANGE = re.compile(r"^Expected `(?:int|float)` [<>]")
@@ -22,6 +22,7 @@ _LENGTH = re.compile(r"^Expected `(str|array)` of length ([<>])= (\d+)")
 _PATTERN = re.compile(r"^Expected `str` matching")
 _CUT = "the body is not valid JSON: it ends too early"
 _SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])")
+_NO_WORD = "Invalid enum value"
 _UNKNOWN = "Object contains unknown field `"
 _IN_LIST = re.compile(r"\[(\d+|\.\.\.)\]$")
 _WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -89,6 +90,8 @@ def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadReques
         unit = "characters" if kind == "str" else "entries"
         problem = "must not be empty" if sign == ">" else f"has more than {bound} {unit}"
         return BadRequest(f"`{path}` {problem}", param=path)
+    if text.startswith(_NO_WORD) and (found := _no_such_word(kind, value, path)):
+        return found
     if _PATTERN.match(text):
         return BadRequest(f"`{path}` has a key that is no token id", param=path)
     text = in_words(text, None)
@@ -100,7 +103,9 @@ def _refused(error: msgspec.ValidationError, kind: Any, value: Any) -> BadReques
 def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:
     """None: the value is not to be found, because the body is no good JSON."""
     steps = [name or place for name, place in _STEP.findall(path)]
-    for allowed, value in _numbers(_type_info(kind), body, steps):
+    for allowed, value in _leaves(_type_info(kind), body, steps):
+        if isinstance(allowed, inspect.LiteralType) or not isinstance(value, int | float):
+            continue
         low, high = allowed.gt if allowed.ge is None else allowed.ge, allowed.le
         if low is None or high is None or (low <= value <= high and value != allowed.gt):
             continue  # all ranges have two bounds
@@ -111,24 +116,32 @@ def _out_of_range(kind: Any, body: Any, path: str) -> BadRequest | None:
     return None
 
 
-def _numbers(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[tuple[Number, float]]:
-    """The numbers that a type allows at a path, each with what the body has there. Step `...`: at any key."""
+def _no_such_word(kind: Any, body: Any, path: str) -> BadRequest | None:
+    for allowed, value in _leaves(_type_info(kind), body, [name or place for name, place in _STEP.findall(path)]):
+        if isinstance(allowed, inspect.LiteralType) and value not in allowed.values:
+            known = ", ".join([str(word) for word in allowed.values])
+            return BadRequest(f"`{path}` is {str(value)[:40]!r}; it must be one of {known}", param=path)
+    return None
+
+
+def _leaves(node: inspect.Type, value: Any, steps: Sequence[str]) -> Iterator[tuple[Leaf, Any]]:
+    """The numbers and words that a type allows at a path, each with what the body has there. Step `...`: any key."""
     match node:
         case inspect.UnionType():
             for other in node.types:
-                yield from _numbers(other, value, steps)
-        case inspect.IntType() | inspect.FloatType() if not steps and isinstance(value, int | float):
+                yield from _leaves(other, value, steps)
+        case inspect.IntType() | inspect.FloatType() | inspect.LiteralType() if not steps:
             yield node, value
         case inspect.StructType() if steps and isinstance(value, dict):
             for field in node.fields:
                 if field.encode_name == steps[0]:
-                    yield from _numbers(field.type, value.get(steps[0]), steps[1:])
+                    yield from _leaves(field.type, value.get(steps[0]), steps[1:])
         case inspect.ListType() if steps and isinstance(value, list):
             for one in value[int(steps[0]) :][:1]:
-                yield from _numbers(node.item_type, one, steps[1:])
+                yield from _leaves(node.item_type, one, steps[1:])
         case inspect.DictType() if steps and isinstance(value, dict):
             for one in value.values():
-                yield from _numbers(node.value_type, one, steps[1:])
+                yield from _leaves(node.value_type, one, steps[1:])
 
 
 def _shown(value: float | None) -> str:

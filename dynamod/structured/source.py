@@ -6,6 +6,8 @@ from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from dynamod.message.worker import Grammar
 
+from .closed import close
+
 WHITESPACE = r"[ \n\t]{0,24}"
 """Between the parts of a JSON value: without a bound, small models write white space for ever."""
 
@@ -13,10 +15,39 @@ LIMITS = LLParserLimits(verbose_errors=False)
 """The library's own bounds of work per grammar and per token."""
 
 
+GAP = r"gap: /[ \n\t]{0,8}/"
+"""Between the end of reasoning and the form."""
+
+
 def source(grammar: Grammar) -> str:
     """The grammar as `LLMatcher` takes it. Raises ValueError for one that is not well formed."""
+    form = _form(grammar)
+    if not (grammar.closing or grammar.calls):
+        return form
+    known = json.loads(form).get("grammars") if form.startswith("{") else [{"lark_grammar": form}]
+    if not isinstance(known, list) or not known or not isinstance(known[0], dict):
+        raise ValueError("the grammar has no rules")
+    whole = {"name": "answer", "lark_grammar": _whole(grammar)}
+    return json.dumps({"grammars": [whole, {**known[0], "name": "form"}, *known[1:]]})
+
+
+def _whole(grammar: Grammar) -> str:
+    """Lark of an answer with something in front of its `@form`, or in its place."""
+    rules, first, answer = [], "", "@form"
+    if grammar.closing:
+        first = f"({json.dumps(grammar.opening)} thoughts gap)?" if grammar.opening else "thoughts gap"
+        rules += [f"thoughts[suffix={json.dumps(grammar.closing)}]: /(?s:.*)/", GAP]
+    if grammar.calls:
+        answer = "(@form | calls)"
+        rules.append(f"calls: {json.dumps(grammar.calls)} /(?s:.*)/")
+    return "\n".join((f"start: {first} {answer}", *rules))
+
+
+def _form(grammar: Grammar) -> str:
     if grammar.kind == "json":
-        return LLMatcher.grammar_from_json_schema(grammar.text, overrides={"whitespace_pattern": WHITESPACE})
+        schema = json.loads(grammar.text)
+        close(schema)
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": WHITESPACE})
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":

@@ -40,7 +40,12 @@ class Vocabulary:
         if not end:  # llguidance needs one
             end = [len(self.pieces)]
             self.pieces.append(SPECIAL + b"<end>")
-        self.tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(self.pieces, end[0], model)), eos_token=end)
+        self._encode = _Pieces(self.pieces, end[0], model)
+        self.tokenizer = LLTokenizer(TokenizerWrapper(self._encode), eos_token=end)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids whose bytes are this text."""
+        return self._encode(text)
 
 
 class _Pieces:

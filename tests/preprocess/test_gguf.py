@@ -8,7 +8,7 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Reference
 
 from dynamod.message.errors import UserError
@@ -199,3 +199,20 @@ def test_user_defined_tokens_are_found_and_shown(tmp_path: Path, bytes_reference
 def test_a_tokenizer_without_merges_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="merges"):
         Tokenizer.from_source(open_source(write_gguf(tmp_path / "x.gguf", "gpt2", ["a"], [1])))
+
+
+def test_words_in_pieces(tmp_path: Path) -> None:
+    """As BERT's own tokenizer cuts them: the same words with ## in front of what goes on."""
+    special, words, ends = ["[UNK]", "[CLS]", "[SEP]"], ["play", "the", "un", "a", ",", "中"], ["ing", "play", "s", "a"]
+    file = [*special, *(f"▁{word}" for word in words), *ends]
+    theirs = [*special, *words, *(f"##{end}" for end in ends)]
+    path = tmp_path / "bert.gguf"
+    kinds = [3] * len(special) + [1] * (len(file) - len(special))
+    write_gguf(path, "bert", file, kinds, bos_token_id=1, sep_token_id=2, unk_token_id=0)
+    made = build_tokenizer(read_metadata(path))
+    plain = Reference(models.WordPiece({token: index for index, token in enumerate(theirs)}, unk_token="[UNK]"))
+    plain.normalizer, plain.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    for text in ("The plays", "unplaying, PLAY", "á 中a", "xyz", "", "playa s"):
+        assert made.encode(text, add_special_tokens=False).ids == plain.encode(text).ids
+        assert made.encode(text).ids == [1, *plain.encode(text).ids, 2]
+    assert made.decode(made.encode("unplaying the").ids) == "unplaying the"

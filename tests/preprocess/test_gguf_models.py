@@ -22,7 +22,7 @@ from .conftest import BYTES, TEXTS, bytes_gguf, pieces_gguf, write_gguf
 @pytest.mark.parametrize(
     ("kind", "pre", "says"),
     [
-        ("bert", None, "of kind 'bert', known are gpt2, llama, gemma4; give the original model folder"),
+        ("plamo2", None, "of kind 'plamo2', known are gpt2, llama, gemma4, bert; give the original model folder"),
         ("t5", None, "of kind 't5'"),
         ("gpt2", "brand-new", "the GGUF file's pre-tokenizer 'brand-new' (tokenizer.ggml.pre) is not known; give the"),
     ],

@@ -189,3 +189,40 @@ def test_a_replay_is_in_the_same_state(seed: int, data: Any) -> None:
         assert index in allowed(other.mask())
         other.accept(index)
     assert (other.may_end, other.must_end, other.mask()) == (matcher.may_end, matcher.must_end, matcher.mask())
+
+
+FORMS = [
+    (POINT, b'{"x":1,"tags":[]}'),
+    (Grammar("regex", "[a-z]{2}"), b"ab"),
+    (Grammar("choice", '["yes","no"]'), b"no"),
+    (Grammar("grammar", 'start: "a" | "b" start'), b"ba"),
+    (Grammar("grammar", 'root ::= "a" | "b" root'), b"ba"),
+]
+
+
+@pytest.mark.parametrize(("grammar", "answer"), FORMS)
+def test_a_form_behind_reasoning(grammar: Grammar, answer: bytes) -> None:
+    opened = Grammar(grammar.kind, grammar.text, closing="</think>")
+    matcher = BYTES.matcher(opened)
+    feed(matcher, b'Hm: {"x": <b> </th </think')
+    assert not matcher.may_end
+    assert EOS not in allowed(matcher.mask()), "reasoning alone is no answer"
+    feed(matcher, b">\n\n" + answer)
+    assert matcher.may_end
+    for start in (b"", b"<think>Hm.</think>\n"):
+        matcher = BYTES.matcher(Grammar(grammar.kind, grammar.text, "<think>", "</think>"))
+        feed(matcher, start + answer)
+        assert matcher.may_end
+    with pytest.raises(EngineFailed):
+        BYTES.matcher(Grammar(grammar.kind, grammar.text, "<think>", "</think>")).replay(b"Hm")
+
+
+def test_calls_in_place_of_a_form() -> None:
+    call = b'<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    for start in (b"", b"<think>Hm.</think>"):
+        for answer in (call, b'{"x":1,"tags":[]}'):
+            matcher = BYTES.matcher(Grammar(POINT.kind, POINT.text, "<think>", "</think>", "<tool_call>"))
+            feed(matcher, start + answer)
+            assert matcher.may_end
+    matcher = BYTES.matcher(Grammar(POINT.kind, POINT.text, calls="<tool_call>"))
+    assert {bytes(PIECES[index])[:1] for index in allowed(matcher.mask())} == {b"{", b"<"}
