@@ -5,7 +5,7 @@ endpoint lower the job to engine requests, and sends those. From then on the sin
 loop, once per engine step and stream: no queue and no task switch per token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,31 +29,52 @@ class Lowering(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged)."""
+    """One accepted HTTP request. `body` is the client's JSON as it came (text engines get it unchanged).
+
+    `priority`: of the client's key, in place of what the request says; None: it has none. `timed`: the sink wants to
+    know when a worker was found, and which.
+    """
 
     id: str
     endpoint: Lowering
     request: EngineFields
     body: bytes
+    priority: int | None = None
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """One token of an answer with its log probability and the best alternatives as (token text, bytes, value)."""
+    """One token with its log probability and the best alternatives as (token text, bytes, value).
+
+    `value`: None for the first token of a prompt.
+    """
 
     token: str
     token_bytes: bytes
-    value: float
+    value: float | None
     top: tuple[tuple[str, bytes, float], ...] = ()
 
 
 class ResponseSink(Protocol):
     """Where an answer goes. All calls come from the event loop; none may block or raise.
 
-    Order: `started` once, then per choice any `logprobs`/`text`/`chunk`, then `finish` once per choice; or `fail` once
-    at any moment instead of the rest. `index` is the choice: for completions with several prompts it is
+    Order: `started` once, then per choice any `logprobs`/`text`/`chunk`/`counted`, then `finish` once per choice; or
+    `fail` once at any moment instead of the rest. `index` is the choice: for completions with several prompts it is
     `prompt number * n + sample number`.
     """
+
+    def echoed(self, texts: Sequence[str]) -> None:
+        """The prompts as texts, where the request has token ids and wants to have them back; before `started`."""
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """Log probabilities of the choice's prompt, before its text."""
+
+    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+        """A worker will answer the choice, or (`prefill`) one computes its prompt for that: their instance ids.
+
+        Only for jobs that are `timed`, and again when it moves.
+        """
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """The request is in an engine's hands. `prompt_tokens` may be 0 here for text engines (see `finish`)."""
@@ -67,6 +88,12 @@ class ResponseSink(Protocol):
     def chunk(self, index: int, chunk: Any) -> None:
         """A value that the engine made itself: an OpenAI chunk of a text engine (tool calls and the like; `choices`
         and ids are rewritten), or what else the endpoint's engine requests are answered with.
+        """
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        """Tokens of the choice's prompt that its engine had in its cache, tokens of its answer that are reasoning.
+
+        None: nothing new is known. An engine that does not know them never says them.
         """
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:

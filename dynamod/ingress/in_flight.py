@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,10 @@ from dynamod.discovery.view import View
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
-from dynamod.message.ingress import Logprobs
+from dynamod.message.ingress import Logprobs, PromptLogprobs
 from dynamod.message.worker import Generate
 from dynamod.migration.base import Limits
-from dynamod.migration.prompt import RemotePrompt
+from dynamod.migration.prompt import RemotePrompt, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
 from dynamod.preprocess.model import Model
 from dynamod.router.placement import DispatcherClient, Placement
@@ -30,6 +31,9 @@ from .remote_prefill import RemotePrefill
 from .suspicions import RequestSuspicions
 
 Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+
+Told = Callable[[int], None] | None
+"""What gets the instance id of a worker; None: nobody wants to know."""
 
 TOGETHER = 32
 """Choices of a request that begin in one turn of the event loop: its 2,048 would keep other streams waiting."""
@@ -85,9 +89,12 @@ class RequestsInFlight:
         if lowered.parsers:
             sink = ParsedSink(sink, lowered.parsers, most_calls(job.request))
         run = RequestRun(sink)
+        if lowered.echo:
+            sink.echoed(lowered.echo)
         sink.started(len(suspects), sum(lowered.prompt_tokens[:: lowered.samples]), lowered.annotations)
         try:
-            await self._begin(run, [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)])
+            choices = [partial(self._choice, job, run, lowered, *one) for one in enumerate(suspects)]
+            await self._begin(run, choices, lowered.at_once or len(choices))
         except ActorUnreachable as error:
             run.fail(Overloaded(f"the processor is not available: {error}", retry_after=1.0))
         except asyncio.CancelledError:
@@ -95,7 +102,8 @@ class RequestsInFlight:
             raise
         return run
 
-    async def _begin(self, run: "RequestRun", choices: Sequence[Callable[[], InFlightRequest]]) -> None:
+    async def _begin(self, run: "RequestRun", choices: Sequence[Callable[[], InFlightRequest]], at_once: int) -> None:
+        places = asyncio.Semaphore(at_once) if at_once < len(choices) else None
         for first in range(0, len(choices), TOGETHER):
             if first:
                 await asyncio.sleep(0)
@@ -103,7 +111,7 @@ class RequestsInFlight:
                 request = choice()
                 run.in_flight.append(request)
                 self._open[request] = None
-                self._spawn(request.run(), request.request.request_id)
+                self._spawn(_in_turn(places, request), request.request.request_id)
 
     def look(self) -> None:
         """Let the clocks of all requests act."""
@@ -131,13 +139,15 @@ class RequestsInFlight:
     def _choice(self, job: Job, run: "RequestRun", lowered: Lowered, index: int, suspect: bool) -> InFlightRequest:
         card, model, request = lowered.card, lowered.model, lowered.requests[index]
         prompt = prompt_of(job, lowered, index)
+        told = run.sink.placed if job.timed else None
+        scored = isinstance(request, Generate) and request.sampling.prompt_logprobs is not None  # computes it all
         return InFlightRequest(
             request,
             lowered.outputs[index],
             run,
             index,
             transport=self._transport,
-            acquire=partial(self._acquire, card, prompt, _priority(job)),
+            acquire=partial(self._acquire, card, prompt, _priority(job), told and partial(told, index)),
             available=partial(self._available, card, prompt),
             exact=isinstance(request, Generate) and card.capabilities.continues,
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
@@ -149,26 +159,42 @@ class RequestsInFlight:
             longest=self._longest,
             suspicions=self._suspicions,
             suspect=suspect,
-            prefill=partial(self._blocks, card, prompt, set()) if card.capabilities.handoff else None,
+            prefill=partial(self._blocks, card, prompt, set(), told and partial(told, index, None))
+            if card.capabilities.handoff and not scored
+            else None,
             needs_prefill=card.capabilities.needs_prefill,
         )
 
     async def _blocks(
-        self, card: ModelCard, prompt: Prompt, tried: set[int], request: Generate, placement: Placement
+        self, card: ModelCard, prompt: Prompt, tried: set[int], told: Told, request: Generate, placement: Placement
     ) -> RemotePrompt | None:
-        """Blocks of a prompt for the instance of `placement`: computed by a prefill worker, or stored by another."""
+        """Blocks of a prompt for the instance of `placement`: computed by a prefill worker, or stored by another.
+
+        `told` gets the prefill worker.
+        """
         remote = await self._prefill.open(card, prompt, tried, request, placement)
+        if remote is not None and told is not None:
+            told(remote.placement.instance.instance_id)
         if remote is None and placement.decision.peer is not None:
             return await self._peers.open(card, request, placement)
         return remote
 
     def _acquire(
-        self, card: ModelCard, prompt: Prompt, priority: int, exclude: Collection[int], *, alone: bool, **more: Any
+        self,
+        card: ModelCard,
+        prompt: Prompt,
+        priority: int,
+        told: Told,
+        exclude: Collection[int],
+        *,
+        alone: bool,
+        **more: Any,
     ) -> Awaitable[Placement]:
         # others are tried before one that is tried alone: its wait is bounded as that for a long prompt is
         timeout = self._limits.first if alone else self._limits.queue
         place = self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
-        return self._wanting(card, place) if self._parked.starts(card) else place
+        place = self._wanting(card, place) if self._parked.starts(card) else place
+        return place if told is None else _telling(place, told)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
         with self._parked.wanted(card.name):
@@ -193,6 +219,12 @@ class RequestsInFlight:
         return RequestRun(sink)
 
 
+async def _in_turn(places: asyncio.Semaphore | None, request: InFlightRequest) -> None:
+    """Run a choice when others of its request have made room; each of these has its own deadlines."""
+    async with places or nullcontext():
+        await request.run()
+
+
 class RequestRun:
     """All choices of one request; the first failure ends them all."""
 
@@ -200,7 +232,7 @@ class RequestRun:
         self.sink = sink
         self.in_flight: list[InFlightRequest] = []
         self.over = False
-        self.text, self.chunk, self.finish = sink.text, sink.chunk, sink.finish
+        self.text, self.chunk, self.counted, self.finish = sink.text, sink.chunk, sink.counted, sink.finish
 
     def fail(self, error: RequestError) -> None:
         """One choice failed."""
@@ -213,6 +245,12 @@ class RequestRun:
         self.over = True
         for request in self.in_flight:
             request.cancel()
+
+
+async def _telling(place: Awaitable[Placement], told: Callable[[int], None]) -> Placement:
+    placement = await place
+    told(placement.instance.instance_id)
+    return placement
 
 
 def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
@@ -231,23 +269,28 @@ def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
 
 
 def _priority(job: Job) -> int:
-    """`nvext.agent_hints.priority`: higher ones are served first when requests wait."""
+    """The key's, else `nvext.agent_hints.priority`: higher ones are served first when requests wait."""
+    if job.priority is not None:
+        return job.priority
     hints = job.request.nvext.agent_hints if job.request.nvext is not None else None
     priority = hints.get("priority") if isinstance(hints, dict) else None
     return priority if isinstance(priority, int) else 0
 
 
-def _logprobs_of(model: Model, sink: ResponseSink) -> Callable[[int, Logprobs, Sequence[int]], None]:
+def _logprobs_of(model: Model, sink: ResponseSink) -> TakeLogprobs:
     def entry(token: int) -> tuple[str, bytes]:
         raw = model.tokenizer.token_bytes(token) or b""
         return raw.decode(errors="replace"), raw
 
-    def pass_on(index: int, delta: Logprobs, ids: Sequence[int]) -> None:
+    def pass_on(index: int, delta: Logprobs | PromptLogprobs, ids: Sequence[int]) -> None:
         tops = delta.top or ((),) * len(delta.chosen)
         entries = [
             Logprob(*entry(token), value, tuple((*entry(other), logprob) for other, logprob in top))
             for token, value, top in zip(ids, delta.chosen, tops, strict=False)
         ]
-        sink.logprobs(index, tuple(entries))
+        if isinstance(delta, PromptLogprobs):
+            sink.prompt_logprobs(index, tuple(entries))
+        else:
+            sink.logprobs(index, tuple(entries))
 
     return pass_on

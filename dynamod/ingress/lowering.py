@@ -2,7 +2,7 @@
 
 import asyncio
 import random as random_module
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -14,8 +14,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Common
-from dynamod.message.worker import Chat, Generate, Grammar, Stops
-from dynamod.parsers import OutputParser
+from dynamod.message.worker import Chat, Embed, Generate, Grammar, Stops
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
@@ -24,7 +23,7 @@ from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
-from .parsing import ModelParsers, NewParser
+from .parsing import ChoiceParser, ModelParsers, NewParser
 
 if TYPE_CHECKING:
     from dynamod.structured.checks import GrammarChecks
@@ -34,7 +33,7 @@ _ANY_TOKEN = 2**31
 _COPIES = 128_000_000
 """Bytes that the choices of one request may have together, each of which takes the whole body to a text engine."""
 _INT64 = 2**63
-_Request = TypeVar("_Request", Generate, Chat)
+_Request = TypeVar("_Request", Generate, Chat, Embed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,17 +104,20 @@ class Lowered:
     """A request as engines get it: one request per choice, in the order of the choices. `model` is None for text.
 
     `outputs`: what makes text of each choice's answer. `samples`: choices per prompt. `annotations`: for the client.
+    `at_once`: how many of the choices are in flight at a time; 0: all.
     """
 
     card: ModelCard
     model: Model | None
-    requests: Sequence[Generate | Chat]
+    requests: Sequence[Generate | Chat | Embed]
     outputs: Sequence[Output | TextOutput]
     prompt_tokens: Sequence[int]  # by choice
     annotations: Mapping[str, Any]
     blocks: Sequence[Sequence[int]] = ()  # by choice, where routing needs them
     samples: int = 1
-    parsers: Sequence[OutputParser] = ()  # by choice, where its text has reasoning or calls of tools
+    parsers: Sequence[ChoiceParser] = ()  # by choice, where its text has reasoning or calls of tools
+    at_once: int = 0
+    echo: Sequence[str] = ()  # by prompt, its text, where the client has sent ids and wants to have it back
 
 
 async def lower_tokens(
@@ -130,7 +132,7 @@ async def lower_tokens(
     """The requests for a token engine; long prompts are tokenised and hashed in a thread. Raises BadRequest.
 
     `parser`: what makes the parser of each choice, which sees special tokens and drops them. `grammar`: the form of
-    each choice.
+    each choice, where no marker is a special token.
     """
     card, model, samples = served.card, served.model, request.n or 1
     assert model is not None
@@ -140,8 +142,8 @@ async def lower_tokens(
     blocks: list[Sequence[int]] = []
     draw, own_noise = None if card.capabilities.deterministic else served.random, card.capabilities.greedy_continuation
     outputs: list[Output] = []
-    parsers: list[OutputParser] = []
-    skip_special = parser is None and request.skip_special_tokens is not False
+    parsers: list[ChoiceParser] = []
+    skip_special = (parser is None or grammar is not None) and request.skip_special_tokens is not False
     large = len(job.body) > LARGE
     for prepared in prompts:
         thread = large or model.needs_thread(prepared.prompt)
@@ -154,7 +156,7 @@ async def lower_tokens(
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
         counts += [tokens.count(generate.token_ids)] * samples
         blocks += [found] * samples
-    return Lowered(card, model, _named(requests), outputs, counts, annotations, blocks, samples, parsers)
+    return Lowered(card, model, named(requests), outputs, counts, annotations, blocks, samples, parsers)
 
 
 def lower_text(
@@ -163,36 +165,51 @@ def lower_text(
     served: Served,
     kind: Literal["chat", "completion"],
     parser: NewParser | None = None,
+    bodies: Sequence[bytes] | None = None,
 ) -> Lowered:
     """The requests for a text engine: the client's own JSON with the model's name, checked as far as we know it.
 
-    `kind`: the route by which it came, for the engine. `parser`: as for tokens. Raises BadRequest, TooLarge.
+    `kind`: the route by which it came, for the engine. `parser`: as for tokens. `bodies`: one for each prompt; None:
+    the client's. Raises BadRequest, TooLarge.
     """
     card = served.card
     logit_bias(request.logit_bias, _ANY_TOKEN)
     stops = stops_of(request, card, _ANY_TOKEN)
     if stops.max_tokens is not None:
         stops = fit(stops, card.context_length)
-    samples = request.n or 1
-    if samples * len(job.body) > _COPIES:
+    samples, bodies = request.n or 1, (job.body,) if bodies is None else bodies
+    if samples * sum([len(body) for body in bodies]) > _COPIES:
         raise TooLarge(f"`n` times this body is more than {_COPIES // 1_000_000} MB", param="n")
-    chat = Chat(job.id, card.name, kind, job.body, max_tokens=stops.max_tokens, stop=stops.stop or ())
+    most, stop = stops.max_tokens, stops.stop or ()
+    chats = [Chat(job.id, card.name, kind, body, most, stop) for body in bodies for _ in range(samples)]
     ends = Stops(max_tokens=stops.max_tokens, stop=stops.stop)
     include = bool(request.include_stop_str_in_output)
-    outputs = [TextOutput(ends, include_stop=include) for _ in range(samples)]
+    outputs = [TextOutput(ends, include_stop=include) for _ in chats]
     annotations = {"request_id": job.id} if request.wants("request_id") else {}
-    parsers = [parser("", served.id()) for _ in range(samples)] if parser is not None else ()
-    requests, counts = _named([chat] * samples), [0] * samples
+    parsers = [parser("", served.id()) for _ in chats] if parser is not None else ()
+    requests, counts = named(chats), [0] * len(chats)
     return Lowered(card, None, requests, outputs, counts, annotations, samples=samples, parsers=parsers)
 
 
 def check_served(request: Common, card: ModelCard) -> None:
     """Refuse what the model's engine cannot do and would silently leave out. Raises BadRequest."""
+    for path, why in unserved_by(request, card):
+        raise unsupported(path, why)
+
+
+def unserved_by(request: Common, card: ModelCard) -> Iterator[tuple[str, str]]:
+    """Fields that the model's engine cannot serve, each with the reason."""
     can = card.capabilities
     if request.alternatives is not None and not can.logprobs:
-        raise unsupported("logprobs", f"The model {card.name!r} offers no logprobs.")
+        yield "logprobs", f"The model {card.name!r} offers no logprobs."
+    if not can.prompt_logprobs:
+        why = f"the engine of model {card.name!r} has no log probabilities of prompts."
+        if request.prompt_alternatives is not None:
+            yield "logprobs", f"`logprobs` with `echo`: {why}"
+        if request.token_limit[0] == 0:
+            yield "max_tokens", f"`max_tokens` is 0: {why}"
     if not can.grammars and (field := request.constraint):
-        raise unsupported(field, f"`{field}`: the engine of model {card.name!r} has no grammars.")
+        yield field, f"`{field}`: the engine of model {card.name!r} has no grammars."
 
 
 def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Generate, Sequence[int]]:
@@ -213,7 +230,7 @@ def _output(request: Common, model: Model, generate: Generate, skip_special: boo
     )
 
 
-def _named(requests: list[_Request]) -> list[_Request]:
+def named(requests: list[_Request]) -> list[_Request]:
     """Each choice is a request of its own to engines, which tell requests apart by their ids: `id#0`, `id#1`, ..."""
     if len(requests) == 1:
         return requests

@@ -9,18 +9,24 @@ import msgspec
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import UserError
 from dynamod.message.openai import ChatRequest, EngineFields
+from dynamod.message.worker import Grammar
 from dynamod.parsers import (
     NONE,
     Arguments,
+    BehindReasoning,
     CallStart,
     Content,
     Dropped,
     OutputParser,
+    Reasoning,
     Segment,
     ToolSpec,
     choose,
     make_parser,
+    opening_of,
+    thinking_of,
 )
+from dynamod.preprocess.conversation import kwargs_of
 from dynamod.preprocess.model import Model
 
 from .base import ResponseSink
@@ -30,7 +36,12 @@ log = logging.getLogger("dynamod.frontend")
 PLAIN_CALLS, OPENING = "llama3_json", "<|python_tag|>"
 """The parser of calls in plain JSON, and the marker behind which nothing else comes."""
 
-NewParser = Callable[[str, str], OutputParser]
+_JSON_BEGINS = ("", *'{["-0123456789tfn')
+_SWITCHES = ("enable_thinking", "thinking")
+"""Variables of templates that switch reasoning off."""
+
+ChoiceParser = OutputParser | BehindReasoning
+NewParser = Callable[[str, str], ChoiceParser]
 """The parser of a choice, by the rendered prompt and what ids of calls are made of."""
 
 
@@ -83,6 +94,37 @@ class ModelParsers:
 
         return make
 
+    def before_form(self, request: ChatRequest, prompt: str, special: Sequence[str]) -> tuple[str, str]:
+        """The markers of reasoning in front of a form (see `Thinking.before_form`); empty: there is none."""
+        if self.reasoning is None:
+            return "", ""
+        markers = thinking_of(self.reasoning).before_form(prompt, special) or ("", "")
+        variables = kwargs_of(request)
+        off = variables.get("reasoning_effort") == "none" or any(variables.get(name) is False for name in _SWITCHES)
+        return ("", "") if off and markers[0] else markers
+
+    def before_calls(self, request: ChatRequest, special: Sequence[str]) -> str:
+        """The marker of calls that may come in place of a JSON form; empty: none may.
+
+        None, too, where a marker is a `special` token, which no form allows, or may begin JSON.
+        """
+        if self.tool_call is None or not request.tools or request.tool_choice not in (None, "auto"):
+            return ""
+        opening, unseen = opening_of(self.tool_call, special)
+        return "" if unseen or opening[:1] in _JSON_BEGINS else opening
+
+    def with_form(self, request: ChatRequest, form: Grammar, rest: NewParser | None) -> NewParser:
+        """As `rest`, or what leaves text as it is, behind reasoning; or calls in place of the form."""
+        tools = _specs(request.tools or ())
+
+        def make(prompt: str, seed: str) -> ChoiceParser:
+            parser = rest(prompt, seed) if rest is not None else None
+            assert not isinstance(parser, BehindReasoning)
+            calls = (form.calls, make_parser(self.tool_call, None, tools, seed=seed)) if form.calls else None
+            return BehindReasoning(form.opening, form.closing, parser, calls)
+
+        return make
+
 
 def most_calls(request: EngineFields) -> int | None:
     """Calls of tools that an answer may have; None: any number."""
@@ -101,13 +143,27 @@ def _spec(function: Mapping[str, Any]) -> ToolSpec:
 
 
 class ParsedChoice:
-    """What one choice has said of calls. `most`: calls that its answer may have."""
+    """What one choice has said of calls and reasoning. `most`: calls that its answer may have.
 
-    def __init__(self, parser: OutputParser, most: int | None) -> None:
+    `waits`: the next text is no plain content in any case, or decides about tokens before it.
+    """
+
+    def __init__(self, parser: ChoiceParser, most: int | None) -> None:
         self.parser, self._most = parser, most
         self._open: tuple[CallStart, list[str]] | None = None
-        self.calls = 0
+        self.calls = self.reasoning_tokens = 0
         self.truncated = False
+        self.waits = self._inside = parser.reasoning
+        self._undecided = 0  # tokens of which the parser has said nothing yet: they may begin a marker
+
+    def count(self, segments: Sequence[Segment], tokens: int) -> None:
+        """Count tokens that are reasoning, its markers too. A piece of text that has both counts as reasoning."""
+        before, self._inside = self._inside, self.parser.reasoning
+        if before or self._inside or any(type(segment) is Reasoning for segment in segments):
+            self.reasoning_tokens += self._undecided + tokens
+            self._undecided = 0
+        else:
+            self._undecided = 0 if segments else self._undecided + tokens
 
     def deltas(self, segments: Sequence[Segment]) -> list[str | dict[str, Any]]:
         """Content as text, the rest as members of a delta. A call is one delta, when it is known to be complete."""
@@ -129,12 +185,8 @@ class ParsedChoice:
                 found.append(segment.text)
             else:
                 found.append({"reasoning_content": segment.text})
+        self.waits = self._open is not None or self._inside or self._undecided > 0
         return found
-
-    @property
-    def waits(self) -> bool:
-        """Whether a call has begun that may not be complete."""
-        return self._open is not None
 
     def close(self) -> list[str | dict[str, Any]]:
         """The call that is complete when something else follows, or nothing."""
@@ -151,20 +203,23 @@ class ParsedChoice:
 class ParsedSink:
     """Passes an answer on, with its reasoning and its calls as the deltas of a chat."""
 
-    def __init__(self, sink: ResponseSink, parsers: Sequence[OutputParser], most: int | None) -> None:
+    def __init__(self, sink: ResponseSink, parsers: Sequence[ChoiceParser], most: int | None) -> None:
         self._sink = sink
         self._choices = [ParsedChoice(parser, most) for parser in parsers]
         self._feed = [parser.feed for parser in parsers]
         self.started, self.logprobs, self.chunk, self.fail = sink.started, sink.logprobs, sink.chunk, sink.fail
+        self.counted, self.echoed, self.prompt_logprobs = sink.counted, sink.echoed, sink.prompt_logprobs
+        self.placed = sink.placed
 
     def text(self, index: int, text: str, tokens: int) -> None:
         """Once per token: mostly one piece of content."""
-        segments = self._feed[index](text)
-        if len(segments) == 1 and type(segments[0]) is Content and not self._choices[index].waits:
+        segments, choice = self._feed[index](text), self._choices[index]
+        if len(segments) == 1 and type(segments[0]) is Content and not choice.waits:
             self._sink.text(index, segments[0].text, tokens)
             return
+        choice.count(segments, tokens)
         self._sink.text(index, "", tokens)
-        self._pass(index, self._choices[index].deltas(segments))
+        self._pass(index, choice.deltas(segments))
 
     def _pass(self, index: int, deltas: Sequence[str | dict[str, Any]]) -> None:
         for delta in deltas:
@@ -177,6 +232,8 @@ class ParsedSink:
         """With the calls that the end completes. A call that was cut off ends the choice with "length"."""
         choice = self._choices[index]
         self._pass(index, [*choice.deltas(choice.parser.finish(reason)), *choice.close()])
+        if choice.parser.reasons:
+            self._sink.counted(index, reasoning_tokens=choice.reasoning_tokens)
         if reason == "stop" and choice.truncated:
             reason = "length"
         elif reason == "stop" and choice.calls:

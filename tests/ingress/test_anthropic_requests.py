@@ -206,6 +206,9 @@ IMAGE = {"type": "image", "source": {}}
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
+        ({"thread": {"type": "create"}}, "thread"),
+        ({"thread": {"type": "continue", "previous_message_id": "msg_1"}}, "thread"),
+        ({"compaction": {"type": "summary"}}, "compaction"),
     ],
 )  # fmt: skip
 def test_what_is_refused(fields: dict[str, Any], param: str) -> None:

@@ -1,4 +1,4 @@
-"""A new endpoint is one class and one line: here one whose engine answers with items, as embeddings would."""
+"""A new endpoint is one class and one line: here one whose engine answers with items, as those of vectors do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,17 +23,17 @@ from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import EngineFields
 
 
-class EmbeddingsRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LengthsRequest(EngineFields, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input: str
 
 
-class EmbeddingsResponse(msgspec.Struct):
+class LengthsResponse(msgspec.Struct):
     model: str
     data: list[list[float]]
     prompt_tokens: int
 
 
-class EmbeddingsWriter(ResponseWriter):
+class LengthsWriter(ResponseWriter):
     rows: list[list[float]]
 
     def __init__(self, model: str, meter: ModelMetrics, begun: float) -> None:
@@ -51,40 +51,40 @@ class EmbeddingsWriter(ResponseWriter):
             self.changed.clear()
         if self.error is not None:
             raise self.error
-        return json_response(EmbeddingsResponse(self.model, self.rows, self.prompt_tokens), headers=headers)
+        return json_response(LengthsResponse(self.model, self.rows, self.prompt_tokens), headers=headers)
 
 
-class Embeddings(EngineEndpoint[EmbeddingsRequest]):
-    path = "/v1/embeddings"
-    summary = "Vectors of a text"
-    request = EmbeddingsRequest
-    response = EmbeddingsResponse
-    label = "embeddings"
-    model_type = "embeddings"
+class Lengths(EngineEndpoint[LengthsRequest]):
+    path = "/v1/lengths"
+    summary = "Lengths of a text"
+    request = LengthsRequest
+    response = LengthsResponse
+    label = "lengths"
+    model_type = "lengths"
 
     async def lower(self, job: Job, served: Served) -> Lowered:
         raise AssertionError("the fake backend lowers nothing")
 
     def writer(
         self,
-        request: EmbeddingsRequest,
+        request: LengthsRequest,
         job: Job,
         context: RequestContext,
         meter: ModelMetrics,
         settings: FrontendSettings,
     ) -> ResponseWriter:
-        return EmbeddingsWriter(request.model, meter, context.begun)
+        return LengthsWriter(request.model, meter, context.begun)
 
 
 @pytest.fixture
 def endpoints(monkeypatch) -> tuple:
-    monkeypatch.setattr(table, "ENDPOINTS", (*table.ENDPOINTS, Embeddings()))
+    monkeypatch.setattr(table, "ENDPOINTS", (*table.ENDPOINTS, Lengths()))
     return table.ENDPOINTS
 
 
 @pytest.fixture
 async def post(endpoints, backend, serve):
-    backend.cards["e"] = ModelCard(name="e", types=("embeddings",))
+    backend.cards["e"] = ModelCard(name="e", types=("lengths",))
     server = await serve()
     async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
 
@@ -98,17 +98,17 @@ async def post(endpoints, backend, serve):
 
 async def test_items_become_the_answer(post, backend) -> None:
     async def play(job, sink) -> None:
-        assert isinstance(job.endpoint, Embeddings)
+        assert isinstance(job.endpoint, Lengths)
         assert job.request.input == "hi"
         sink.started(1, 3, {})
         sink.chunk(0, [0.5, 1.0])
         sink.finish(0, "stop", 0, 4)
 
     backend.play = play
-    status, body = await post("/v1/embeddings", {"model": "e", "input": "hi", "user": "me"})
+    status, body = await post("/v1/lengths", {"model": "e", "input": "hi", "user": "me"})
     assert (status, body) == (200, {"model": "e", "data": [[0.5, 1.0]], "prompt_tokens": 4})
     meter = post.server.metrics.models["e"]
-    assert meter.requests == {("embeddings", "unary", "success"): 1}
+    assert meter.requests == {("lengths", "unary", "success"): 1}
     assert (meter.inflight, meter.queued) == (0, 0)
 
 
@@ -118,14 +118,14 @@ async def test_its_refusals_and_failures_are_those_of_the_others(post, backend) 
         sink.fail(EngineFailed("died"))
 
     backend.play = play
-    assert (await post("/v1/embeddings", {"model": "e", "input": "hi"}))[0] == 502
+    assert (await post("/v1/lengths", {"model": "e", "input": "hi"}))[0] == 502
     for body, status, param in [
         ({"model": "e"}, 400, "input"),
         ({"model": "e", "input": 5}, 400, "input"),
         ({"model": "org/model", "input": "x"}, 404, "model"),
         ({"input": "x"}, 400, "model"),
     ]:
-        got, answer = await post("/v1/embeddings", body)
+        got, answer = await post("/v1/lengths", body)
         assert (got, answer["error"]["param"]) == (status, param)
     assert (await post("/v1/chat/completions", {"model": "e", "messages": [{"role": "user", "content": "x"}]}))[
         0
@@ -134,6 +134,6 @@ async def test_its_refusals_and_failures_are_those_of_the_others(post, backend) 
 
 def test_it_is_in_the_document(endpoints) -> None:
     made = document(endpoints, FrontendSettings())
-    assert made["paths"]["/v1/embeddings"]["post"]["operationId"] == "postV1Embeddings"
-    assert made["components"]["schemas"]["EmbeddingsRequest"]["required"] == ["input"]
-    assert made["components"]["schemas"]["EmbeddingsResponse"]["properties"]["data"]["type"] == "array"
+    assert made["paths"]["/v1/lengths"]["post"]["operationId"] == "postV1Lengths"
+    assert made["components"]["schemas"]["LengthsRequest"]["required"] == ["input"]
+    assert made["components"]["schemas"]["LengthsResponse"]["properties"]["data"]["type"] == "array"

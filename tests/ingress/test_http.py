@@ -47,14 +47,17 @@ async def test_live_and_health(call, backend) -> None:
 async def test_a_model_id_may_have_slashes(call, path) -> None:
     status, body, _ = await call("GET", path)
     expected = {"id": "org/model", "object": "model", "created": 7, "owned_by": "dynamod"}
-    assert (status, body) == (200, expected | {"max_model_len": 4096, "context_length": 4096})
+    assert (status, body) == (
+        200,
+        expected | {"max_model_len": 4096, "context_length": 4096, "types": ["chat", "completions"]},
+    )
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status", "code", "allow"),
     [
         ("GET", "/nothing", 404, "unknown_url", None),
-        ("POST", "/v1/embeddings", 404, "unknown_url", None),
+        ("POST", "/v1/images", 404, "unknown_url", None),
         ("GET", PATH, 405, "method_not_allowed", "POST"),
         ("DELETE", "/v1/models/org/model", 405, "method_not_allowed", "GET, HEAD"),
         ("OPTIONS", PATH, 405, "method_not_allowed", "POST"),
@@ -305,6 +308,7 @@ async def test_metrics(call, server, backend) -> None:
             "requests", "inflight_requests", "queued_requests", "request_duration_seconds", "input_sequence_tokens",
             "output_sequence_tokens", "time_to_first_token_seconds", "inter_token_latency_seconds", "output_tokens",
             "disconnected_clients", "model_rejection", "model_cancellation", "unknown_fields",
+            "unsupported_fields",
         )
     }  # fmt: skip
     values = {

@@ -1,5 +1,6 @@
 """From requests to the mail of engines, without actors: prompts, what text engines get, seeds."""
 
+import asyncio
 import json
 import random
 from types import SimpleNamespace
@@ -148,8 +149,9 @@ def test_nobody_is_left_to_believe_in_a_grammar(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": [1, 2], "echo": True}, "echo"),
+        ({"echo": True, "logprobs": 1}, "logprobs"),
+        ({"echo": True, "max_tokens": 0}, "max_tokens"),
         ({"temperature": 3.0}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop[0]"),
@@ -164,6 +166,23 @@ async def test_what_a_text_engine_is_spared(fields: dict[str, Any], param: str) 
     with pytest.raises(BadRequest) as caught:
         await lower_text(Job("r", Completions(), Completions().read(body)[0], body))
     assert caught.value.param == param
+
+
+@given(
+    st.text(min_size=1)
+    | st.lists(st.text(min_size=1), min_size=1, max_size=4)
+    | st.lists(st.integers(0, 9), min_size=1),
+    st.integers(1, 3),
+    st.none() | st.integers(1, 9),
+)
+def test_a_text_engine_gets_each_prompt_by_itself(prompt: Any, samples: int, limit: int | None) -> None:
+    fields = {"prompt": prompt, "n": samples, "extra": {"prompt": 1}} | ({} if limit is None else {"max_tokens": limit})
+    body = json.dumps(fields).encode()
+    lowered = asyncio.run(lower_text(Job("r", Completions(), Completions().read(body)[0], body)))
+    prompts = prompts_of(completion(prompt=prompt))
+    expected = [{**fields, "prompt": one} for one in prompts for _ in range(samples)]
+    assert [json.loads(cast("Chat", request).body) for request in lowered.requests] == expected
+    assert len(lowered.outputs) == len(lowered.prompt_tokens) == len(expected)
 
 
 async def test_choices_differ_in_their_ids_alone() -> None:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dynamod.ingress.api.responses.items import sealed
 from dynamod.ingress.api.responses.store import ResponseStore, StoredResponse
 from dynamod.ingress.api.responses.translate import check, to_chat
 from dynamod.ingress.api.translated import as_body
 from dynamod.message.errors import EngineFailed
 from dynamod.message.openai import ChatRequest, Message
-from dynamod.message.responses import ResponsesRequest
+from dynamod.message.responses import InputItem, InputPart, ResponsesRequest
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.parse import Parser
 
@@ -63,6 +64,18 @@ def test_items_of_an_assistant_become_one_message() -> None:
     assert [(one.tool_call_id, one.name, one.content) for one in (first, second)] == [("b", "g", "4"), ("a", "f", "5")]
     assert (thought.reasoning_content, thought.content) == ("s", None)
     assert (last.reasoning_content, last.content, last.tool_calls) == ("u", "6", None)
+
+
+def test_reasoning_as_clients_carry_it() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
+    for item, found in [
+        ({"encrypted_content": sealed("H\u00f6m x."), "summary": []}, "H\u00f6m x."),
+        ({"encrypted_content": sealed("a"), "content": [part("reasoning_text", "b")]}, "b"),
+        ({"encrypted_content": sealed("a"), "content": [part("reasoning_text", "")], "summary": []}, "a"),
+        ({"encrypted_content": "gAAAA", "summary": [part("summary_text", "s")]}, "s"),
+        ({"encrypted_content": "dynamod:!", "summary": []}, None),
+    ]:
+        assert chat_of(input=[{"type": "reasoning", **item}, call]).messages[0].reasoning_content == found
 
 
 def test_fields() -> None:
@@ -147,6 +160,21 @@ def test_the_store_has_the_newest_and_no_more_than_it_may(steps: list[tuple[str,
         assert (store.used, len(store)) == (sum(order.values()), len(order))
     store.put("large", StoredResponse(b"x" * 3000, ()))
     assert store.get("large") is None
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        InputItem("reasoning", summary=[], encrypted_content="x" * 9000),
+        InputItem("reasoning", summary=[InputPart("summary_text", "x" * 9000)]),
+        InputItem(role="user", content="y", id="x" * 9000),
+        InputItem("function_call_output", call_id="x" * 9000, output="y"),
+    ],
+)
+def test_what_items_alone_have_counts_in_the_store(item: InputItem) -> None:
+    store = ResponseStore(5000)
+    store.put("large", StoredResponse(b"", (Message("user", "y"),), (item,)))
+    assert (store.used, len(store)) == (0, 0)
 
 
 async def test_a_store_that_may_keep_nothing(serve: Any, connect: Any) -> None:

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from dynamod.http.stream import HIGH_WATER, EventFrames, EventStream
 from dynamod.message.errors import RequestError
+from dynamod.message.openai import REASONING_NAMES
 
 from .response import Choice, ResponseWriter
 
@@ -59,8 +60,7 @@ class BlockWriter(ResponseWriter):
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
         delta = part.get("delta") or {}
-        names = ("reasoning_content", "reasoning", "thinking")
-        if thought := next((value for name in names if (value := delta.get(name))), None):
+        if thought := next((value for name in REASONING_NAMES if (value := delta.get(name))), None):
             self.add("thinking", thought + "")  # TypeError for what is no text
         if content := part.get("text", delta.get("content")) or delta.get("refusal"):
             self.add("text", content + "")

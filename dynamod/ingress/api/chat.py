@@ -10,9 +10,12 @@ from dynamod.ingress.lowering import Served
 from dynamod.ingress.parsing import NewParser
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Part
+from dynamod.message.worker import Grammar
+from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
 
+from .details import RequestMetrics
 from .generate import Generation, finite
 from .response import FinishReason, Usage
 from .rules import either, only, set_to
@@ -39,7 +42,7 @@ class ChatChoice(msgspec.Struct):
 
 
 class ChatResponse(msgspec.Struct, kw_only=True):
-    """The whole answer. `nvext`: where the request would go, for `query_instance_id`."""
+    """The whole answer. `nvext`: where the request would go, for `query_instance_id`, and `extra_fields`."""
 
     id: str
     choices: list[ChatChoice]
@@ -50,6 +53,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     usage: Usage
     nvext: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatCompletions(Generation[ChatRequest]):
@@ -68,7 +72,8 @@ class ChatCompletions(Generation[ChatRequest]):
     rules = (
         either(only(top_logprobs=(0, None)), set_to("logprobs", True)),
         either(
-            only(tool_choice=(None, "none", "auto")), {"properties": {"tools": {"minItems": 1}}, "required": ["tools"]}
+            only(tool_choice=(None, "none", "auto")),
+            {"properties": {"tools": {"type": "array", "minItems": 1}}, "required": ["tools"]},
         ),
     )
     unserved = Generation.unserved | {
@@ -84,6 +89,7 @@ class ChatCompletions(Generation[ChatRequest]):
     def check(self, request: ChatRequest) -> None:
         """The messages too."""
         check_messages(request.messages)
+        checks.tools(request.tools, request.tool_choice)
         for place, message in enumerate(request.messages):
             if isinstance(message.content, list) and message.role != "assistant":
                 _check_parts(message.content, f"messages[{place}].content")
@@ -105,6 +111,26 @@ class ChatCompletions(Generation[ChatRequest]):
         if served.forces_calls(request):
             return served.parsers.forced(request)
         return served.parsers.of(request, served.model.tokenizer.special) if not request.constraint else None
+
+    def beside_form(
+        self,
+        request: ChatRequest,
+        served: Served,
+        prompts: Sequence[Prepared],
+        grammar: Grammar,
+        parser: NewParser | None,
+    ) -> tuple[Grammar, NewParser | None]:
+        """As the model's formats have them; not where the answer goes on in a message, or the prompt is ids."""
+        (prepared,) = prompts
+        if served.parsers is None or served.model is None or request.continues_prompt or prepared.ids:
+            return grammar, parser
+        special = served.model.tokenizer.special
+        opening, closing = served.parsers.before_form(request, prepared.prompt, special)
+        calls = served.parsers.before_calls(request, special) if grammar.kind == "json" else ""
+        if not (closing or calls):
+            return grammar, parser
+        grammar = msgspec.structs.replace(grammar, opening=opening, closing=closing, calls=calls)
+        return grammar, served.parsers.with_form(request, grammar, parser)
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
         """The first chunk of a choice carries the role too, so that chunks equal engine steps."""
@@ -152,5 +178,5 @@ def _check_parts(parts: Sequence[Part], where: str) -> None:
             raise BadRequest(f"`{where}[{place}]`: only assistants refuse", param=f"{where}[{place}].type")
 
 
-def _token(token: str, raw: bytes, value: float) -> dict[str, Any]:
+def _token(token: str, raw: bytes, value: float | None) -> dict[str, Any]:
     return {"token": token, "bytes": list(raw), "logprob": finite(value)}

@@ -8,6 +8,7 @@ import msgspec
 from dynamod.http.errors import printable
 from dynamod.http.stream import EventFrames
 
+from .details import RequestMetrics
 from .response import Usage
 
 if TYPE_CHECKING:
@@ -67,10 +68,18 @@ class ChunkFrames(EventFrames):
             return b"".join((line, prefix, content, self._tail))
         return b"".join((prefix, content, self._tail))
 
-    def chunk(self, choice: Mapping[str, Any] | None, usage: Usage | None = None) -> bytes:
+    def chunk(
+        self,
+        choice: Mapping[str, Any] | None,
+        usage: Usage | None = None,
+        nvext: Mapping[str, Any] | None = None,
+        metrics: RequestMetrics | None = None,
+    ) -> bytes:
         """Any other chunk. Raises TypeError for what is not JSON. No choice: the usage chunk."""
         inner = b"" if choice is None else _encode(choice)
         tail = self._usage_null if usage is None else b',"usage":' + _encode(usage)
+        tail += b"" if nvext is None else b',"nvext":' + _encode(nvext)
+        tail += b"" if metrics is None else b',"metrics":' + _encode(metrics)
         return self.frame(b"%b%b]%b}\n\n" % (self._head, inner, tail))
 
     def annotations(self, values: Mapping[str, Any]) -> bytes:

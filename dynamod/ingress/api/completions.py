@@ -1,23 +1,32 @@
 """POST /v1/completions."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import msgspec
+from aiohttp import web
 
+from dynamod.http.context import RequestContext
 from dynamod.ingress.base import Job, Logprob
+from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
-from dynamod.message.errors import BadRequest, unsupported
+from dynamod.message.discovery import ModelCard
+from dynamod.message.errors import BadRequest
 from dynamod.message.openai import CompletionRequest
 from dynamod.preprocess.model import Model, Prepared
 
+from .details import RequestMetrics
+from .endpoint import Frontend
 from .generate import Generation, finite
 from .response import FinishReason, Usage
-from .rules import either, items, only
+from .rules import either, items, only, set_to
 
 MAX_CHOICES = 2048  # prompts times n
+_NULL = msgspec.Raw(b"null")
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encode = msgspec.json.Encoder().encode
 _WORDS = {"type": "string", "minLength": 1}
-_TEXTS = either(_WORDS, items(_WORDS, minItems=1))
 _FEW = either(_WORDS, items({"type": "integer"}), {"maxItems": 16})
 
 
@@ -31,7 +40,7 @@ class CompletionChoice(msgspec.Struct):
 
 
 class CompletionResponse(msgspec.Struct, kw_only=True):
-    """The whole answer. `nvext`: where the request would go, for `query_instance_id`."""
+    """The whole answer. `nvext`: where the request would go, for `query_instance_id`, and `extra_fields`."""
 
     id: str
     choices: list[CompletionChoice]
@@ -41,6 +50,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     object: Literal["text_completion"] = "text_completion"
     usage: Usage
     nvext: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    metrics: RequestMetrics | msgspec.UnsetType = msgspec.UNSET
 
 
 class Completions(Generation[CompletionRequest]):
@@ -57,7 +67,7 @@ class Completions(Generation[CompletionRequest]):
     chunk_object = "text_completion"
 
     rules = (
-        either(only(echo=(False, None)), {"properties": {"prompt": _TEXTS, "logprobs": {"type": "null"}}}),
+        either({"properties": {"max_tokens": either({"type": "null"}, {"minimum": 1})}}, set_to("echo", True)),
         either(only(n=(1, None)), {"properties": {"prompt": _FEW}}),
     )
     unserved = Generation.unserved | {"suffix": ("",)}
@@ -69,10 +79,8 @@ class Completions(Generation[CompletionRequest]):
             if type(prompt) is not kind:
                 raise BadRequest("`prompt` mixes strings, ids and lists", param=f"prompt[{place}]")
         super().check(request)
-        if request.echo and kind is not str:
-            raise BadRequest("`echo` needs a prompt of text, not of token ids", param="echo")
-        if request.echo and request.logprobs is not None:
-            raise unsupported("logprobs", "`logprobs` of an echoed prompt are not served")
+        if request.max_tokens == 0 and not request.echo:
+            raise BadRequest("`max_tokens` is 0; without `echo` it must be at least 1", param="max_tokens")
         choices = len(prompts_of(request)) * (request.n or 1)
         if choices > MAX_CHOICES:
             raise BadRequest(f"prompts times `n` is {choices}, above {MAX_CHOICES}", param="prompt")
@@ -82,14 +90,43 @@ class Completions(Generation[CompletionRequest]):
         return model.prepare_prompts(request, prompts_of(request))
 
     def echo(self, request: CompletionRequest) -> Sequence[str]:
-        """The prompts, which are texts (see `check`), when the request wants them back."""
-        return cast("list[str]", prompts_of(request)) if request.echo else ()
+        """The prompts when the request wants them back, and has them as texts."""
+        prompts = prompts_of(request) if request.echo else []
+        return [prompt if isinstance(prompt, str) else "" for prompt in prompts]
 
     async def lower(self, job: Job, served: Served) -> Lowered:
-        """A text engine takes one prompt, as a string."""
-        if served.model is None and not isinstance(cast("CompletionRequest", job.request).prompt, str):
-            raise BadRequest(f"The model {served.card.name!r} takes one prompt as a string.", param="prompt")
-        return await super().lower(job, served)
+        """With the texts of ids that are wanted back. Raises BadRequest."""
+        request = cast("CompletionRequest", job.request)
+        ids = [prompt for prompt in prompts_of(request) if isinstance(prompt, list)] if request.echo else []
+        model = served.model
+        if ids and model is None:
+            raise BadRequest(f"`echo` of token ids: model {served.card.name!r} takes text", param="echo")
+        lowered = await super().lower(job, served)
+        if not ids or model is None:
+            return lowered
+        texts = await apart(lambda: [model.tokenizer.decode(one, skip_special=False) for one in ids])
+        return replace(lowered, echo=texts)
+
+    def bodies(self, body: bytes, request: CompletionRequest) -> Sequence[bytes]:
+        """A text engine takes one prompt. The limit that the client has not given is in its body too."""
+        if isinstance(request.prompt, str) and request.max_tokens is None:
+            return (body,)
+        fields: dict[str, Any] = _fields.decode(body)
+        limited = fields.get("max_tokens") in (None, _NULL)
+        if isinstance(request.prompt, str) and not limited:
+            return (body,)
+        if limited and request.max_tokens is not None:
+            fields["max_tokens"] = request.max_tokens
+        return [_encode({**fields, "prompt": prompt}) for prompt in prompts_of(request)]
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: CompletionRequest, card: ModelCard, body: bytes
+    ) -> web.StreamResponse:
+        """An answer without a limit gets the operator's."""
+        default = frontend.settings.completion_max_tokens
+        if default and asked.max_tokens is None:
+            asked = msgspec.structs.replace(asked, max_tokens=max(default, asked.min_tokens or 0))
+        return await super().answer(frontend, context, asked, card, body)
 
     def delta(self, text: str, first: bool) -> dict[str, Any]:
         """The text is a member of the choice."""
@@ -113,7 +150,10 @@ class Completions(Generation[CompletionRequest]):
         return {
             "tokens": [entry.token for entry in entries],
             "token_logprobs": [finite(entry.value) for entry in entries],
-            "top_logprobs": [{token: finite(value) for token, _, value in entry.top} for entry in entries],
+            "top_logprobs": [
+                None if entry.value is None else {token: finite(value) for token, _, value in entry.top}
+                for entry in entries
+            ],
             "text_offset": offsets,
         }
 

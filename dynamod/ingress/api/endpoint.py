@@ -11,7 +11,7 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 from aiohttp import web
@@ -25,7 +25,7 @@ from dynamod.ingress.base import Backend, Job
 from dynamod.ingress.large import apart
 from dynamod.ingress.lowering import Lowered, Served
 from dynamod.ingress.memory import trim_memory
-from dynamod.message.discovery import ModelCard
+from dynamod.message.discovery import ModelCard, ReasoningField
 from dynamod.message.errors import BadRequest, NotFound, Overloaded, TimedOut
 from dynamod.message.openai import EngineFields, ModelRequest
 from dynamod.observe.logs import bound
@@ -35,10 +35,23 @@ from dynamod.preprocess.scan import LARGE
 
 from .response import ResponseWriter
 from .responses.store import ResponseStore
+from .unserved import Unserved, body_without, left_out
+
+if TYPE_CHECKING:
+    from dynamod.ingress.batches.store import Store
+
+
+def _store(settings: FrontendSettings) -> "Store":
+    from dynamod.ingress.batches.store import Store  # a frontend without batches starts sooner
+
+    return Store(settings.batches_dir, settings.batches_limit)
 
 
 class Frontend:
-    """What the endpoints of one server share: settings, the backend, ids of jobs in progress, kept responses."""
+    """What the endpoints of one server share: settings, the backend, ids of jobs in progress, what is kept.
+
+    Raises UserError when the folder of batches cannot be used.
+    """
 
     def __init__(self, settings: FrontendSettings, backend: Backend) -> None:
         self.settings = settings
@@ -46,20 +59,30 @@ class Frontend:
         self.ids: set[str] = set()
         self.bodies = BodyBudget(settings.bodies_limit, _trim)
         self.responses = ResponseStore(settings.responses_limit)
+        self.batches = _store(settings) if settings.batches_dir else None
 
     def unused_id(self, wanted: str) -> str:
         """`wanted`, or with a random end when a request of that id is being served."""
         return f"{wanted}-{secrets.token_hex(4)}" if wanted in self.ids else wanted
 
-    def pick(self, name: str, type_: str = "") -> tuple[str, ModelCard]:
+    def models(self, context: RequestContext) -> Mapping[str, ModelCard]:
+        """Models that a client may ask for now, by name; its key may allow only some, by their names or aliases."""
+        models = self.backend.models()
+        if context.client is None:
+            return models
+        return {name: card for name, card in models.items() if context.may_ask(name) or context.may_ask(card.name)}
+
+    def pick(self, name: str, type_: str, context: RequestContext) -> tuple[str, ModelCard]:
         """The model asked for, by its own name, with its card. `type_`: what it must serve.
 
         Without a name it is the only one, aliases apart.
         Raises BadRequest, NotFound or Overloaded.
         """
-        models = self.backend.models()
-        if not models:
+        models = self.models(context)
+        if not self.backend.models():
             raise Overloaded("no model is being served; start a worker", retry_after=1)
+        if not models:
+            raise NotFound("the API key allows no model that is served", param="model")
         if not name:
             if len({card.name for card in models.values()}) > 1:
                 raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
@@ -89,9 +112,13 @@ class Endpoint(ABC):
     method: ClassVar[str] = "GET"
     path: ClassVar[str]
     prefix: ClassVar[str] = ""  # what the paths begin with, when there are many; `path` then says how they go on
+    suffix: ClassVar[str] = ""  # what such paths end with
+    query: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # JSON Schema of its query parameters
     summary: ClassVar[str]
     request: ClassVar[type[msgspec.Struct] | None] = None
     response: ClassVar[type[msgspec.Struct]]
+    form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
+    raw: ClassVar[bool] = False  # the answer is bytes
     streams: ClassVar[bool] = False
     errors: ClassVar[tuple[int, ...]] = (401,)
     error_form: ClassVar[ErrorForm] = OPENAI
@@ -100,6 +127,11 @@ class Endpoint(ABC):
     @abstractmethod
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
         """Answer one request. Raises RequestError while nothing has been sent."""
+
+    def named(self, context: RequestContext) -> str:
+        """The id in the path of an endpoint with a prefix."""
+        path = context.request.rel_url.path.removeprefix(self.prefix)
+        return path.removesuffix("/").removesuffix(self.suffix) if self.suffix else path
 
 
 R = TypeVar("R", bound=ModelRequest)
@@ -125,26 +157,50 @@ class BodyEndpoint(Endpoint, Generic[R]):
         with bound(x_request_id=context.id), frontend.bodies.share() as share:
             check_json_type(context.request.headers)
             body = await read_body(context.request, settings.body_limit, share)
-            strict = settings.unknown_fields == "reject"
-            if len(body) > LARGE:
-                asked, unknown = await apart(self.read, body, strict, frontend.context_length())
-            else:
-                asked, unknown = self.read(body, strict)
-            context.metrics.unknown_fields += unknown
-            name, card = frontend.pick(asked.model, self.model_type)
-            if asked.model != name:
-                asked = msgspec.structs.replace(asked, model=name)
-            context.model = name
-            return await self.answer(frontend, context, asked, card, body)
+            return await self.take(frontend, context, body)
 
-    def read(self, body: bytes, reject_unknown: bool = False, context_length: int = 0) -> tuple[R, int]:
+    async def take(self, frontend: Frontend, context: RequestContext, body: bytes) -> web.StreamResponse:
+        """Check and answer a request whose body is here. Raises RequestError while nothing has been sent."""
+        strict = frontend.settings.unknown_fields == "reject"
+        ignored: list[str] | None = [] if frontend.settings.ignore_unsupported_fields else None
+        if len(body) > LARGE:
+            asked, unknown = await apart(self.read, body, strict, frontend.context_length(), ignored)
+        else:
+            asked, unknown = self.read(body, strict, ignored=ignored)
+        context.metrics.unknown_fields += unknown
+        name, card = frontend.pick(asked.model, self.model_type, context)
+        if asked.model != name:
+            asked = msgspec.structs.replace(asked, model=name)
+        context.model = name
+        if ignored is not None:
+            asked, more = left_out(asked, lambda request: self.unserved_in(request, card))
+            if ignored := [*ignored, *more]:
+                context.metrics.unsupported_fields.update(ignored)
+                body = await apart(body_without, body, ignored) if len(body) > LARGE else body_without(body, ignored)
+        return await self.answer(frontend, context, asked, card, body)
+
+    def read(
+        self,
+        body: bytes,
+        reject_unknown: bool = False,
+        context_length: int = 0,
+        ignored: list[str] | None = None,
+    ) -> tuple[R, int]:
         """The request of a body, and how many fields nobody knows. Raises BadRequest.
 
-        `context_length`: the longest of the models that are served. Safe in a thread.
+        `context_length`: the longest of the models that are served. `ignored`: gets the paths of fields that are not
+        served, and are left out then. Safe in a thread.
         """
         request, unknown = self._parser.parse(body, reject_unknown, context_length)
+        if ignored is not None:
+            request, found = left_out(request, self.unserved_in)
+            ignored += found
         self.check(request)
         return request, unknown
+
+    def unserved_in(self, request: R, card: ModelCard | None = None) -> Unserved:
+        """Fields that would change the answer and are not served. `card`: the model's, once it is known."""
+        return iter(())
 
     def check(self, request: R) -> None:
         """Look at what the types of single fields cannot say. Raises BadRequest."""
@@ -176,8 +232,9 @@ class EngineEndpoint(BodyEndpoint[E]):
     ) -> web.StreamResponse:
         """Let the backend work on the request and respond with what it makes."""
         meter = context.serving(asked.model, self.streams and bool(getattr(asked, "stream", False)))
-        job = Job(frontend.unused_id(context.id), self, asked, body)
-        writer = self.writer(asked, job, context, meter, frontend.settings)
+        timed = frontend.settings.per_request_metrics or bool(asked.extra_fields)
+        job = Job(frontend.unused_id(context.id), self, asked, body, context.priority, timed)
+        writer = self.writer(asked, job, context, meter, _of_model(frontend.settings, card))
         clock: asyncio.TimerHandle | None = None
         limit = frontend.settings.request_timeout
         if limit:
@@ -207,6 +264,14 @@ class EngineEndpoint(BodyEndpoint[E]):
                 raise _too_long(limit) from None
         if not writer.open and writer.error is not None:
             context.stop()  # ended by a clock or by shutdown while the backend was beginning
+
+
+def _of_model(settings: FrontendSettings, card: ModelCard) -> FrontendSettings:
+    """With what the card says in place of the frontend's own."""
+    name = card.reasoning_field_name
+    if name in (settings.reasoning_field_name, "") or name not in get_args(ReasoningField):
+        return settings
+    return msgspec.structs.replace(settings, reasoning_field_name=name)
 
 
 def _trim() -> None:

@@ -11,10 +11,12 @@ from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Job, Logprob
 from dynamod.ingress.large import apart
-from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens
+from dynamod.ingress.lowering import Lowered, Served, check_served, lower_text, lower_tokens, unserved_by
 from dynamod.ingress.parsing import NewParser
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import Common
+from dynamod.message.worker import Grammar
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.scan import LARGE
 
@@ -23,6 +25,7 @@ from .response import ResponseWriter
 from .rules import either, only, set_to
 from .stream import StreamWriter
 from .unary import UnaryWriter
+from .unserved import Unserved
 
 G = TypeVar("G", bound=Common)
 _RULES = (
@@ -44,28 +47,50 @@ class Generation(EngineEndpoint[G]):
     kind: ClassVar[Literal["chat", "completion"]]
     id_prefix: ClassVar[str]
     chunk_object: ClassVar[str]
-    unserved: ClassVar[dict[str, tuple[Any, ...]]] = {"use_beam_search": (False,), "length_penalty": (1,)}
+    unserved: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "use_beam_search": (False,),
+        "length_penalty": (1,),
+        "allowed_token_ids": (),
+        "bad_words": ([],),
+        "truncate_prompt_tokens": (),
+        "thinking_token_budget": (),
+        "regex": (),
+        "ebnf": (),
+        "prompt_logprobs": (),
+        "return_token_ids": (False,),
+    }
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         harmless = only(**{name: (None, *values) for name, values in cls.unserved.items()})
         cls.rules = (harmless, *_RULES, *cls.rules)
 
-    def check(self, request: G) -> None:
-        """Fields against each other, and those that would change the answer but are not served."""
+    def unserved_in(self, request: G, card: ModelCard | None = None) -> Unserved:
+        """By the values of the fields and, where the model is known, by what its engine can do."""
         for name, harmless in self.unserved.items():
             value = getattr(request, name)
             if value is not None and value not in harmless:
-                raise unsupported(name, f"`{name}` is not served")
+                yield name, f"`{name}` is not served"
         if request.best_of is not None and request.best_of != (request.n or 1):
-            raise unsupported("best_of", "`best_of` other than `n` is not served")
+            yield "best_of", "`best_of` other than `n` is not served"
         if request.nvext is not None and request.nvext.max_thinking_tokens is not None:
-            raise unsupported("nvext.max_thinking_tokens", "`nvext.max_thinking_tokens` is not served")
+            yield "nvext.max_thinking_tokens", "`nvext.max_thinking_tokens` is not served"
+        if card is not None:
+            yield from unserved_by(request, card)
+
+    def check(self, request: G) -> None:
+        """Fields against each other, and those that would change the answer but are not served."""
+        for path, why in self.unserved_in(request):
+            raise unsupported(path, why)
         limit, name = request.token_limit
         if limit is not None and request.min_tokens is not None and request.min_tokens > limit:
             raise BadRequest(f"`min_tokens` is {request.min_tokens}, above `{name}`: {limit}", param="min_tokens")
         if request.stream_options is not None and not request.stream:
             raise BadRequest("`stream_options` needs `stream`: true", param="stream_options")
+
+    def bodies(self, body: bytes, request: G) -> Sequence[bytes]:
+        """For a text engine, the body of each prompt."""
+        return (body,)
 
     @abstractmethod
     def prompts(self, model: Model, request: G) -> Sequence[Prepared]:
@@ -99,17 +124,25 @@ class Generation(EngineEndpoint[G]):
     def choice(self, index: int, text: str, reason: str, logprobs: Any, extra: Mapping[str, Any]) -> msgspec.Struct:
         """A choice of the whole answer. `extra`: what a text engine said beside the text, merged from its chunks."""
 
+    def beside_form(
+        self, request: G, served: Served, prompts: Sequence[Prepared], grammar: Grammar, parser: NewParser | None
+    ) -> tuple[Grammar, NewParser | None]:
+        """The form and the parser where the model may reason before it, or call tools; else as they are."""
+        return grammar, parser
+
     async def lower(self, job: Job, served: Served) -> Lowered:
         """One engine request per prompt and sample."""
         request = cast("G", job.request)  # a job's endpoint is the one that has read its request
         check_served(request, served.card)
-        model = served.model
+        model, large = served.model, len(job.body) > LARGE
         if model is None:
-            return lower_text(job, request, served, self.kind, self.parser(request, served))
-        large = len(job.body) > LARGE
+            bodies = await apart(self.bodies, job.body, request) if large else self.bodies(job.body, request)
+            return lower_text(job, request, served, self.kind, self.parser(request, served), bodies)
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
         parser = self.parser(request, served)
         grammar = await served.grammar(request)
+        if grammar is not None:
+            grammar, parser = self.beside_form(request, served, prompts, grammar, parser)
         return await lower_tokens(job, request, served, prompts, parser=parser, grammar=grammar)
 
     def writer(
@@ -118,9 +151,9 @@ class Generation(EngineEndpoint[G]):
         """A writer of events or of the answer in one piece."""
         if request.stream:
             return StreamWriter(self, request, job.id, context.begun, meter, settings, context.request.version)
-        return UnaryWriter(self, request, job.id, context.begun, meter)
+        return UnaryWriter(self, request, job.id, context.begun, meter, settings)
 
 
-def finite(value: float) -> float:
+def finite(value: float | None) -> float | None:
     """A log probability that JSON can say."""
-    return value if value > _LOWEST else _LOWEST
+    return value if value is None or value > _LOWEST else _LOWEST

@@ -18,7 +18,10 @@ _SINCE = int(time.time())
 
 
 class Model(msgspec.Struct, omit_defaults=True):
-    """One model. The context length, 0 for not known, has the names of two servers. Parsers: empty for none."""
+    """One model. The context length, 0 for not known, has the names of two servers. Parsers: empty for none.
+
+    `types`: what it serves. `embedding_length`: numbers of its vectors, 0 for not known.
+    """
 
     id: str
     object: Literal["model"]
@@ -28,13 +31,17 @@ class Model(msgspec.Struct, omit_defaults=True):
     context_length: int = 0
     tool_call_parser: str = ""
     reasoning_parser: str = ""
+    embedding_length: int = 0
+    types: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, card: ModelCard) -> Self:
         """The model of a card."""
         length, parsers = card.context_length, (card.tool_call_parser, card.reasoning_parser)
-        used = [parser if parser != NONE else "" for parser in parsers]
-        return cls(name, "model", card.created or _SINCE, "dynamod", length, length, *used)
+        calls, reasoning = [parser if parser != NONE else "" for parser in parsers]
+        made = cls(name, "model", card.created or _SINCE, "dynamod", length, length, calls, reasoning)
+        made.embedding_length, made.types = card.embedding_length, card.types
+        return made
 
 
 class ModelList(msgspec.Struct):
@@ -53,7 +60,7 @@ class Models(Endpoint):
 
     async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
         """The list."""
-        rows = [Model.of(name, card) for name, card in frontend.backend.models().items()]
+        rows = [Model.of(name, card) for name, card in frontend.models(context).items()]
         return json_response(ModelList("list", rows))
 
 
@@ -71,7 +78,7 @@ class OneModel(Models):
         name = context.request.rel_url.path.removeprefix(self.prefix)
         if not name:
             return await super().serve(frontend, context)
-        card = frontend.backend.models().get(name)
+        card = frontend.models(context).get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist", param="model")
         return json_response(Model.of(name, card))

@@ -17,14 +17,16 @@ _ERRORS = {
     400: "The request is wrong; `param` names the field",
     401: "No API key, or a wrong one",
     404: "Unknown model",
-    409: "Requests wait for the model",
+    409: "Requests wait for the model, or a batch reads the file",
     408: "Nothing of the body has come for a minute",
     413: "The body is too large",
     415: "The body is not said to be JSON, or has an encoding that is not served",
+    429: "The API key allows no more now; see Retry-After",
     422: "Requests like this one have crashed workers",
     500: "A mistake of the server",
     502: "The engine failed",
     503: "Nobody can take the request now; see Retry-After",
+    507: "There are too many files or batches",
     504: "A clock of the request passed",
 }
 _TEXT = {"type": "string"}
@@ -59,19 +61,27 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
     good = _json(endpoint.response.__name__)
+    if endpoint.raw:
+        good = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     if endpoint.streams:
         good["text/event-stream"] = {"schema": {"$ref": _REF + "Event"}}
     responses = {"200": {"description": "The answer, whole or streamed" if endpoint.streams else "OK", "content": good}}
     for status in endpoint.errors:
         responses[str(status)] = {"description": _ERRORS[status], "content": _json(endpoint.error_form.schema)}
+    if settings.client_keys_file and endpoint.method == "POST":
+        responses["429"] = {"description": _ERRORS[429], "content": _json(endpoint.error_form.schema)}
     if 503 in endpoint.errors:
         responses.setdefault(str(settings.overload_status), responses["503"])
     operation: dict[str, Any] = {"summary": endpoint.summary, "responses": responses}
     if endpoint.request is not None:
         operation["requestBody"] = {"required": True, "content": _json(endpoint.request.__name__)}
-    if endpoint.prefix:
-        schema = {"type": "string", "minLength": 1}
-        operation["parameters"] = [{"name": "id", "in": "path", "required": True, "schema": schema}]
+    if endpoint.form:
+        operation["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": {**endpoint.form}}}}
+    schema = {"type": "string", "minLength": 1}
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": schema}] if endpoint.prefix else []
+    parameters += [{"name": name, "in": "query", "schema": {**asked}} for name, asked in endpoint.query.items()]
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 

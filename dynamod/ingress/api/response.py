@@ -14,22 +14,39 @@ from dynamod.http.errors import json_response
 from dynamod.http.metrics import GAP, ModelMetrics
 from dynamod.ingress.base import Logprob, ResponseSink
 from dynamod.message.errors import EngineFailed, RequestError
+from dynamod.message.openai import REASONING_NAMES
+
+from .details import Details, RequestMetrics
 
 FinishReason = Annotated[str, msgspec.Meta(description="stop, length, tool_calls or content_filter")]
 
 
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Of the tokens of the prompts: those that the engine had in its cache and did not compute again."""
+
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """Of the tokens of the answers."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
-    """OpenAI's usage object."""
+    """OpenAI's usage object. Details that nobody knows are not there."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails | msgspec.UnsetType = msgspec.UNSET
+    completion_tokens_details: CompletionDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class Choice:
     """One choice of an answer while it is made. `held`: text not yet sent (streams) or all of it (unary)."""
 
-    __slots__ = ("direct", "entries", "held", "index", "last", "offset", "prefix", "reason", "tokens")
+    __slots__ = ("direct", "entries", "held", "index", "last", "offset", "prefix", "reason", "scored", "tokens")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -41,6 +58,7 @@ class Choice:
         self.held: list[str] = []
         self.entries: list[Logprob] = []
         self.offset = 0  # characters in log probabilities already sent
+        self.scored = False  # those of its prompt are known
 
 
 class ResponseWriter(ResponseSink, ABC):
@@ -59,6 +77,7 @@ class ResponseWriter(ResponseSink, ABC):
         self.first: float | None = None  # seconds from the request's arrival to the first token
         self._meter = meter
         self._begun = begun
+        self.details = Details(begun)
         self._samples = samples
         self._echo = echo
         self._unfinished = 0
@@ -72,13 +91,17 @@ class ResponseWriter(ResponseSink, ABC):
         Cancelling this (the client left) leaves nothing behind.
         """
 
-    async def in_one_piece(self, make: Callable[[], Any], headers: Mapping[str, str]) -> web.Response:
-        """Wait for the end and send what `make` gives then, as JSON. Raises RequestError."""
+    async def complete(self) -> None:
+        """Wait for the end. Raises the RequestError that it was."""
         while self.open:
             await self.changed.wait()
             self.changed.clear()
         if self.error is not None:
             raise self.error
+
+    async def in_one_piece(self, make: Callable[[], Any], headers: Mapping[str, str]) -> web.Response:
+        """Wait for the end and send what `make` gives then, as JSON. Raises RequestError."""
+        await self.complete()
         try:
             return json_response(make(), headers=headers)
         except (TypeError, ValueError, RecursionError) as error:
@@ -94,6 +117,27 @@ class ResponseWriter(ResponseSink, ABC):
                 for choice in self.choices:
                     choice.held.append(self._echo[choice.index // self._samples])
 
+    def echoed(self, texts: Sequence[str]) -> None:
+        """As those that a request says as texts."""
+        self._echo = texts
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        """They stand before those of the answer, as the prompt's text stands before its text."""
+        choice = self.choices[index] if self.open else None
+        if choice is not None and not choice.scored:
+            choice.scored = True
+            choice.entries[:0] = entries
+
+    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+        """Of several choices the first counts."""
+        if not index:
+            self.details.placed(worker, prefill)
+
+    def request_metrics(self) -> RequestMetrics:
+        """What is known at the end."""
+        last, most = max(choice.last for choice in self.choices), max(choice.tokens for choice in self.choices)
+        return self.details.metrics(self.first, last, self.completion_tokens, most - 1)
+
     def logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
         """Log probabilities travel with the text that follows."""
         if self.open:
@@ -106,12 +150,22 @@ class ResponseWriter(ResponseSink, ABC):
         if not self.open:
             return
         choice = self.choices[index]
-        self.tick(choice, 0)
         try:
-            for part in chunk.get("choices") or ():
-                self._part(choice, part)
+            if usage := chunk.get("usage"):
+                self.counted(index, **_counts(usage))
+            if parts := chunk.get("choices"):
+                self.tick(choice, 0)
+                for part in parts:
+                    self._part(choice, part)
         except (TypeError, ValueError, AttributeError):
             self.fail(EngineFailed("the engine sent a chunk that is no OpenAI chunk"))
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        """Noted for the end."""
+        if cached_tokens is not None:
+            self.details.cached(index // self._samples, cached_tokens)
+        if reasoning_tokens is not None:
+            self.details.reasoned(index, reasoning_tokens)
 
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         """A choice is complete; the last one ends the answer."""
@@ -144,7 +198,20 @@ class ResponseWriter(ResponseSink, ABC):
 
     def usage(self, completion: int) -> Usage:
         """What an answer of so many tokens has used."""
-        return Usage(self.prompt_tokens, completion, self.prompt_tokens + completion)
+        cached, reasoning = self.cached_tokens, self.details.reasoning_tokens
+        return Usage(
+            self.prompt_tokens,
+            completion,
+            self.prompt_tokens + completion,
+            msgspec.UNSET if cached is None else PromptDetails(cached),
+            msgspec.UNSET if reasoning is None else CompletionDetails(min(reasoning, completion)),
+        )
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompts that were in caches; None as long as it is not known of each prompt."""
+        found = self.details.cached_tokens(len(self.choices) // self._samples)
+        return None if found is None else min(found, self.prompt_tokens)
 
     @property
     def output_tokens(self) -> int:
@@ -186,3 +253,19 @@ class ResponseWriter(ResponseSink, ABC):
 
     def _failed(self, error: RequestError) -> None:
         """The answer ends with an error."""
+
+
+def named(delta: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """A delta whose reasoning, whatever the engine calls it, is in this field."""
+    if not any(name in delta for name in REASONING_NAMES):
+        return delta
+    found = next((value for name in REASONING_NAMES if (value := delta.get(name))), None)
+    rest = {name: value for name, value in delta.items() if name not in REASONING_NAMES}
+    return rest if found is None else {**rest, field: found}
+
+
+def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
+    """What an engine's own usage says beside its totals. Raises AttributeError for what is no usage."""
+    prompt, completion = usage.get("prompt_tokens_details") or {}, usage.get("completion_tokens_details") or {}
+    found = {"cached_tokens": prompt.get("cached_tokens"), "reasoning_tokens": completion.get("reasoning_tokens")}
+    return {name: count for name, count in found.items() if type(count) is int and count >= 0}

@@ -9,6 +9,8 @@ document allows, so a rule that is missing here is found.
 
 from typing import Any
 
+from dynamod.preprocess.checks import TOOL_NAME
+
 Schema = dict[str, Any]
 
 _NULL = {"type": "null"}
@@ -45,13 +47,19 @@ def typed(kind: Any, without: str = "", **properties: Schema) -> Schema:
 _TEXT: Schema = {"type": "string"}
 _PARTS = items({"$ref": "#/components/schemas/Part"})
 _SAID = items(either(_PARTS["items"], typed("refusal", "text", refusal=_TEXT)))
+_CALLS = items({"$ref": "#/components/schemas/ToolCall"}, minItems=1)
 _ROLES = (
     {
         "properties": {"role": {"enum": ["developer", "system", "user"]}, "content": either(_TEXT, _PARTS)},
         "required": ["content"],
     },
-    {"properties": {"role": {"enum": ["tool", "function"]}, "content": either(_NULL, _TEXT, _PARTS)}},
-    {"properties": {"role": {"const": "assistant"}}},
+    {
+        "properties": {"role": {"const": "tool"}, "content": either(_NULL, _TEXT, _PARTS), "tool_call_id": _WORDS},
+        "required": ["tool_call_id"],
+    },
+    {"properties": {"role": {"const": "function"}, "content": either(_NULL, _TEXT, _PARTS)}},
+    {"properties": {"role": {"const": "assistant"}, "content": either(_TEXT, _SAID)}, "required": ["content"]},
+    {"properties": {"role": {"const": "assistant"}, "tool_calls": _CALLS}, "required": ["tool_calls"]},
 )
 _INPUT_PARTS = items({"$ref": "#/components/schemas/InputPart"})
 _INPUT_ITEMS = (
@@ -66,9 +74,12 @@ _INPUT_ITEMS = (
     typed("function_call", call_id=_TEXT, name=_TEXT, arguments=_TEXT),
     typed("function_call_output", call_id=_TEXT, output=either(_TEXT, _INPUT_PARTS)),
     typed("reasoning"),
+    typed("item_reference", id=_TEXT),
 )
 _NAMED = typed("function", name=_WORDS)
-_TOOL = typed("function", function={"type": "object", "properties": {"name": _WORDS}, "required": ["name"]})
+_NAME = {"type": "string", "pattern": TOOL_NAME}
+_FUNCTION = {"name": _NAME, "parameters": either(_NULL, {"type": "object"})}
+_TOOL = typed("function", function={"type": "object", "properties": _FUNCTION, "required": ["name"]})
 _IDS = items({"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, minItems=1)
 
 
@@ -77,15 +88,24 @@ def tighten(schemas: dict[str, Schema]) -> None:
     for name, changes in {
         "Message": {"content": either(_NULL, _TEXT, _SAID), "audio": _NULL, "function_call": _NULL},
         "NvExt": {"max_thinking_tokens": _NULL},
+        "Function": {"name": _WORDS, "arguments": either({"enum": [None, "", "{}"]}, {"type": "object"})},
         "ResponseFormat": {"type": {"enum": ["text", "json_object", "json_schema"]}},
         "ChatRequest": {
             "tools": either(_NULL, items(_TOOL)),
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _TOOL),
         },
         "CompletionRequest": {"prompt": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY))},
+        "EmbeddingsRequest": {
+            "input": either(_WORDS, items(_WORDS, **_MANY), _IDS, items(_IDS, **_MANY)),
+            "dimensions": _NULL,  # some models have them
+            "nvext": _NULL,  # an instance may be named
+        },
+        "ScoreRequest": {"text_1": either(_WORDS, items(_WORDS, **_MANY)), "text_2": _WORDS, "nvext": _NULL},
+        "RerankRequest": {"query": _WORDS, "documents": items(_WORDS, **_MANY), "nvext": _NULL},
         "TokenizeRequest": {"tools": either(_NULL, items(_TOOL)), "chat_template": _NULL},
+        "ClientTool": {"name": _NAME},
         "ToolChoice": {"name": _WORDS},
-        "FunctionTool": {"type": {"const": "function"}, "name": _WORDS},
+        "FunctionTool": {"type": {"const": "function"}, "name": _NAME},
         "TextConfig": {"verbosity": {"enum": [None, "medium"]}},
         "ResponsesRequest": {
             "tool_choice": either({"enum": [None, "none", "auto", "required"]}, _NAMED),
@@ -93,6 +113,7 @@ def tighten(schemas: dict[str, Schema]) -> None:
             "conversation": _NULL,
             "prompt": _NULL,
             "top_logprobs": {"enum": [None, 0]},
+            "include": either(_NULL, items({"type": "string", "not": {"const": "message.output_text.logprobs"}})),
         },
     }.items():
         if name in schemas:

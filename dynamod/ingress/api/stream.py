@@ -14,7 +14,7 @@ from dynamod.message.errors import EngineFailed, RequestError
 from dynamod.message.openai import Common
 
 from .chunks import ChunkFrames
-from .response import Choice, ResponseWriter
+from .response import Choice, ResponseWriter, named
 
 if TYPE_CHECKING:
     from .generate import Generation
@@ -38,11 +38,12 @@ class StreamWriter(ResponseWriter):
         version: HttpVersion = HttpVersion11,
     ) -> None:
         super().__init__(meter, begun, request.n or 1, form.echo(request))
-        self._form = form
+        self._form, self._reasoning_field = form, settings.reasoning_field_name
         options = request.stream_options
         self._usage = settings.force_include_usage or (options is not None and options.include_usage)
         self._usage_each = options is not None and options.continuous_usage_stats
-        self._keep_alive = settings.keep_alive
+        self._keep_alive, self._extra_fields = settings.keep_alive, request.extra_fields
+        self._metrics = settings.per_request_metrics
         self._annotations = {"request_id": request_id} if request.wants("request_id") else {}
         chunked = version >= HttpVersion11
         self._frames = ChunkFrames(
@@ -94,7 +95,7 @@ class StreamWriter(ResponseWriter):
     def chunk(self, index: int, chunk: Any) -> None:
         """A chunk of a text engine, with ids and index of this answer."""
         super().chunk(index, chunk)
-        if self.open:
+        if self.open and chunk.get("choices"):
             self._dirty[index] = self.choices[index]
             self.events.push(self)
 
@@ -122,6 +123,8 @@ class StreamWriter(ResponseWriter):
         return max((choice.last for choice in self.choices), default=0.0)
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
+        if delta := part.get("delta"):
+            part = {**part, "delta": named(delta, self._reasoning_field)}
         members = self._form.part(part, first=not choice.prefix and not choice.held)
         if members is None:
             return
@@ -133,10 +136,14 @@ class StreamWriter(ResponseWriter):
     def _finished(self, choice: Choice) -> None:
         self._seal(choice)
         members = self._form.ending(first=not choice.prefix)
-        self._ready.append(self._chunk(choice, members, self._take_logprobs(choice), choice.reason))
+        nvext = (
+            self.details.extra(self._extra_fields, self.first) if self._extra_fields and not self._unfinished else None
+        )
+        self._ready.append(self._chunk(choice, members, self._take_logprobs(choice), choice.reason, nvext))
         if not self._unfinished:
             if self._usage:
-                self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens)))
+                metrics = self.request_metrics() if self._metrics else None
+                self._ready.append(self._frames.chunk(None, self.usage(self.completion_tokens), metrics=metrics))
             self._ready.append(self._frames.done())
         self.events.push(self)
 
@@ -163,12 +170,19 @@ class StreamWriter(ResponseWriter):
             return
         self._ready.append(self._chunk(choice, self._form.delta(text, first), self._take_logprobs(choice)))
 
-    def _chunk(self, choice: Choice, members: dict[str, Any], logprobs: Any, reason: str | None = None) -> bytes:
+    def _chunk(
+        self,
+        choice: Choice,
+        members: dict[str, Any],
+        logprobs: Any,
+        reason: str | None = None,
+        nvext: Mapping[str, Any] | None = None,
+    ) -> bytes:
         usage = None
         if self._usage_each:
             usage = self.usage(sum(other.tokens for other in self.choices))
         whole = {"index": choice.index, **members, "logprobs": logprobs, "finish_reason": reason}
-        return self._frames.chunk(whole, usage)
+        return self._frames.chunk(whole, usage, nvext)
 
     def _take_logprobs(self, choice: Choice) -> dict[str, Any] | None:
         entries = choice.entries

@@ -12,15 +12,22 @@ from dynamod.http.routes import Route
 from dynamod.http.server import Server
 from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
+from dynamod.ingress.batches.records import URLS
 
 from .anthropic.messages import CountTokens, Messages
+from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
 from .completions import Completions
 from .detokenize import Detokenize
-from .endpoint import Endpoint, Frontend
+from .embeddings import Embeddings
+from .endpoint import BodyEndpoint, Endpoint, Frontend
+from .files import DeleteFile, FileContent, Files, OneFile, Upload
 from .models import Models, OneModel
 from .openapi import document
-from .responses.endpoints import DeleteResponse, InputTokens, OneResponse, Responses
+from .render import Render
+from .responses.endpoints import InputTokens, Responses
+from .responses.kept import CancelResponse, DeleteResponse, InputItems, OneResponse
+from .scores import Rerank, Scores
 from .tokenize import Tokenize
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -32,10 +39,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     InputTokens(),
     OneResponse(),
     DeleteResponse(),
+    InputItems(),
+    CancelResponse(),
+    Embeddings(),
+    Scores(),
+    Rerank(),
     Models(),
     OneModel(),
+    Render(),
     Tokenize(),
     Detokenize(),
+    Upload(),
+    Files(),
+    OneFile(),
+    DeleteFile(),
+    FileContent(),
+    CreateBatch(),
+    Batches(),
+    OneBatch(),
+    CancelBatch(),
 )
 
 
@@ -55,6 +77,7 @@ def make_server(
             partial(one.serve, frontend),
             guarded=True,
             prefix=bool(one.prefix),
+            suffix=one.suffix,
             errors=one.error_form,
         )
         for one in endpoints
@@ -65,4 +88,13 @@ def make_server(
     async def openapi(_context: RequestContext) -> web.Response:
         return json_response(described())
 
-    return Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, collect)
+    server = Server(settings, [*routes, Route("GET", "/openapi.json", openapi)], backend.health, collect)
+    if frontend.batches is not None:
+        from dynamod.ingress.batches.ask import Asker  # a frontend without batches starts sooner
+        from dynamod.ingress.batches.runner import Runner
+
+        asked = {one.path: one for one in endpoints if one.path in URLS and isinstance(one, BodyEndpoint)}
+        asker = Asker(frontend, server.keys, server.metrics, asked)
+        runner = Runner(frontend.batches, asker, settings.batches_inflight, settings.body_limit)
+        server.background.append(runner.run)
+    return server

@@ -9,9 +9,10 @@ from aiohttp import web
 
 from dynamod.http.errors import printable
 from dynamod.http.metrics import ModelMetrics
+from dynamod.http.settings import FrontendSettings
 from dynamod.message.openai import Common
 
-from .response import Choice, ResponseWriter
+from .response import Choice, ResponseWriter, named
 
 if TYPE_CHECKING:
     from .generate import Generation
@@ -21,14 +22,21 @@ class UnaryWriter(ResponseWriter):
     """Collects an answer."""
 
     def __init__(
-        self, form: "Generation[Any]", request: Common, request_id: str, begun: float, meter: ModelMetrics
+        self,
+        form: "Generation[Any]",
+        request: Common,
+        request_id: str,
+        begun: float,
+        meter: ModelMetrics,
+        settings: FrontendSettings,
     ) -> None:
         super().__init__(meter, begun, request.n or 1, form.echo(request))
-        self._form = form
+        self._form, self._reasoning_field = form, settings.reasoning_field_name
         self._head = {"id": form.id_prefix + request_id, "created": int(time.time()), "model": request.model}
         self._extra: dict[int, dict[str, Any]] = {}  # by choice: what chunks of text engines said beside content
         self._logprobs: dict[int, Any] = {}
         self._nvext: Any = msgspec.UNSET  # the answer to a question for the instance
+        self._extra_fields, self._metrics = request.extra_fields, settings.per_request_metrics
 
     def started(self, choices: int, prompt_tokens: int, annotations: Mapping[str, Any]) -> None:
         """Annotations are for streams, but for the answer to `query_instance_id`."""
@@ -49,7 +57,11 @@ class UnaryWriter(ResponseWriter):
 
     def _answer(self) -> msgspec.Struct:
         choices, usage = [self._whole(choice) for choice in self.choices], self.usage(self.completion_tokens)
-        return self._form.response(**self._head, choices=choices, usage=usage, nvext=self._nvext)
+        nvext = self._nvext
+        if self._extra_fields:
+            nvext = {**(nvext or {}), **self.details.extra(self._extra_fields, self.first)}
+        metrics = self.request_metrics() if self._metrics else msgspec.UNSET
+        return self._form.response(**self._head, choices=choices, usage=usage, nvext=nvext, metrics=metrics)
 
     def _whole(self, choice: Choice) -> msgspec.Struct:
         index, entries = choice.index, choice.entries
@@ -58,7 +70,7 @@ class UnaryWriter(ResponseWriter):
         return self._form.choice(index, text, reason, logprobs, self._extra.get(index, {}))
 
     def _part(self, choice: Choice, part: Mapping[str, Any]) -> None:
-        delta = part.get("delta") or {}
+        delta = named(part.get("delta") or {}, self._reasoning_field)
         content = part.get("text", delta.get("content"))
         if content:
             choice.held.append(content + "")  # TypeError for what is no text

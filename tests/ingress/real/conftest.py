@@ -242,6 +242,18 @@ class Client:
     def chunk(self, index: int, chunk: Any) -> None:
         raise AssertionError
 
+    def placed(self, index: int, worker: int | None, prefill: int | None = None) -> None:
+        raise AssertionError
+
+    def echoed(self, texts: Sequence[str]) -> None:
+        raise AssertionError
+
+    def prompt_logprobs(self, index: int, entries: tuple[Logprob, ...]) -> None:
+        raise AssertionError
+
+    def counted(self, index: int, *, cached_tokens: int | None = None, reasoning_tokens: int | None = None) -> None:
+        assert index not in self.reasons
+
     def finish(self, index: int, reason: str, completion_tokens: int, prompt_tokens: int | None = None) -> None:
         assert index not in self.reasons
         assert completion_tokens == self.counts[index]
@@ -291,16 +303,20 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 @pytest.fixture
 async def serve(house: House) -> AsyncIterator[Serve]:
-    """`serve(**settings)`: start a frontend of the house; its URL."""
-    servers = []
+    """`serve(**settings)`: start a frontend of the house, with its work beside requests; its URL."""
+    servers, tasks = [], []
 
     async def start(**settings: Any) -> str:
         server = make_server(FrontendSettings(host="127.0.0.1", port=0, **settings), house.backend)
         await server.start(listener())
         servers.append(server)
+        tasks.extend(asyncio.create_task(work()) for work in server.background)
         return f"http://127.0.0.1:{server.port}"
 
     yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     for server in servers:
         await server.stop(0)
 

@@ -1,5 +1,6 @@
 """Anthropic's SDK against the real stack: the echo engine says what the test wants it to."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -189,3 +190,30 @@ async def test_a_bearer_token_is_a_key_too(client: anthropic.AsyncAnthropic) -> 
         assert (await other.models.list()).data[0].id == "sample"
         turn: Any = {"role": "user", "content": "x"}
         assert (await other.messages.count_tokens(model="sample", messages=[turn])).input_tokens > 0
+
+
+async def test_a_loop_of_tools_has_the_whole_conversation(client: anthropic.AsyncAnthropic) -> None:
+    """The SDK's runner asks the server to hold the conversation; it sends all of it where that is refused its way."""
+    bodies: list[Any] = []
+
+    async def keep(request: Any) -> None:
+        bodies.append(json.loads(request.content))
+
+    @anthropic.beta_async_tool
+    async def weather(city: str) -> str:
+        """The weather of a city."""
+        return f"Rain in {city}"
+
+    asked: Any = {"model": "sample", "max_tokens": 500, "messages": [{"role": "user", "content": CALL}]}
+    with pytest.raises(anthropic.BadRequestError) as raised:
+        await client.beta.messages.create(**asked, thread={"type": "create"})
+    body: Any = raised.value.body
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    async with anthropic.DefaultAsyncHttpxClient(event_hooks={"request": [keep]}) as http:
+        mine = client.with_options(http_client=http)
+        runner = mine.beta.messages.tool_runner(**asked, tools=[weather], max_iterations=2, extra_body=RAW)
+        assert len([turn async for turn in runner]) == 2
+    assert ["thread" in body for body in bodies] == [True, False, False]
+    question, call, result = bodies[-1]["messages"]
+    assert (question["content"], call["content"][0]["input"]) == (CALL, {"city": "Paris"})
+    assert result["content"][0]["content"] == "Rain in Paris"

@@ -1,8 +1,11 @@
 """Reasoning and calls of tools in the answers of a token engine: the echo engine says what the test wants it to."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -67,6 +70,50 @@ def add(found: dict[str, Any], choice: dict[str, Any]) -> None:
         found["finish"] = choice["finish_reason"]
     for name, value in plain(choice["delta"]).items():
         found[name] = found[name] + value if name in found else value
+
+
+@pytest.mark.parametrize(
+    ("frontend", "card", "expected"),
+    [
+        ("reasoning_content", "", "reasoning_content"),
+        ("reasoning", "", "reasoning"),
+        ("reasoning", "reasoning_content", "reasoning_content"),
+        ("reasoning_content", "reasoning", "reasoning"),
+        ("reasoning", "of-a-later-version", "reasoning"),
+    ],
+)
+async def test_the_field_of_the_reasoning(
+    house: Any, serve: Any, until: Any, words: Any, frontend: str, card: str, expected: str
+) -> None:
+    await house.start()
+    await house.worker(reasoning_parser="basic", reasoning_field_name=card)
+    text = await house.worker(words.Manual, "text", reasoning_field_name=card)
+    await until(lambda: len(house.processor.cards) == 2)
+    url = await serve(reasoning_field_name=frontend)
+    body = {"messages": [{"role": "user", "content": "<think>Which?</think>It."}], "nvext": {"use_raw_prompt": True}}
+    chunk = {"reasoning": "Which?", "reasoning_content": "Which?", "content": None}  # as some servers say it
+    async with aiohttp.ClientSession() as session:
+        for model in ("sample", "text"):
+            for stream in (False, True):
+                text.engine.replies.clear()
+                asked = session.post(f"{url}/v1/chat/completions", json={**body, "model": model, "stream": stream})
+                waiting = asyncio.ensure_future(asked.__aenter__())
+                if model == "text":
+                    await until(lambda: text.engine.replies)
+                    text.engine.replies[0].items(({"choices": [{"delta": chunk}]},))
+                    text.engine.replies[0].text("It.", 1, "stop", 1)
+                said = await (await waiting).text()
+                events = [line[6:] for line in said.splitlines() if line.startswith("data: {")] if stream else [said]
+                found = [one.get("delta", one.get("message")) for each in events for one in choices(each)]
+                names = {name for one in found for name in one if name.startswith("reasoning")}
+                assert names == {expected}
+                assert "".join(one.get(expected) or "" for one in found) == "Which?"
+                assert "".join(one.get("content") or "" for one in found) == "It."
+
+
+def choices(text: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(text)["choices"]
+    return found
 
 
 async def test_a_call(ask: Ask) -> None:

@@ -173,11 +173,12 @@ async def test_responses_are_kept(client: openai.AsyncOpenAI) -> None:
     ("fields", "param"),
     [
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "item_reference"}]}, "input[0].id"),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"tool_choice": "always"}, "tool_choice"),
         ({"background": True}, "background"),
+        ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )  # fmt: skip

@@ -40,3 +40,24 @@ def test_models_without_a_tokenizer_here(real) -> None:
         assert post(real.port, path, model="text", **fields)[0] == 400
         assert post(real.port, path, model="none", **fields)[0] == 404
         assert post(real.port, path, **fields)[0] == 400  # two models are served
+
+
+def test_a_chat_is_rendered_to_the_prompt_of_its_answer(real) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    for more in ({}, {"tools": tools}, {"add_generation_prompt": False}, {"continue_final_message": True}):
+        status, rendered = post(
+            real.port, "/v1/chat/completions/render", model="sample", messages=USER, max_tokens=1, **more
+        )
+        assert status == 200, rendered
+        _, tokens = post(real.port, "/tokenize", model="sample", messages=USER, **more)
+        assert rendered["token_ids"] == tokens["tokens"]
+        assert rendered["max_model_len"] == tokens["max_model_len"]
+        assert "Once upon a time" in rendered["prompt"]
+        _, text = post(real.port, "/detokenize", model="sample", tokens=rendered["token_ids"])
+        assert text["prompt"] == rendered["prompt"]
+    path = "/v1/chat/completions/render"
+    assert post(real.port, path, model="text", messages=USER)[0] == 400
+    status, wrong = post(real.port, path, model="sample", messages=USER, temperature=3)
+    assert (status, wrong["error"]["param"]) == (400, "temperature")
+    status, wrong = post(real.port, path, model="sample", messages=[{"role": "user", "content": "one " * 3000}])
+    assert (status, wrong["error"]["code"]) == (400, "context_length_exceeded")

@@ -17,9 +17,12 @@ _TYPES = {
     529: "overloaded_error",
 }
 
+NO_THREADS = "thread_unsupported_request"
+"""Anthropic's code for a `thread` that cannot be had: its SDKs send the whole conversation then."""
+
 
 def error_value(error: RequestError, status: int, request_id: str) -> dict[str, Any]:
-    """`{"type": "error", "error": {"type", "message"}, "request_id"}`.
+    """`{"type": "error", "error": {"type", "message"}, "request_id"}`; `details` where SDKs read a code in them.
 
     Agents look for the words "prompt is too long" to shorten their conversation.
     """
@@ -27,7 +30,10 @@ def error_value(error: RequestError, status: int, request_id: str) -> dict[str, 
     message = printable(str(error))
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
-    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
+    found: dict[str, Any] = {"type": kind, "message": message}
+    if error.code == NO_THREADS:
+        found["details"] = {"error_code": error.code}
+    return {"type": "error", "error": found, "request_id": request_id}
 
 
 ANTHROPIC = ErrorForm("MessagesError", error_value, "request-id")

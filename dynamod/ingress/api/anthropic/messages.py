@@ -34,7 +34,7 @@ class ConversationEndpoint(BodyEndpoint[R]):
     model_type = "chat"
     error_form = ANTHROPIC
     rules = (
-        {"properties": {"mcp_servers": {"maxItems": 0}}},
+        {"properties": {"mcp_servers": {"maxItems": 0}, "thread": {"type": "null"}, "compaction": {"type": "null"}}},
         {
             "anyOf": [
                 {"properties": {"tool_choice": {"properties": {"type": {"enum": ["auto", "none"]}}}}},

@@ -26,6 +26,8 @@ from dynamod.message.anthropic import (
 from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
 
+from .errors import NO_THREADS
+
 _PREAMBLE = re.compile(r"\s*x-anthropic-billing-header:[^\n]*\n*", re.IGNORECASE)
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _SAME = tuple(name for name in EngineFields.__struct_fields__ if name != "metadata")
@@ -47,6 +49,11 @@ def check(request: Conversation) -> None:
         raise BadRequest(f"`tool_choice` {choice.type!r} needs `tools`", param="tool_choice")
     if request.mcp_servers:
         raise unsupported("mcp_servers", "`mcp_servers` are not served: give their tools in `tools`")
+    if request.thread is not None:
+        text = "`thread` is not served, conversations are not held here: send all `messages` without it"
+        raise BadRequest(text, param="thread", code=NO_THREADS)
+    if request.compaction is not None and isinstance(request, MessagesRequest):
+        raise unsupported("compaction", "`compaction` is not served: ask for a summary in `messages`")
 
 
 def _check_block(block: Any, where: str) -> None:

@@ -19,7 +19,7 @@ _REASONS: dict[str, StopReason] = {"length": "max_tokens", "tool_calls": "tool_u
 
 
 class MessagesUsage(msgspec.Struct, frozen=True):
-    """Tokens of the whole prompt and of the answer. How many were cached is null where it is not known."""
+    """Tokens of the prompt but for those read from the cache, and of the answer; null where a count is not known."""
 
     input_tokens: int
     output_tokens: int
@@ -69,7 +69,8 @@ class MessageWriter(BlockWriter):
 
     def message_usage(self, output_tokens: int) -> MessagesUsage:
         """What an answer of so many tokens has used."""
-        return MessagesUsage(self.prompt_tokens, output_tokens)
+        cached = self.cached_tokens
+        return MessagesUsage(self.prompt_tokens - (cached or 0), output_tokens, cache_read_input_tokens=cached)
 
 
 def new_call_id() -> str:

@@ -1,7 +1,7 @@
-"""POST /v1/responses, POST /v1/responses/input_tokens, GET and DELETE /v1/responses/{id}."""
+"""POST /v1/responses, POST /v1/responses/input_tokens."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import msgspec
 from aiohttp import web
@@ -10,7 +10,7 @@ from dynamod.http.context import RequestContext
 from dynamod.http.errors import json_response
 from dynamod.http.metrics import ModelMetrics
 from dynamod.http.settings import FrontendSettings
-from dynamod.ingress.api.endpoint import BodyEndpoint, Endpoint, EngineEndpoint, Frontend
+from dynamod.ingress.api.endpoint import BodyEndpoint, EngineEndpoint, Frontend
 from dynamod.ingress.api.response import ResponseWriter
 from dynamod.ingress.api.translated import TranslatedChat, count_tokens
 from dynamod.ingress.base import Job
@@ -21,12 +21,12 @@ from dynamod.message.openai import ChatRequest, Message
 from dynamod.message.responses import ResponsesRequest
 from dynamod.preprocess.scan import LARGE
 
+from .items import SEALED, as_input, items_of, resolved
+from .kept import GONE
 from .store import ResponseStore, StoredResponse
 from .translate import check, input_messages, to_chat
 from .values import ResponseObject, begun, message_of
 from .writer import ResponseStreamWriter, ResponseUnaryWriter
-
-_GONE = "there is no response `{}` here; responses are kept in the memory of one frontend, the newest only"
 
 
 class InputEndpoint(BodyEndpoint[ResponsesRequest]):
@@ -39,21 +39,21 @@ class InputEndpoint(BodyEndpoint[ResponsesRequest]):
         """Its items too."""
         check(request)
 
-    async def chat(self, frontend: Frontend, asked: ResponsesRequest, size: int) -> ChatRequest:
-        """The chat request that a body of this size means. Raises BadRequest, NotFound."""
-        history = self.history(frontend, asked)
+    async def chat(self, asked: ResponsesRequest, previous: StoredResponse | None, size: int) -> ChatRequest:
+        """The chat request that a body of this size means. `previous`: what it goes on from. Raises BadRequest."""
+        history = previous.messages if previous is not None else ()
         return await apart(to_chat, asked, history) if size > LARGE else to_chat(asked, history)
 
     @staticmethod
-    def history(frontend: Frontend, asked: ResponsesRequest) -> Sequence[Message]:
-        """The conversation that it goes on. Raises NotFound."""
-        previous = asked.previous_response_id
-        if previous is None:
-            return ()
-        if (stored := frontend.responses.get(previous)) is None:
+    def whole(frontend: Frontend, asked: ResponsesRequest) -> tuple[ResponsesRequest, StoredResponse | None]:
+        """The request with the items that it refers to, and the response that it goes on from. Raises NotFound."""
+        asked = resolved(asked, frontend.responses.item)
+        name = asked.previous_response_id
+        previous = frontend.responses.get(name) if name is not None else None
+        if name is not None and previous is None:
             field, code = "previous_response_id", "previous_response_not_found"
-            raise NotFound(_GONE.format(previous[:200]), param=field, code=code)
-        return stored.messages
+            raise NotFound(GONE.format(name[:200]), param=field, code=code)
+        return asked, previous
 
 
 class InputTokensResponse(msgspec.Struct):
@@ -75,7 +75,8 @@ class InputTokens(InputEndpoint):
     ) -> web.Response:
         """The tokenizer's count. Raises NotFound, TooLarge."""
         model = frontend.tokenizing(asked.model)
-        chat = await self.chat(frontend, asked, len(body))
+        asked, previous = self.whole(frontend, asked)
+        chat = await self.chat(asked, previous, len(body))
         return json_response(InputTokensResponse(await count_tokens(model, chat, len(body) > LARGE)))
 
 
@@ -93,80 +94,36 @@ class Responses(InputEndpoint):
         self, frontend: Frontend, context: RequestContext, asked: ResponsesRequest, card: ModelCard, body: bytes
     ) -> web.StreamResponse:
         """Let the backend work on the chat request that it means, and respond with its items. Raises NotFound."""
-        history, chat = self.history(frontend, asked), await self.chat(frontend, asked, len(body))
+        asked, previous = self.whole(frontend, asked)
+        chat = await self.chat(asked, previous, len(body))
         kept = None if asked.store is False else frontend.responses
-        return await ResponseAnswer(asked, history, kept).answer(frontend, context, chat, card, body)
+        return await ResponseAnswer(asked, previous, kept).answer(frontend, context, chat, card, body)
 
 
 class ResponseAnswer(TranslatedChat):
     """A chat request that is answered with a response. `kept`: where that is stored."""
 
-    def __init__(self, asked: ResponsesRequest, history: Sequence[Message], kept: ResponseStore | None) -> None:
+    def __init__(self, asked: ResponsesRequest, previous: StoredResponse | None, kept: ResponseStore | None) -> None:
         super().__init__()
-        self._asked, self._history, self._kept = asked, history, kept
+        self._asked, self._previous, self._kept = asked, previous, kept
 
     def writer(
         self, request: ChatRequest, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
     ) -> ResponseWriter:
         """A writer of events or of the response in one piece."""
         response = begun(self._asked, request.model)
-        if request.stream:
-            version = context.request.version
-            return ResponseStreamWriter(response, context.begun, meter, self._keep, settings, version)
-        return ResponseUnaryWriter(response, context.begun, meter, self._keep)
+        common, version = (response, context.begun, meter, self._keep), context.request.version
+        stream = bool(request.stream)
+        writer = ResponseStreamWriter(*common, settings, version) if stream else ResponseUnaryWriter(*common)
+        writer.sealed = SEALED in (self._asked.include or ())
+        return writer
 
     def _keep(self, response: ResponseObject) -> None:
         if self._kept is None:
             return
-        messages = (*self._history, *input_messages(self._asked), message_of(response))
-        self._kept.put(response.id, StoredResponse(msgspec.json.encode(response), messages))
-
-
-class OneResponse(Endpoint):
-    """GET /v1/responses/{id}."""
-
-    path = "/v1/responses/{id}"
-    prefix = "/v1/responses/"
-    summary = "A response that was made here"
-    response: ClassVar[type[msgspec.Struct]] = ResponseObject
-    errors = (401, 404)
-
-    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """As it was. Raises NotFound."""
-        name = self.named(context)
-        stored = frontend.responses.get(name)
-        if stored is None:
-            raise missing(name)
-        return web.Response(body=stored.body, content_type="application/json")
-
-    def named(self, context: RequestContext) -> str:
-        """The id."""
-        return context.request.rel_url.path.removeprefix(self.prefix)
-
-
-class DeletedResponse(msgspec.Struct):
-    """The response is not kept any more."""
-
-    id: str
-    object: Literal["response"] = "response"
-    deleted: bool = True
-
-
-class DeleteResponse(OneResponse):
-    """DELETE /v1/responses/{id}."""
-
-    method = "DELETE"
-    summary = "Keep a response no more"
-    response = DeletedResponse
-
-    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
-        """Forget it. Raises NotFound."""
-        name = self.named(context)
-        if not frontend.responses.remove(name):
-            raise missing(name)
-        return json_response(DeletedResponse(name))
-
-
-def missing(name: str) -> NotFound:
-    """404 for a response that is not here."""
-    return NotFound(_GONE.format(name[:200]), param="id", code="response_not_found")
+        messages: Sequence[Message] = (*input_messages(self._asked), message_of(response))
+        items, answer = items_of(self._asked), tuple([as_input(item) for item in response.output])
+        if (previous := self._previous) is not None:
+            messages = (*previous.messages, *messages)
+            items = (*previous.items, *previous.answer, *items)
+        self._kept.put(response.id, StoredResponse(msgspec.json.encode(response), messages, items, answer))

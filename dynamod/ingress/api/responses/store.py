@@ -4,20 +4,31 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dynamod.message.errors import NotFound
 from dynamod.message.openai import Message
+from dynamod.message.responses import InputItem
+
+_ITEM = 200
+"""About the bytes of an item, without its texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as JSON, and the conversation with it, without instructions."""
+    """A response as JSON, and the conversation with it, without instructions.
+
+    `items`: the same conversation up to it, as clients send it. `answer`: its own.
+    """
 
     body: bytes
     messages: Sequence[Message]
+    items: Sequence[InputItem] = ()
+    answer: Sequence[InputItem] = ()
 
     @property
     def size(self) -> int:
-        """About its bytes. Messages that several responses share count for each."""
-        return len(self.body) + sum([_size(message) for message in self.messages])
+        """About its bytes. What several responses share counts for each. Items and messages share contents."""
+        items = sum([_size_of_item(item) for item in (*self.items, *self.answer)])
+        return len(self.body) + items + sum([_size(message) for message in self.messages])
 
 
 class ResponseStore:
@@ -27,6 +38,7 @@ class ResponseStore:
         self._limit = limit
         self._found: OrderedDict[str, StoredResponse] = OrderedDict()
         self._sizes: dict[str, int] = {}
+        self._items: dict[str, InputItem] = {}  # of answers, by their ids
         self.used = 0
 
     def __len__(self) -> int:
@@ -39,6 +51,7 @@ class ResponseStore:
             return
         self.remove(name)
         self._found[name], self._sizes[name] = stored, size
+        self._items.update({item.id: item for item in stored.answer if item.id})
         self.used += size
         while self.used > self._limit:
             self.remove(next(iter(self._found)))
@@ -50,10 +63,19 @@ class ResponseStore:
             self._found.move_to_end(name)
         return stored
 
+    def item(self, name: str, field: str) -> InputItem:
+        """An item of an answer. `field`: where it is asked for. Raises NotFound."""
+        if (found := self._items.get(name)) is None:
+            text = f"there is no item `{name[:200]}` here; responses are kept in the memory of one frontend"
+            raise NotFound(text, param=field, code="item_not_found")
+        return found
+
     def remove(self, name: str) -> bool:
         """Keep it no more; whether it was there."""
-        if self._found.pop(name, None) is None:
+        if (stored := self._found.pop(name, None)) is None:
             return False
+        for item in stored.answer:
+            self._items.pop(item.id or "", None)
         self.used -= self._sizes.pop(name)
         return True
 
@@ -61,3 +83,10 @@ class ResponseStore:
 def _size(message: Message) -> int:
     calls = sum([len(str(call.function.arguments)) for call in message.tool_calls or ()])
     return message.length + len(message.reasoning_content or "") + calls + 200
+
+
+def _size_of_item(item: InputItem) -> int:
+    """Without what the messages have. Reasoning of another server is in none of them."""
+    words = (item.id, item.call_id, item.name, item.status, item.encrypted_content)
+    summary = sum([len(part.text or "") + _ITEM for part in item.summary or ()])
+    return _ITEM + summary + sum([len(word) for word in words if word])

@@ -11,12 +11,16 @@ from dynamod.message.errors import BadRequest, unsupported
 from dynamod.message.openai import ChatRequest, EngineFields, Function, Message, ResponseFormat, ToolCall
 from dynamod.message.responses import ROLES, TEXT_PARTS, InputItem, InputPart, ResponsesRequest, TextFormat
 
+from .items import REFERENCE, unsealed
+
+LOGPROBS = "message.output_text.logprobs"
 _SAME = (*EngineFields.__struct_fields__, "temperature", "top_p", "stream", "parallel_tool_calls")
 _NEEDED = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": (),
+    REFERENCE: ("id",),
 }
 
 
@@ -44,6 +48,8 @@ def check(request: ResponsesRequest) -> None:
         raise unsupported("background", "`background` is not served")
     if request.top_logprobs:
         raise unsupported("top_logprobs", "`top_logprobs` is not served here; /v1/chat/completions has it")
+    if LOGPROBS in (request.include or ()):
+        raise unsupported("include", f"`include`: {LOGPROBS} is not served here; /v1/chat/completions has logprobs")
     if request.text is not None and request.text.verbosity not in (None, "medium"):
         raise unsupported("text.verbosity", "`text.verbosity` is not served")
 
@@ -120,7 +126,7 @@ def input_messages(request: ResponsesRequest) -> list[Message]:
             found += turn.take()
         match item.type:
             case "reasoning":
-                turn.thoughts += _texts(item.content) or _texts(item.summary)
+                turn.thoughts += _thoughts(item)
             case "function_call":
                 turn.calls.append(ToolCall(Function(item.name or "", item.arguments), item.call_id))
                 names[item.call_id or ""] = item.name or ""
@@ -133,6 +139,14 @@ def input_messages(request: ResponsesRequest) -> list[Message]:
             case _:
                 found.append(Message(item.role or "user", content_of(_texts(item.content))))
     return [*found, *turn.take()]
+
+
+def _thoughts(item: InputItem) -> list[str]:
+    """Reasoning as the model wrote it, or as clients carry it, or what is left of it."""
+    if any(texts := _texts(item.content)):
+        return texts
+    hidden = unsealed(item.encrypted_content)
+    return [hidden] if hidden else _texts(item.summary)
 
 
 class AssistantItems:

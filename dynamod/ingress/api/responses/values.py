@@ -37,12 +37,13 @@ class OutputMessage(msgspec.Struct, tag="message", tag_field="type"):
 
 
 class ReasoningItem(msgspec.Struct, tag="reasoning", tag_field="type"):
-    """What the model has thought before."""
+    """What the model has thought before. `encrypted_content`: the same, where the client has asked for that."""
 
     id: str
     content: list[ReasoningText]
     summary: list[Any] = []
     status: Status = "in_progress"
+    encrypted_content: str | None = None
 
 
 class FunctionCallItem(msgspec.Struct, tag="function_call", tag_field="type"):
@@ -59,7 +60,7 @@ Item = OutputMessage | ReasoningItem | FunctionCallItem
 
 
 class InputDetails(msgspec.Struct, frozen=True):
-    """Of the tokens of the prompt. How many were cached is not known here."""
+    """Of the tokens of the prompt. 0 also where the engine does not know: clients need a number here."""
 
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -78,7 +79,7 @@ class ResponsesUsage(msgspec.Struct, frozen=True):
     output_tokens: int
     total_tokens: int
     output_tokens_details: OutputDetails
-    input_tokens_details: InputDetails = InputDetails()
+    input_tokens_details: InputDetails
 
 
 class ResponseError(msgspec.Struct, frozen=True):
@@ -122,6 +123,14 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     truncation: Any = "disabled"
     background: bool = False
     user: str | None = None
+
+
+class DeletedResponse(msgspec.Struct):
+    """The response is not kept any more."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
 
 
 def begun(request: ResponsesRequest, model: str) -> ResponseObject:

@@ -19,9 +19,11 @@ from dynamod.ingress.api.blocks import BlockStreamWriter, BlockWriter, Kind
 from dynamod.ingress.api.response import Choice
 from dynamod.message.errors import RequestError
 
+from .items import sealed
 from .values import (
     FunctionCallItem,
     IncompleteDetails,
+    InputDetails,
     Item,
     OutputDetails,
     OutputMessage,
@@ -40,7 +42,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ResponseItemsWriter(BlockWriter):
-    """Fills a response. `done` gets it when it is complete."""
+    """Fills a response. `done` gets it when it is complete. `sealed`: reasoning comes in `encrypted_content`, too."""
+
+    sealed = False
 
     def __init__(
         self, response: ResponseObject, begun: float, meter: ModelMetrics, done: Callable[[ResponseObject], None]
@@ -51,13 +55,6 @@ class ResponseItemsWriter(BlockWriter):
         self._done = done
         self._texts: list[str] = []  # of the open item
         self._status: Status = "completed"  # of an item that ends
-        self._reasoning_tokens = 0
-
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """Tokens behind the first of the reasoning, up to its closing marker, are the reasoning's."""
-        if self.open and self.kind == "thinking":
-            self._reasoning_tokens += tokens
-        super().text(index, text, tokens)
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """An item begins."""
@@ -82,6 +79,7 @@ class ResponseItemsWriter(BlockWriter):
                 item.content = [OutputText(text)]
             case ReasoningItem():
                 item.content = [ReasoningText(text)]
+                item.encrypted_content = sealed(text) if self.sealed else None
             case FunctionCallItem():
                 item.arguments = text or "{}"
 
@@ -94,8 +92,11 @@ class ResponseItemsWriter(BlockWriter):
         response, usage = self.response, self.usage(self.completion_tokens)
         response.status = self._status
         response.completed_at = None if why is not None else int(time.time())
-        details = OutputDetails(min(self._reasoning_tokens, usage.completion_tokens))
-        response.usage = ResponsesUsage(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, details)
+        response.usage = ResponsesUsage(
+            *(usage.prompt_tokens, usage.completion_tokens, usage.total_tokens),
+            OutputDetails(min(self.details.reasoning_tokens or 0, usage.completion_tokens)),
+            InputDetails(self.cached_tokens or 0),
+        )
         self._done(response)
 
 
@@ -123,12 +124,6 @@ class ResponseStreamWriter(BlockStreamWriter, ResponseItemsWriter):
         super().__init__(*(response, begun, meter, done), frames=self._frames, keep_alive=settings.keep_alive)
         self._number = 0  # of the next event
         self._prefix = b""  # of the open item's deltas
-
-    def text(self, index: int, text: str, tokens: int) -> None:
-        """Count tokens of the reasoning, then the hot path."""
-        if self.open and self.kind == "thinking":
-            self._reasoning_tokens += tokens
-        BlockStreamWriter.text(self, index, text, tokens)
 
     def opened(self, kind: Kind, name: str = "", call_id: str = "") -> None:
         """An item begins, and the response with the first."""

@@ -1,0 +1,131 @@
+"""/v1/batches: requests of a file, asked beside live ones. A batch is seen by the key that made it."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from aiohttp import web
+
+from dynamod.http.body import check_json_type, read_body
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import json_response
+from dynamod.ingress.batches.records import ENDED, BatchObject, BatchRequest, new_batch
+from dynamod.message.errors import BadRequest, RequestError, unsupported
+from dynamod.preprocess.parse import Parser
+
+from .endpoint import Endpoint, Frontend
+from .files import store_of
+from .pages import listed
+
+PAGE, LONGEST_PAGE = 20, 100
+BODY = 1024 * 1024
+"""Bytes of a request for a batch."""
+_WINDOW = re.compile(r"[1-9][0-9]{0,2}h")
+LONGEST = 168
+"""Hours."""
+
+
+class BatchList(msgspec.Struct):
+    """Batches in pages."""
+
+    object: str
+    data: list[BatchObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class BatchEnded(RequestError):
+    """409: there is nothing left to cancel."""
+
+    status = 409
+    kind = "invalid_request_error"
+    code_default = "batch_ended"
+
+
+class CreateBatch(Endpoint):
+    """POST /v1/batches."""
+
+    method = "POST"
+    path = "/v1/batches"
+    summary = "Ask the requests of a file"
+    request = BatchRequest
+    response = BatchObject
+    errors = (400, 401, 404, 408, 413, 415, 500, 507)
+
+    def __init__(self) -> None:
+        self._parser = Parser(BatchRequest)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """Note it; it begins soon. Raises RequestError."""
+        store = store_of(frontend)
+        check_json_type(context.request.headers)
+        body = await read_body(context.request, BODY)
+        asked, unknown = self._parser.parse(body, frontend.settings.unknown_fields == "reject")
+        context.metrics.unknown_fields += unknown
+        window = asked.completion_window
+        if not _WINDOW.fullmatch(window) or int(window[:-1]) > LONGEST:
+            text = f"`completion_window` is {window[:40]!r}; it must be hours like 24h, 1h to {LONGEST}h"
+            raise BadRequest(text, param="completion_window")
+        if asked.output_expires_after is not None:
+            raise unsupported("output_expires_after", "`output_expires_after` is not served: files stay")
+        found = store.file(asked.input_file_id, context.owner)
+        if found.purpose != "batch":
+            raise BadRequest(f"`input_file_id`: {found.id} was not uploaded for a batch", param="input_file_id")
+        store.check_count()
+        record = new_batch(asked, context.owner)
+        await asyncio.to_thread(store.add_batch, record)
+        return json_response(record.batch)
+
+
+class Batches(Endpoint):
+    """GET /v1/batches."""
+
+    path = "/v1/batches"
+    summary = "The batches of this key, the newest first"
+    response = BatchList
+    errors = (400, 401, 404)
+    query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "limit": {"type": "integer", "minimum": 1, "maximum": LONGEST_PAGE, "default": PAGE},
+        "after": {"type": "string", "description": "Only batches behind the one with this id"},
+    }
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """A page. Raises NotFound, BadRequest."""
+        found = await asyncio.to_thread(store_of(frontend).batches, context.owner)
+        return json_response(listed([one.batch for one in found], context.request.query, PAGE, LONGEST_PAGE))
+
+
+class OneBatch(Endpoint):
+    """GET /v1/batches/{id}."""
+
+    path = "/v1/batches/{id}"
+    prefix = "/v1/batches/"
+    summary = "How far a batch is"
+    response = BatchObject
+    errors: ClassVar[tuple[int, ...]] = (401, 404)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """Its object. Raises NotFound."""
+        return json_response(store_of(frontend).batch(self.named(context), context.owner).batch)
+
+
+class CancelBatch(OneBatch):
+    """POST /v1/batches/{id}/cancel."""
+
+    method = "POST"
+    path = "/v1/batches/{id}/cancel"
+    suffix = "/cancel"
+    summary = "End a batch; the answers that are there stay"
+    errors = (401, 404, 409)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """Whoever works at it ends it soon. Raises NotFound, BatchEnded."""
+        store, name = store_of(frontend), self.named(context)
+        batch = store.batch(name, context.owner).batch
+        if batch.status in ENDED:
+            raise BatchEnded(f"the batch is {batch.status} already", param="id")
+        store.cancel(name)
+        return json_response(store.batch(name, context.owner).batch)

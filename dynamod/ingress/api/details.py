@@ -1,0 +1,97 @@
+"""What an answer says of itself beside its text: tokens from caches and of reasoning, how long it took, who made it."""
+
+import time
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from dynamod.message.openai import ExtraField
+
+
+class RequestMetrics(msgspec.Struct, frozen=True):
+    """How long an answer took, by the names of vLLM. Null: there was no token, or no second one.
+
+    Time to the first token: from the arrival of the request. Generation: from the first token to the last. Queue: from
+    the arrival until a worker was found. Tokens per second: of the generation. Of several choices the gaps are those of
+    one.
+    """
+
+    time_to_first_token_ms: float | None
+    generation_time_ms: float | None
+    queue_time_ms: float
+    mean_itl_ms: float | None
+    tokens_per_second: float | None
+
+
+class Details:
+    """Of one answer; apart from its writer, whose attributes are looked up for each token.
+
+    `begun`: when the request arrived, on the clock of `perf_counter`. `first`, where it is asked for: seconds from then
+    to the first token, None before it.
+    """
+
+    __slots__ = ("_begun", "_cached", "_placed", "_reasoning", "_workers")
+
+    def __init__(self, begun: float) -> None:
+        self._begun = self._placed = begun
+        self._workers: tuple[int | None, int | None] = (None, None)  # for the prompt, for the answer
+        self._cached: dict[int, int] = {}  # tokens, by prompt
+        self._reasoning: dict[int, int] = {}  # tokens, by choice
+
+    def placed(self, worker: int | None, prefill: int | None) -> None:
+        """A worker will answer, or computes the prompt."""
+        self._placed = perf_counter()
+        if worker is not None:
+            self._workers = worker, worker
+        elif prefill is not None:
+            self._workers = prefill, self._workers[1]
+
+    def cached(self, prompt: int, tokens: int) -> None:
+        """Of the choices of one prompt the least counts: the others find what it has left in the cache."""
+        self._cached[prompt] = min(tokens, self._cached.get(prompt, tokens))
+
+    def reasoned(self, choice: int, tokens: int) -> None:
+        """So many tokens of a choice are reasoning, so far."""
+        self._reasoning[choice] = max(tokens, self._reasoning.get(choice, 0))
+
+    def cached_tokens(self, prompts: int) -> int | None:
+        """Tokens that were in caches; None as long as that is not known of each of so many prompts."""
+        return sum(self._cached.values()) if 0 < prompts <= len(self._cached) else None
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """Tokens that are reasoning; None where nobody looks for it, or before the end."""
+        return sum(self._reasoning.values()) if self._reasoning else None
+
+    def metrics(self, first: float | None, last: float, tokens: int, gaps: int) -> RequestMetrics:
+        """`last`: when the newest tokens came. `tokens`: of all choices. `gaps`: between those of the longest."""
+        waited = max(0.0, self._placed - self._begun) * 1000
+        if first is None:
+            return RequestMetrics(None, None, round(waited, 3), None, None)
+        took = max(0.0, last - self._begun - first)
+        return RequestMetrics(
+            round(first * 1000, 3),
+            round(took * 1000, 3),
+            round(waited, 3),
+            round(took * 1000 / gaps, 3) if gaps > 0 else None,
+            round(tokens / took, 3) if took and gaps > 0 else None,
+        )
+
+    def extra(self, wanted: Sequence[ExtraField], first: float | None) -> dict[str, Any]:
+        """In Dynamo's form. Times are ms, as far as they are known."""
+        found: dict[str, Any] = {}
+        if "worker_id" in wanted:
+            found["worker_id"] = dict(zip(("prefill_worker_id", "decode_worker_id"), self._workers, strict=True))
+        if "timing" in wanted:
+            total, waited = perf_counter() - self._begun, max(0.0, self._placed - self._begun)
+            times = {
+                "request_received_ms": time.time() - total,
+                "prefill_wait_time_ms": waited,
+                "prefill_time_ms": None if first is None else max(0.0, first - waited),
+                "ttft_ms": first,
+                "total_time_ms": total,
+            }
+            found["timing"] = {name: None if one is None else round(one * 1000, 3) for name, one in times.items()}
+        return found

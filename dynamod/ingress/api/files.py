@@ -1,0 +1,210 @@
+"""/v1/files: the files of batches, kept in a folder. A file is seen by the key that made it."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from io import FileIO
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+from aiohttp import BodyPartReader, MultipartReader, web
+
+from dynamod.http.body import SILENT
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import TooSlow, UnsupportedMedia, json_response
+from dynamod.ingress.batches.records import DeletedFile, FileObject, FileRecord, file_id, gone
+from dynamod.message.errors import BadRequest, NotFound, unsupported
+
+from .endpoint import Endpoint, Frontend
+from .pages import ascending, listed
+
+if TYPE_CHECKING:
+    from dynamod.ingress.batches.store import Store
+
+PART = 65_536
+"""Bytes that are read at a time."""
+LOOK = 4 * 1024 * 1024
+"""Bytes of an upload between looks at what all files take."""
+NAME = 512
+"""Characters of a file's name."""
+MOST = 10_000
+"""Most files of one page."""
+
+
+class FileList(msgspec.Struct):
+    """Files in pages."""
+
+    object: str
+    data: list[FileObject]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+def store_of(frontend: Frontend) -> "Store":
+    """Where files and batches are kept. Raises NotFound when there is no such place."""
+    if frontend.batches is None:
+        text = "files and batches are off here: the setting batches_dir of the frontend names a folder for them"
+        raise NotFound(text, code="batches_off")
+    return frontend.batches
+
+
+class Upload(Endpoint):
+    """POST /v1/files."""
+
+    method = "POST"
+    path = "/v1/files"
+    summary = "Keep a file of requests for /v1/batches"
+    response = FileObject
+    errors = (400, 401, 404, 408, 413, 415, 500, 507)
+    form: ClassVar[Mapping[str, Any]] = {
+        "type": "object",
+        "properties": {"purpose": {"const": "batch"}, "file": {"type": "string", "format": "binary"}},
+        "required": ["purpose", "file"],
+    }
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """Take it as it comes. Raises RequestError; nothing is kept then."""
+        store, headers, request = store_of(frontend), context.request.headers, context.request
+        if not headers.get("Content-Type", "").lower().startswith("multipart/form-data"):
+            raise UnsupportedMedia("a file is sent as multipart/form-data, with the parts `purpose` and `file`")
+        store.check_count()
+        store.check_room(request.content_length or 0)
+        if headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        name = file_id()
+        part = store.upload(name)
+        try:
+            with store.create(part) as file:
+                given = await _parts(request, store, file)
+                size = file.tell()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            if given.get("purpose") != "batch":
+                raise BadRequest(f"`purpose` is {given.get('purpose')!r}; it must be batch", param="purpose")
+            if "file" not in given:
+                raise BadRequest("`file` is required", param="file", code="missing_required_parameter")
+            if not size:
+                raise BadRequest("`file` must not be empty", param="file")
+            made = FileObject(name, size, int(time.time()), given["file"], "batch")
+            os.replace(part, store.data(name))
+            store.add(FileRecord(context.owner, time.time_ns(), made))
+        finally:
+            part.unlink(missing_ok=True)
+        return json_response(made)
+
+
+async def _parts(request: web.BaseRequest, store: "Store", file: FileIO) -> dict[str, str]:
+    """The fields of a form; that of `file` is its name, its bytes go into `file`. Raises RequestError."""
+    given: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(SILENT) as clock:
+            reader = await request.multipart()
+            while (part := await reader.next()) is not None:
+                name = part.name if isinstance(part, BodyPartReader) else None
+                if isinstance(part, MultipartReader) or name is None:
+                    raise BadRequest("a part of the form has no name")
+                if name not in ("purpose", "file"):
+                    raise unsupported(name[:NAME], f"`{name[:NAME]}` is not served; the parts are `purpose` and `file`")
+                if name in given:
+                    raise BadRequest(f"`{name}` is there twice", param=name)
+                given[name] = (part.filename or "upload.jsonl")[:NAME] if name == "file" else ""
+                end = 0  # of what is known to fit
+                while data := await part.read_chunk(PART):
+                    clock.reschedule(asyncio.get_running_loop().time() + SILENT)
+                    if name == "purpose":
+                        given[name] += data.decode("utf-8", "replace")
+                        if len(given[name]) > NAME:
+                            raise BadRequest("`purpose` must be batch", param="purpose")
+                        continue
+                    if file.tell() + len(data) > end:
+                        end = file.tell() + min(LOOK, store.check_room(len(data)))
+                    while data:
+                        data = data[file.write(data) or 0 :]
+    except TimeoutError:
+        raise TooSlow(f"nothing of the body has come for {SILENT:g} s") from None
+    except (ValueError, AssertionError, web.RequestPayloadError) as error:
+        raise BadRequest("the body is no multipart/form-data, or is cut short") from error
+    return given
+
+
+class Files(Endpoint):
+    """GET /v1/files."""
+
+    path = "/v1/files"
+    summary = "The files of this key"
+    response = FileList
+    errors = (400, 401, 404)
+    query: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "purpose": {"enum": ["batch", "batch_output"]},
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": MOST},
+        "order": {"enum": ["asc", "desc"], "default": "desc"},
+        "after": {"type": "string", "description": "Only files behind the one with this id"},
+    }
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.Response:
+        """A page. Raises NotFound, BadRequest."""
+        store, query = store_of(frontend), context.request.query
+        up = ascending(query)
+        found = await asyncio.to_thread(store.files, context.owner)
+        if (purpose := query.get("purpose")) is not None:
+            found = [one for one in found if one.purpose == purpose]
+        return json_response(listed(found[::-1] if up else found, query, MOST, MOST))
+
+
+class OneFile(Endpoint):
+    """GET /v1/files/{id}."""
+
+    path = "/v1/files/{id}"
+    prefix = "/v1/files/"
+    summary = "What a file is"
+    response: ClassVar[type[msgspec.Struct]] = FileObject
+    errors: ClassVar[tuple[int, ...]] = (401, 404)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Its object. Raises NotFound."""
+        return json_response(store_of(frontend).file(self.named(context), context.owner))
+
+
+class DeleteFile(OneFile):
+    """DELETE /v1/files/{id}."""
+
+    method = "DELETE"
+    summary = "Keep a file no more"
+    response = DeletedFile
+    errors = (401, 404, 409)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Forget it. Raises NotFound, StoreInUse."""
+        name = self.named(context)
+        await asyncio.to_thread(store_of(frontend).delete, name, context.owner)
+        return json_response(DeletedFile(name))
+
+
+class FileContent(OneFile):
+    """GET /v1/files/{id}/content."""
+
+    path = "/v1/files/{id}/content"
+    suffix = "/content"
+    summary = "The bytes of a file"
+    raw = True
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Its bytes, as the socket takes them. Raises NotFound."""
+        store = store_of(frontend)
+        found = store.file(self.named(context), context.owner)
+        headers = {"Content-Type": "application/octet-stream", "X-Content-Type-Options": "nosniff"}
+        try:
+            file = store.data(found.id).open("rb")
+        except FileNotFoundError:
+            raise gone(found.id) from None
+        with file:
+            response = web.StreamResponse(headers={**headers, **context.headers})
+            response.content_length = left = found.bytes
+            await response.prepare(context.request)
+            if context.request.method != "HEAD":
+                while left and (data := await asyncio.to_thread(file.read, min(left, 4 * PART))):
+                    left -= len(data)
+                    await response.write(data)  # the connection ends when its client reads nothing
+            await response.write_eof()
+            return response

@@ -1,0 +1,98 @@
+"""One request of a batch, answered by its endpoint as if a client had sent it, but behind all requests of clients."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from aiohttp import HttpVersion11, web
+from yarl import URL
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import error_object
+from dynamod.http.keys import Keys
+from dynamod.http.metrics import Metrics
+from dynamod.message.errors import Internal, NotFound, RequestError
+from dynamod.observe.logs import bound
+
+from .lines import Entry
+
+if TYPE_CHECKING:
+    from dynamod.ingress.api.endpoint import BodyEndpoint, Frontend
+
+log = logging.getLogger("dynamod.frontend")
+
+PRIORITY = -(2**31)
+"""Requests of batches wait behind all others."""
+AGAIN = 1.0
+"""Seconds until a model is asked for again that may be on its way."""
+
+
+class LineContext(RequestContext):
+    """What is known of a request that came in a file."""
+
+    __slots__ = ()
+
+    @property
+    def priority(self) -> int:
+        """The last."""
+        return PRIORITY
+
+
+class Later(Exception):
+    """There is no room for the request now. `seconds`: until it is worth another try."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Asker:
+    """Asks the endpoints of one server. `endpoints`: by path."""
+
+    def __init__(
+        self, frontend: "Frontend", keys: Keys, metrics: Metrics, endpoints: "Mapping[str, BodyEndpoint[Any]]"
+    ) -> None:
+        self._frontend, self._keys, self._metrics, self._endpoints = frontend, keys, metrics, endpoints
+
+    def check_owner(self, owner: str) -> None:
+        """Raise Unauthorized when the key of a batch is there no more."""
+        self._keys.client(owner)
+
+    async def ask(self, entry: Entry, owner: str, name: str, models_until: float) -> tuple[int, dict[str, Any]]:
+        """Status and body of the answer. `name`: of the request. Raises Later, Unauthorized.
+
+        `models_until`: on the monotonic clock, until when a model that is missing may still come.
+        """
+        request = SimpleNamespace(
+            headers={"x-request-id": name}, method="POST", rel_url=URL(entry.url), version=HttpVersion11
+        )
+        context = LineContext(cast("web.BaseRequest", request), self._metrics)
+        context.owner, context.client = owner, self._keys.client(owner)
+        endpoint, status = self._endpoints[entry.url], 499
+        context.endpoint = endpoint.label
+        body = json.dumps(entry.body).encode()
+        try:
+            if context.client is not None:
+                context.client.take(time.monotonic())
+                context.taken = True
+            with bound(x_request_id=context.id), self._frontend.bodies.share() as share:
+                share.grow(len(body))
+                response = await endpoint.take(self._frontend, context, body)
+            status = response.status
+            return status, json.loads(cast("bytes", cast("web.Response", response).body))
+        except RequestError as error:
+            context.error, status = error.with_traceback(None), error.status
+            missing = isinstance(error, NotFound) and error.param == "model" and time.monotonic() < models_until
+            if error.retry_after is not None or missing:
+                raise Later(error.retry_after or AGAIN) from None
+            return status, error_object(error)
+        except Exception:
+            log.exception("request id=%s of a batch failed unexpectedly", context.id)
+            context.error = internal = Internal("internal error; the server's log has it under this request id")
+            status = internal.status
+            return status, error_object(internal)
+        finally:
+            context.end(status)

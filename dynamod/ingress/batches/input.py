@@ -1,0 +1,98 @@
+"""The input of a batch: which lines can be asked, where they are in the file, and what is wrong with the others."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dynamod.message.errors import UserError
+
+from .lines import Entry, request_entry
+from .records import Mistake
+
+LINES = 50_000
+"""Most requests of a batch, as OpenAI has it."""
+HINT = "a line is a request in OpenAI's batch form"
+
+
+class BadInput(UserError):
+    """The batch cannot begin at all. `code`: why, for programs. `mistakes`: of its lines."""
+
+    def __init__(self, code: str, message: str, mistakes: Sequence[Mistake] = ()) -> None:
+        super().__init__(message)
+        self.code, self.mistakes = code, mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line that can be asked: its number from 1, and its bytes in the file."""
+
+    number: int
+    offset: int
+    length: int
+
+
+@dataclass(slots=True)
+class Input:
+    """What was found in a file."""
+
+    file: Path
+    urls: Collection[str]
+    places: list[Place] = field(default_factory=list[Place])
+    mistakes: list[Mistake] = field(default_factory=list[Mistake])
+
+    @property
+    def total(self) -> int:
+        """Its lines, but for empty ones."""
+        return len(self.places) + len(self.mistakes)
+
+    def entry(self, place: Place) -> Entry:
+        """Read a line again. Raises OSError, UserError."""
+        with self.file.open("rb") as file:
+            file.seek(place.offset)
+            return _entry(file.read(place.length), place.number, self.urls)
+
+
+def read_input(path: Path, urls: Collection[str], longest: int) -> Input:
+    """Look at all lines. `longest`: bytes that a line may have. Takes its time: for a thread.
+
+    Raises BadInput when no line can be asked or there are too many, OSError.
+    """
+    found, seen = Input(path, urls), dict[str, int]()
+    number = offset = 0
+    with path.open("rb") as file:
+        while line := file.readline(longest + 1):
+            number, length = number + 1, len(line)
+            whole = length <= longest or line.endswith(b"\n")
+            while not whole and (more := file.readline(1024 * 1024)):
+                length += len(more)
+                whole = more.endswith(b"\n")
+            if line.strip() or length > longest:
+                if found.total >= LINES:
+                    raise BadInput("too_many_requests", f"the file has more than {LINES} requests")
+                try:
+                    if length > longest + 1:
+                        raise UserError(f"line {number}: longer than {longest} bytes", HINT)
+                    name = _entry(line, number, urls).keys["custom_id"]
+                    if (first := seen.setdefault(name, number)) != number:
+                        raise UserError(f"line {number}: the custom_id of line {first}", "each needs its own")
+                    found.places.append(Place(number, offset, length))
+                except UserError as error:
+                    found.mistakes.append(Mistake("invalid_request", error.line()[:1000], number))
+            offset += length
+    if not found.places:
+        raise BadInput("no_requests", "no line of the file can be asked", found.mistakes)
+    return found
+
+
+def _entry(line: bytes, number: int, urls: Collection[str]) -> Entry:
+    where = f"line {number}"
+    try:
+        value = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: no UTF-8 text ({error.reason})", HINT) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: no JSON ({error})", HINT) from None
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: no object", HINT)
+    return request_entry(value, where, urls)

@@ -1,0 +1,55 @@
+"""Lines of a batch in OpenAI's form: a request, its answer, and how a line is written.
+
+A request is `{"custom_id": "...", "method": "POST", "url": "/v1/chat/completions", "body": {...}}`.
+"""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from io import FileIO
+from typing import Any
+
+from dynamod.message.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One prompt. `keys`: what the line of its answer repeats. `url`, `body`: of a request in OpenAI's form."""
+
+    keys: dict[str, Any]
+    url: str = ""
+    body: dict[str, Any] | None = None
+
+
+def request_entry(value: Mapping[str, Any], where: str, urls: Collection[str]) -> Entry:
+    """The request of a line. `where`: what errors begin with. `urls`: those that may be asked. Raises UserError."""
+    name, body, url = value.get("custom_id"), value.get("body"), value.get("url")
+    if not isinstance(name, str) or not name:
+        raise UserError(f"{where}: custom_id is {name!r}", "give each request a text of its own")
+    if value.get("method") != "POST" or url not in urls:
+        raise UserError(f"{where}: {value.get('method')} {url} cannot be asked", f"known: POST {', POST '.join(urls)}")
+    if not isinstance(body, dict):
+        raise UserError(f"{where}: body is no object", "it is the request as a client sends it")
+    if body.get("stream"):
+        raise UserError(f"{where}: a request of a batch does not stream", "leave out body.stream")
+    return Entry({"custom_id": name}, str(url), body)
+
+
+def answer_row(name: str, keys: Mapping[str, Any], status: int, request: str, body: Any) -> dict[str, Any]:
+    """The line of an answer. `name`: its id. `request`: the id of the HTTP request. `body`: JSON-like."""
+    answer = {"status_code": status, "request_id": request, "body": body}
+    return {"id": name, **keys, "response": answer, "error": None}
+
+
+def failure_row(name: str, keys: Mapping[str, Any], code: str, message: str) -> dict[str, Any]:
+    """The line of a request that has no answer."""
+    return {"id": name, **keys, "response": None, "error": {"code": code, "message": message}}
+
+
+def write_row(file: FileIO, row: Mapping[str, Any]) -> None:
+    """Write one line, which stands in the file when this returns. Raises OSError."""
+    # half of a surrogate pair becomes its escape, which is the same in JSON
+    text = json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n"
+    line = text.encode("utf-8", "backslashreplace")
+    while line:
+        line = line[file.write(line) or 0 :]

@@ -1,0 +1,72 @@
+"""The answers of a batch as they come: two files that a killed process leaves behind, and the next one goes on with."""
+
+import json
+import os
+from contextlib import ExitStack
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from .lines import write_row
+from .records import BatchRecord, Counts
+from .store import Store
+
+
+class Progress:
+    """The files of one batch, open. Context manager; raises OSError. `done`: numbers of the lines that are answered."""
+
+    def __init__(self, store: Store, record: BatchRecord) -> None:
+        self._paths = store.data(record.output), store.data(record.error)
+        self._create = store.create
+        self._prefix = f"batch_req_{record.batch.id.removeprefix('batch_')}_"
+        self._stack = ExitStack()
+        self._files: list[FileIO] = []
+        self.counts = Counts()
+        self.done: set[int] = set()
+
+    def __enter__(self) -> Self:
+        found = [_whole_lines(path, self._prefix) for path in self._paths]
+        self._files = [self._stack.enter_context(self._create(path)) for path in self._paths]
+        self.counts.completed, self.counts.failed = len(found[0]), len(found[1])
+        self.done = found[0] | found[1]
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def name(self, number: int) -> str:
+        """The id of the answer to a line."""
+        return f"{self._prefix}{number}"
+
+    def write(self, number: int, row: dict[str, Any], *, good: bool) -> None:
+        """Add the answer to a line, which stands in its file when this returns. Raises OSError."""
+        write_row(self._files[not good], row)
+        self.done.add(number)
+        if good:
+            self.counts.completed += 1
+        else:
+            self.counts.failed += 1
+
+    def sync(self) -> None:
+        """Bring all to the disk."""
+        for file in self._files:
+            os.fsync(file.fileno())
+
+
+def _whole_lines(path: Path, prefix: str) -> set[int]:
+    """Numbers of the lines that a file answers; a line that was cut off is removed."""
+    found, size = set[int](), 0
+    if not path.exists():
+        return found
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            try:
+                found.add(int(json.loads(line)["id"].removeprefix(prefix)))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                break  # blocks that a machine has not written before it lost power
+            size += len(line)
+    os.truncate(path, size)
+    return found

@@ -1,0 +1,146 @@
+"""What is known of a file and of a batch: OpenAI's objects, and the records of them on disk."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dynamod.message.errors import NotFound
+
+Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]
+Ended = Literal["completed", "failed", "expired", "cancelled"]
+ENDED: tuple[Status, ...] = ("completed", "failed", "expired", "cancelled")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+"""Endpoints that lines of a batch may ask."""
+_Text = Annotated[str, Meta(max_length=512)]
+_Key = Annotated[str, Meta(max_length=64)]
+
+
+class FileObject(msgspec.Struct, frozen=True):
+    """A file. `bytes`: its length. `created_at`: seconds since 1970."""
+
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    object: Literal["file"] = "file"
+    status: Literal["processed"] = "processed"
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """`owner`: whose key made it. `order`: nanoseconds since 1970, for lists."""
+
+    owner: str
+    order: int
+    file: FileObject
+
+
+class DeletedFile(msgspec.Struct, frozen=True):
+    """The answer to DELETE."""
+
+    id: str
+    deleted: bool = True
+    object: Literal["file"] = "file"
+
+
+class BatchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """POST /v1/batches. `completion_window`: hours until the batch expires."""
+
+    input_file_id: str
+    endpoint: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
+    completion_window: str
+    metadata: Annotated[dict[_Key, _Text], Meta(max_length=16)] | None = None
+    output_expires_after: dict[str, int | str] | None = None
+
+
+class Counts(msgspec.Struct):
+    """Requests of a batch: those with an answer, those without one."""
+
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Mistake(msgspec.Struct, frozen=True):
+    """Something wrong with the input. `line`: its number from 1, None: the whole."""
+
+    code: str
+    message: str
+    line: int | None = None
+    param: str | None = None
+
+
+class Mistakes(msgspec.Struct, frozen=True):
+    """OpenAI's list of them."""
+
+    data: list[Mistake]
+    object: Literal["list"] = "list"
+
+
+class BatchObject(msgspec.Struct):
+    """A batch as OpenAI shows it; times are seconds since 1970."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_at: int
+    expires_at: int
+    status: Status = "validating"
+    metadata: Mapping[str, str] | None = None
+    errors: Mistakes | None = None
+    output_file_id: str | None = None
+    error_file_id: str | None = None
+    request_counts: Counts = msgspec.field(default_factory=Counts)
+    in_progress_at: int | None = None
+    finalizing_at: int | None = None
+    completed_at: int | None = None
+    failed_at: int | None = None
+    expired_at: int | None = None
+    cancelling_at: int | None = None
+    cancelled_at: int | None = None
+    object: Literal["batch"] = "batch"
+
+
+class BatchRecord(msgspec.Struct):
+    """`output`, `error`: ids of the files that its answers are written into, which are shown at its end.
+
+    `ending`: what it is to become when its files are closed. `owner`, `order`: as of a file.
+    """
+
+    owner: str
+    order: int
+    output: str
+    error: str
+    batch: BatchObject
+    ending: Ended | None = None
+
+
+def file_id() -> str:
+    """A new one, which cannot be guessed."""
+    return f"file-{secrets.token_hex(16)}"
+
+
+def new_batch(asked: BatchRequest, owner: str) -> BatchRecord:
+    """The record of a batch that begins now."""
+    now, hours = time.time_ns(), int(asked.completion_window[:-1])
+    seconds = now // 10**9
+    batch = BatchObject(
+        f"batch_{secrets.token_hex(16)}",
+        asked.endpoint,
+        asked.input_file_id,
+        asked.completion_window,
+        seconds,
+        seconds + hours * 3600,
+        metadata=asked.metadata,
+    )
+    return BatchRecord(owner, now, file_id(), file_id(), batch)
+
+
+def gone(name: str) -> NotFound:
+    """404 for a file that is not here."""
+    return NotFound(f"there is no file `{name[:200]}` here", param="id", code="file_not_found")

@@ -1,0 +1,79 @@
+"""Works at the batches of a folder, a few at a time, beside the other processes that do so."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+
+from .ask import Asker
+from .records import BatchRecord
+from .store import Store
+from .work import Work
+
+log = logging.getLogger("dynamod.frontend")
+
+BATCHES_AT_ONCE = 4
+"""Batches in work in one process; they share the requests that may be in flight."""
+LOOK = 0.5
+"""Seconds between looks for a batch that nobody works at."""
+BROKEN = 10.0
+"""Seconds until the next look after a batch that could not be worked at."""
+
+
+class Runner:
+    """`run` works until it is cancelled; what is in flight then is asked again by the next one.
+
+    `inflight`: requests at once. `longest`: bytes of a line.
+    """
+
+    def __init__(self, store: Store, asker: Asker, inflight: int, longest: int) -> None:
+        self._store, self._asker, self._inflight, self._longest = store, asker, inflight, longest
+        self._at_once = asyncio.Semaphore(inflight)
+        self._owners: Counter[str] = Counter()  # batches of each that are in work here
+
+    async def run(self) -> None:
+        """Never ends by itself."""
+        try:
+            self._store.sweep()
+        except OSError as error:
+            log.warning("the folder of batches: %s", error)
+        await asyncio.gather(self._loop(over=True), *[self._loop() for _ in range(BATCHES_AT_ONCE)])
+
+    async def _loop(self, *, over: bool = False) -> None:
+        """`over`: only batches that are cancelled or expired, which do not wait for the end of others."""
+        while True:
+            try:
+                worked = await self._one(over=over)
+            except Exception:
+                log.exception("a batch could not be worked at")
+                await asyncio.sleep(BROKEN)
+            else:
+                if not worked:
+                    await asyncio.sleep(LOOK)
+
+    async def _one(self, *, over: bool) -> bool:
+        """Work at a batch that nobody works at; whether there was one. Owners with few in work go first."""
+        found = await asyncio.to_thread(self._store.unfinished)
+        if over:
+            found = [one for one in found if self._is_over(one)]
+        for record in sorted(found, key=lambda one: (self._owners[one.owner], one.order)):
+            held = self._store.lock(record.batch.id)
+            if held is None:
+                continue
+            with held:
+                now = self._store.unended(record.batch.id)
+                if now is None:
+                    continue
+                await self._work(now)
+                return True
+        return False
+
+    def _is_over(self, record: BatchRecord) -> bool:
+        return record.batch.expires_at <= time.time() or self._store.cancelled(record.batch.id) is not None
+
+    async def _work(self, record: BatchRecord) -> None:
+        self._owners[record.owner] += 1
+        try:
+            await Work(self._store, record, self._asker, self._at_once, self._inflight, self._longest).run()
+        finally:
+            self._owners[record.owner] -= 1

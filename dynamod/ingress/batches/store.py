@@ -1,0 +1,230 @@
+"""Files and batches in a folder, which several frontends may share.
+
+`files/ID.data` holds bytes, `files/ID.json` says what they are and is written last: without it nobody sees them.
+`batches/ID.json` is written by who holds `batches/ID.lock`; `batches/ID.cancel` asks for the end of a batch.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from dynamod.message.errors import NotFound, RequestError, TooLarge, UserError
+
+from .records import ENDED, BatchRecord, FileObject, FileRecord, gone
+
+FILES, BATCHES = 10_000, 10_000
+"""Most files and batches that are kept."""
+ABANDONED = 3600.0
+"""Seconds without a byte after which an upload has been given up."""
+T = TypeVar("T")
+_FILE, _BATCH = re.compile(r"file-[0-9a-f]{32}"), re.compile(r"batch_[0-9a-f]{32}")
+
+
+class StoreFull(RequestError):
+    """507: there are too many files or batches."""
+
+    status = 507
+    kind = "invalid_request_error"
+    code_default = "storage_full"
+
+
+class StoreInUse(RequestError):
+    """409: a batch works with it."""
+
+    status = 409
+    kind = "invalid_request_error"
+    code_default = "file_in_use"
+
+
+class Store:
+    """At most `limit` bytes of files below `folder`. Raises UserError when it is not a folder of ours alone."""
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self.limit = limit
+        self._ended: set[str] = set()  # batches that need no more looks
+        root = Path(folder).expanduser()
+        self._files, self._batches = root / "files", root / "batches"
+        try:
+            for path in (root, self._files, self._batches):
+                path.mkdir(mode=0o700, parents=path is root, exist_ok=True)
+                facts = path.lstat() if path is not root else path.stat()
+                if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+                    raise UserError(f"batches_dir: others may use {path}", "choose a folder of mode 0700 of your own")
+        except OSError as error:
+            raise UserError(f"batches_dir: {error.filename}: {error.strerror}", "choose another folder") from None
+
+    def used(self) -> int:
+        """Bytes of all files, those that are being written too."""
+        size = 0
+        for entry in os.scandir(self._files):
+            if not entry.name.endswith(".json"):
+                with contextlib.suppress(FileNotFoundError):  # deleted in this moment
+                    size += entry.stat().st_size
+        return size
+
+    def check_room(self, more: int = 0) -> int:
+        """Bytes that still fit. Raises TooLarge when they are less than `more`."""
+        room = self.limit - self.used()
+        if room < more:
+            text = f"the files of batches would take more than {self.limit / 1048576:g} MB, the limit of this server"
+            raise TooLarge(f"{text}; delete some")
+        return room
+
+    def check_count(self) -> None:
+        """Raise StoreFull when there are too many files."""
+        if sum(1 for _ in os.scandir(self._files)) >= 2 * FILES:
+            raise StoreFull(f"there are {FILES} files; delete some")
+
+    # files
+
+    def data(self, name: str) -> Path:
+        """Where the bytes of a file are. `name`: an id that was checked."""
+        return self._files / f"{name}.data"
+
+    def upload(self, name: str) -> Path:
+        """Where a file is while it comes."""
+        return self._files / f"{name}.part"
+
+    def create(self, path: Path) -> FileIO:
+        """Open a new file that nobody else may read."""
+        return FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb")
+
+    def add(self, record: FileRecord) -> None:
+        """Show a file whose bytes are there."""
+        self._write(self._files / f"{record.file.id}.json", record)
+
+    def file(self, name: str, owner: str) -> FileObject:
+        """A file of this owner. Raises NotFound."""
+        record = self._read(self._files, _FILE, name, FileRecord)
+        if record is None or record.owner != owner:
+            raise gone(name)
+        return record.file
+
+    def files(self, owner: str) -> list[FileObject]:
+        """Those of this owner, the newest first."""
+        found = [one for one in self._all(self._files, _FILE, FileRecord) if one.owner == owner]
+        return [one.file for one in sorted(found, key=lambda one: -one.order)]
+
+    def delete(self, name: str, owner: str) -> None:
+        """Forget a file of this owner. Raises NotFound, StoreInUse."""
+        self.file(name, owner)
+        for record in self.batches(None):
+            if record.batch.input_file_id == name and record.batch.status not in ENDED:
+                raise StoreInUse(f"the file `{name}` is read by {record.batch.id}; cancel that first", param="id")
+        for path in (self._files / f"{name}.json", self.data(name)):
+            path.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Remove uploads that have been given up, and what a crash has left of writing."""
+        old = time.time() - ABANDONED
+        working = {name for one in self.unfinished() for name in (one.output, one.error)}
+        for folder in (self._files, self._batches):
+            for entry in os.scandir(folder):
+                with contextlib.suppress(OSError):
+                    name, _, kind = entry.name.rpartition(".")
+                    hidden = kind == "data" and name not in working and not (folder / f"{name}.json").exists()
+                    if (kind in ("part", "new") or hidden) and entry.stat().st_mtime < old:
+                        os.unlink(entry.path)
+
+    # batches
+
+    def put(self, record: BatchRecord) -> None:
+        """Write a batch."""
+        self._write(self._batches / f"{record.batch.id}.json", record)
+
+    def add_batch(self, record: BatchRecord) -> None:
+        """Write a new batch; the oldest that has ended makes room. Raises StoreFull."""
+        known = self.batches(None)
+        if len(known) >= BATCHES:
+            if (old := next((one.batch for one in reversed(known) if one.batch.status in ENDED), None)) is None:
+                raise StoreFull(f"{BATCHES} batches are in work; wait for some")
+            for kind in ("json", "lock", "cancel"):
+                (self._batches / f"{old.id}.{kind}").unlink(missing_ok=True)
+        self.put(record)
+
+    def batch(self, name: str, owner: str | None) -> BatchRecord:
+        """A batch of this owner, None: of anybody. Raises NotFound."""
+        record = self._read(self._batches, _BATCH, name, BatchRecord)
+        if record is None or (owner is not None and record.owner != owner):
+            raise NotFound(f"there is no batch `{name[:200]}` here", param="id", code="batch_not_found")
+        return self._shown(record)
+
+    def batches(self, owner: str | None) -> list[BatchRecord]:
+        """Those of this owner, None: of everybody; the newest first."""
+        found = [one for one in self._all(self._batches, _BATCH, BatchRecord) if owner is None or one.owner == owner]
+        return [self._shown(one) for one in sorted(found, key=lambda one: -one.order)]
+
+    def unfinished(self) -> list[BatchRecord]:
+        """Batches of everybody that have not ended."""
+        names = {entry.name[:-5] for entry in os.scandir(self._batches) if entry.name.endswith(".json")}
+        self._ended &= names
+        return [found for name in names - self._ended if (found := self.unended(name)) is not None]
+
+    def unended(self, name: str) -> BatchRecord | None:
+        """As it is on disk; None: it has ended, or is gone."""
+        record = self._read(self._batches, _BATCH, name, BatchRecord)
+        if record is not None and record.batch.status in ENDED:
+            self._ended.add(name)
+            return None
+        return record
+
+    def cancel(self, name: str) -> None:
+        """Ask for the end of a batch. `name`: an id that was checked."""
+        self.create(self._batches / f"{name}.cancel").close()
+
+    def cancelled(self, name: str) -> float | None:
+        """When its end was asked for, in seconds since 1970."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._batches / f"{name}.cancel").stat().st_mtime
+        return None
+
+    def lock(self, name: str) -> FileIO | None:
+        """Hold a batch until the file is closed; None: somebody else does."""
+        file = self.create(self._batches / f"{name}.lock")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        return file
+
+    def _shown(self, record: BatchRecord) -> BatchRecord:
+        batch = record.batch
+        if batch.status not in ENDED and (since := self.cancelled(batch.id)) is not None:
+            batch.status, batch.cancelling_at = "cancelling", int(since)
+        return record
+
+    @staticmethod
+    def _write(path: Path, record: FileRecord | BatchRecord) -> None:
+        """Whole, or not at all."""
+        new = path.with_suffix(".new")
+        handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(handle, "wb") as file:
+            file.write(msgspec.json.encode(record))
+            file.flush()
+            os.fsync(handle)
+        os.replace(new, path)
+
+    @staticmethod
+    def _read(folder: Path, form: re.Pattern[str], name: str, kind: type[T]) -> T | None:
+        if not form.fullmatch(name):
+            return None
+        try:
+            return msgspec.json.decode((folder / f"{name}.json").read_bytes(), type=kind)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _all(self, folder: Path, form: re.Pattern[str], kind: type[T]) -> Iterator[T]:
+        for entry in os.scandir(folder):
+            name, _, end = entry.name.rpartition(".")
+            if end == "json" and (found := self._read(folder, form, name, kind)) is not None:
+                yield found

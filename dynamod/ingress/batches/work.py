@@ -1,0 +1,210 @@
+"""One batch from where it is to its end, by the process that holds its lock."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+from dynamod.message.errors import DynamodError, RequestError, UserError
+
+from .ask import Asker, Later
+from .input import BadInput, Input, Place, read_input
+from .lines import answer_row, failure_row
+from .progress import Progress
+from .records import BatchRecord, Counts, Ended, FileObject, FileRecord, Mistake, Mistakes
+from .store import Store
+
+log = logging.getLogger("dynamod.frontend")
+
+LOOK = 0.25
+"""Seconds between looks whether somebody has cancelled it."""
+SAVE = 1.0
+"""Seconds between writes of how far it is."""
+LONGEST_WAIT = 30.0
+"""Seconds between two tries of a request that finds no room."""
+MODELS = 30.0
+"""Seconds that models have to come back after a restart in the middle of a batch."""
+SHOWN = 100
+"""Mistakes of the input that the batch itself shows; the file of errors has all."""
+YIELD = 200
+"""Lines that are written without a pause for other work."""
+
+
+class Work:
+    """`await Work(...).run()` ends with the batch. `at_once`: requests of all batches of this process together.
+
+    `longest`: bytes of a line.
+    """
+
+    def __init__(
+        self, store: Store, record: BatchRecord, asker: Asker, at_once: asyncio.Semaphore, width: int, longest: int
+    ) -> None:
+        self._store, self._record, self._asker = store, record, asker
+        self._at_once, self._width, self._longest = at_once, width, longest
+        self._input: Input | None = None
+        self._progress: Progress | None = None
+        self._fault: Exception | None = None
+        self._all = asyncio.Event()
+        again = record.batch.in_progress_at is not None
+        self._models_until = time.monotonic() + MODELS if again else 0.0
+
+    async def run(self) -> None:
+        """Raises OSError when the record of the batch itself cannot be written."""
+        batch, ending = self._record.batch, self._record.ending
+        with ExitStack() as stack:
+            if ending is None:
+                try:
+                    async with asyncio.timeout(max(0.0, batch.expires_at - time.time())) as clock:
+                        await asyncio.gather(self._watch(clock), self._ask(clock, stack))
+                    ending = "completed"
+                except TimeoutError:
+                    ending = "cancelled" if self._store.cancelled(batch.id) is not None else "expired"
+            if self._fault is not None:
+                ending = self._failed(self._fault)
+            await self._finish(ending, stack)
+
+    def _failed(self, fault: Exception) -> Ended:
+        if not isinstance(fault, DynamodError | OSError):
+            log.error("batch %s failed unexpectedly", self._record.batch.id, exc_info=fault)
+        code = fault.code if isinstance(fault, BadInput | RequestError) else None
+        said = fault.line() if isinstance(fault, UserError) else str(fault)
+        text = said if isinstance(fault, DynamodError | OSError) else "internal error; the server's log has it"
+        known = self._record.batch.errors.data if self._record.batch.errors is not None else []
+        mistakes = fault.mistakes[:SHOWN] if isinstance(fault, BadInput) else []
+        self._record.batch.errors = Mistakes([Mistake(code or "internal_error", text), *mistakes, *known])
+        return "failed"
+
+    async def _watch(self, clock: asyncio.Timeout) -> None:
+        """End it when somebody wants that, or its files get too large; write down how far it is."""
+        saved = time.monotonic()
+        while not self._all.is_set():
+            if self._store.cancelled(self._record.batch.id) is not None:
+                if not clock.expired():
+                    clock.reschedule(0)
+                return
+            if time.monotonic() - saved >= SAVE and self._progress is not None:
+                saved = time.monotonic()
+                try:
+                    await asyncio.to_thread(self._store.check_room)
+                    self._save()
+                except (RequestError, OSError) as error:
+                    self._stop(error, clock)
+                    return
+            try:
+                async with asyncio.timeout(LOOK):
+                    await self._all.wait()
+            except TimeoutError:
+                pass
+
+    def _stop(self, fault: Exception, clock: asyncio.Timeout) -> None:
+        """All that runs for this batch ends, the batch fails."""
+        self._fault = self._fault or fault
+        if not clock.expired():
+            clock.reschedule(0)
+
+    def _save(self) -> None:
+        if self._progress is not None and self._input is not None:
+            counts = self._progress.counts
+            self._record.batch.request_counts = Counts(self._input.total, counts.completed, counts.failed)
+        self._store.put(self._record)
+
+    async def _ask(self, clock: asyncio.Timeout, stack: ExitStack) -> None:
+        """Ask all lines that are not answered."""
+        try:
+            found, progress = await self._prepare(stack)
+            rest = iter([place for place in found.places if place.number not in progress.done])
+            await asyncio.gather(*[self._worker(found, progress, rest, clock) for _ in range(self._width)])
+        except Exception as error:  # whatever it is: the other tasks of the batch must end, too
+            self._stop(error, clock)
+        finally:
+            self._all.set()
+
+    async def _prepare(self, stack: ExitStack) -> tuple[Input, Progress]:
+        """Look at the input, and at what is answered. Raises BadInput, Unauthorized, OSError."""
+        store, record, batch = self._store, self._record, self._record.batch
+        self._asker.check_owner(record.owner)
+        found = await asyncio.to_thread(read_input, store.data(batch.input_file_id), (batch.endpoint,), self._longest)
+        progress = Progress(store, record)
+        await asyncio.to_thread(stack.enter_context, progress)
+        self._input, self._progress = found, progress
+        if found.mistakes:
+            batch.errors = Mistakes(found.mistakes[:SHOWN])
+        batch.status, batch.in_progress_at = "in_progress", batch.in_progress_at or int(time.time())
+        for place, mistake in enumerate(found.mistakes):
+            number = mistake.line or 0
+            if number not in progress.done:
+                row = failure_row(progress.name(number), {"custom_id": None}, mistake.code, mistake.message)
+                row["error"]["line"] = number
+                progress.write(number, row, good=False)
+            if place % YIELD == 0:
+                await asyncio.sleep(0)
+        self._save()
+        return found, progress
+
+    async def _worker(self, found: Input, progress: Progress, rest: Iterator[Place], clock: asyncio.Timeout) -> None:
+        try:
+            for place in rest:
+                await self._line(found, progress, place)
+        except Exception as error:  # a worker that ends alone would leave the others running
+            self._stop(error, clock)
+
+    async def _line(self, found: Input, progress: Progress, place: Place) -> None:
+        """Ask a line until it is answered. Raises OSError, Unauthorized, UserError for an input that has changed."""
+        entry, name = found.entry(place), progress.name(place.number)
+        while True:
+            try:
+                async with self._at_once:
+                    status, body = await self._asker.ask(entry, self._record.owner, name, self._models_until)
+                break
+            except Later as later:
+                await asyncio.sleep(min(later.seconds, LONGEST_WAIT))
+        row = answer_row(name, entry.keys, status, name, body)
+        progress.write(place.number, row, good=status == 200)
+
+    async def _finish(self, ending: Ended, stack: ExitStack) -> None:
+        """Show its files, and say how it ended. What is done already is done again after a crash, to the same end."""
+        store, record, batch, now = self._store, self._record, self._record.batch, int(time.time())
+        record.ending = ending
+        if ending == "expired":
+            await self._expire(stack)
+        if ending != "cancelled":
+            batch.status, batch.finalizing_at = "finalizing", batch.finalizing_at or now
+        if self._progress is not None:
+            await asyncio.to_thread(self._progress.sync)
+        self._save()
+        batch.output_file_id = self._show(record.output, "output")
+        batch.error_file_id = self._show(record.error, "error")
+        batch.status = ending
+        if ending == "cancelled":
+            batch.cancelling_at = int(store.cancelled(batch.id) or now)
+        setattr(batch, f"{ending}_at", int(time.time()))
+        store.put(record)
+        log.info("batch id=%s ended as %s: %s", batch.id, ending, batch.request_counts)
+
+    async def _expire(self, stack: ExitStack) -> None:
+        """Lines that nobody has answered are errors."""
+        found, progress = self._input, self._progress
+        if found is None or progress is None:
+            try:
+                found, progress = await self._prepare(stack)
+            except (BadInput, RequestError):
+                return  # there is nothing that could have been asked
+        text = "the completion window of the batch has passed"
+        for place in found.places:
+            if place.number not in progress.done:
+                row = failure_row(progress.name(place.number), found.entry(place).keys, "batch_expired", text)
+                progress.write(place.number, row, good=False)
+                if place.number % YIELD == 0:
+                    await asyncio.sleep(0)
+
+    def _show(self, name: str, kind: str) -> str | None:
+        """Show a file of answers to the owner of the batch; None: it has none, or nobody wants to know."""
+        path, batch = self._store.data(name), self._record.batch
+        size = path.stat().st_size if path.exists() else 0
+        if not size:
+            path.unlink(missing_ok=True)
+            return None
+        made = FileObject(name, size, int(time.time()), f"{batch.id}_{kind}.jsonl", "batch_output")
+        self._store.add(FileRecord(self._record.owner, time.time_ns(), made))
+        return name

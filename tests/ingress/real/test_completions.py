@@ -1,0 +1,86 @@
+"""Completions of several prompts, and their limits, on engines that take tokens and on those that take text."""
+
+import asyncio
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+PATH = "/v1/completions"
+
+
+def post(port: int, body: dict[str, Any], path: str = PATH) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("model", ["sample", "text"])
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("echo", [False, True])
+def test_several_prompts(real: Any, model: str, samples: int, echo: bool) -> None:
+    prompts = ["Hello, world", "one", "What is it?"]
+    body = {"model": model, "prompt": prompts, "n": samples, "max_tokens": 50, "echo": echo}
+    status, answer = post(real.port, body)
+    assert status == 200, answer
+    texts = {choice["index"]: choice["text"] for choice in answer["choices"]}
+    expected = [prompt + prompt if echo else prompt for prompt in prompts for _ in range(samples)]
+    assert [texts[index] for index in range(len(expected))] == expected
+    singles = [post(real.port, body | {"prompt": prompt, "n": 1})[1]["usage"] for prompt in prompts]
+    assert answer["usage"]["prompt_tokens"] == sum(one["prompt_tokens"] for one in singles)
+    assert answer["usage"]["completion_tokens"] == samples * sum(one["completion_tokens"] for one in singles)
+
+
+def test_ids_are_for_engines_that_know_them(real: Any) -> None:
+    status, answer = post(real.port, {"model": "sample", "prompt": [[5, 6], [7]], "max_tokens": 5})
+    assert (status, len(answer["choices"])) == (200, 2)
+    ids = post(real.port, {"model": "sample", "prompt": "Hello, world"}, "/tokenize")[1]["tokens"]
+    _, answer = post(real.port, {"model": "sample", "prompt": ids, "echo": True})
+    assert answer["choices"][0]["text"] == 2 * "Hello, world", "its prompt as text, and the same from the engine"
+    status, answer = post(real.port, {"model": "text", "prompt": [[5, 6], [7]], "max_tokens": 5})
+    assert (status, answer["error"]["param"]) == (400, "prompt")
+
+
+@pytest.mark.parametrize("model", ["sample", "text"])
+def test_without_a_limit_there_is_the_operators(real: Any, model: str) -> None:
+    prompt = "What is it worth to you to send this request somewhere else than to where it is known?"
+    _, answer = post(real.port, {"model": model, "prompt": prompt})
+    assert (answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]) == (16, "length")
+    _, answer = post(real.port, {"model": model, "prompt": prompt, "max_tokens": 17})
+    assert answer["usage"]["completion_tokens"] == 17
+    _, answer = post(real.port, {"model": "sample", "prompt": prompt, "min_tokens": 20})
+    assert answer["usage"]["completion_tokens"] == 20, "it is no less than what has to come"
+
+
+async def test_the_limit_is_the_operators_choice(house: Any, serve: Any, until: Any, words: Any) -> None:
+    import aiohttp
+
+    await house.start()
+    text = await house.worker(words.Manual, "text")
+    await house.worker(words.Seen)
+    await until(lambda: len(house.processor.cards) == 2)
+    prompts = ["a", "b"]
+    async with aiohttp.ClientSession() as session:
+        for limit, told in ((0, None), (5, 5)):
+            url = await serve(completion_max_tokens=limit)
+            text.engine.requests.clear()
+            text.engine.replies.clear()
+            post = session.post(url + PATH, json={"model": "text", "prompt": prompts, "user": "me"})
+            async with asyncio.TaskGroup() as tasks:
+                waiting = tasks.create_task(post.__aenter__())
+                await until(lambda: len(text.engine.replies) == 2)
+                for reply in text.engine.replies:
+                    reply.text("x", 1, "stop", 1)
+            assert waiting.result().status == 200
+            bodies = [json.loads(request.body) for request in text.engine.requests]
+            expected = [{"model": "text", "prompt": prompt, "user": "me"} for prompt in prompts]
+            assert bodies == [body | ({"max_tokens": told} if told else {}) for body in expected]
+            assert [request.max_tokens for request in text.engine.requests] == [told, told]
+        chat = {"model": "sample", "messages": [{"role": "user", "content": "word " * 50}]}
+        async with session.post(url + "/v1/chat/completions", json=chat) as answer:
+            assert (await answer.json())["usage"]["completion_tokens"] > 50, "chats have no such limit"

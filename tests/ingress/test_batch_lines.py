@@ -1,0 +1,57 @@
+"""One request of a batch, beside requests of clients: how it is told to the backend, and when it is asked again."""
+
+from typing import Any
+
+import pytest
+
+from dynamod.http.settings import FrontendSettings
+from dynamod.ingress.api.chat import ChatCompletions
+from dynamod.ingress.api.endpoint import Frontend
+from dynamod.ingress.batches.ask import PRIORITY, Asker, Later
+from dynamod.ingress.batches.lines import Entry
+from dynamod.message.errors import EngineFailed, Overloaded
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "org/model", "messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.fixture
+async def asker(server: Any, backend: Any) -> Asker:
+    frontend = Frontend(FrontendSettings(), backend)
+    return Asker(frontend, server.keys, server.metrics, {CHAT: ChatCompletions()})
+
+
+async def asked(asker: Asker, **fields: Any) -> tuple[int, dict[str, Any]]:
+    return await asker.ask(Entry({"custom_id": "a"}, CHAT, {**BODY, **fields}), "", "batch_req_1", 0)
+
+
+async def test_lines_wait_behind_all_others_and_are_counted(asker: Asker, backend: Any, server: Any) -> None:
+    hints = {"agent_hints": {"priority": 7}}
+    status, body = await asked(asker, nvext=hints)
+    assert (status, body["choices"][0]["message"]["content"]) == (200, backend.text)
+    [job] = backend.jobs
+    assert (job.id, job.priority) == ("batch_req_1", PRIORITY)
+    meter = server.metrics.model("org/model")
+    assert meter.inflight == meter.queued == 0
+    assert sum(meter.requests.values()) == 1
+
+
+async def test_what_is_asked_again_and_what_is_not(asker: Asker, backend: Any, server: Any) -> None:
+    backend.refuse = Overloaded("no room", retry_after=3)
+    with pytest.raises(Later) as later:
+        await asked(asker)
+    assert later.value.seconds == 3
+    backend.refuse = EngineFailed("it broke")
+    assert (await asked(asker))[0] == 502
+    status, body = await asked(asker, top_p=7)
+    assert (status, body["error"]["param"]) == (400, "top_p")
+    backend.refuse = None
+
+    async def bug(*_: Any) -> None:
+        raise ValueError("a bug")
+
+    backend.start = bug
+    status, body = await asked(asker)
+    assert (status, body["error"]["code"]) == (500, "internal_error")
+    meter = server.metrics.model("org/model")
+    assert meter.inflight == meter.queued == 0
