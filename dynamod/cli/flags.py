@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from dynamod import __version__
 from dynamod.engine.names import DEFAULT, ENGINES
-from dynamod.message.discovery import DisaggregationMode
+from dynamod.message.discovery import DisaggregationMode, ReasoningField
 from dynamod.message.errors import UserError
 from dynamod.message.hints import near
 from dynamod.router.policies import NAMES as MODES
@@ -18,8 +18,8 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 MODES_OF_WORKERS = get_args(DisaggregationMode)
-ALONE = ("--use-kv-events", "--strip-anthropic-preamble")
-"""Flags that the original takes without a value."""
+ALONE = ("--use-kv-events", "--strip-anthropic-preamble", "--ignore-unsupported-fields", "--enable-per-request-metrics")
+"""Flags that are taken without a value."""
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
 HELP = f"""\
@@ -119,6 +119,7 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     calls = "format in which the model calls tools (default: as its chat template says; none: text stays as it is)"
     add("--tool-call-parser", "--dyn-tool-call-parser", metavar="NAME", help=calls)
     add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help="and that in which it reasons")
+    _reasoning_field_flag(add)
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
     add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several")
@@ -144,6 +145,7 @@ def frontend_parser() -> Parser:
     add("-i", "--interactive", action="store_true", help="a chat in the terminal instead of a server")
     add("--model-name", metavar="NAME", help="with --interactive: the model to talk to (default: the first found)")
     _frontend_flags(add, 8000)
+    _reasoning_field_flag(add)
     add("--version", action="version", version=f"dynamo.frontend {__version__}")
     return p
 
@@ -170,13 +172,23 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--migration-max-seq-len", type=int, metavar="N", help="longer answers (tokens, with the prompt) do not move")
     add("--api-key", metavar="KEY", help="clients must send this key (or one of a comma separated list)")
     add("--api-key-file", metavar="FILE", help="file with one key per line")
+    add("--client-keys-file", metavar="FILE", help="file of keys with names and limits, read again when it changes")
     served = "for commands of the original: /v1/messages is always served"
     add("--enable-anthropic-api", action="store_true", help=served)
     preamble = "false: /v1/messages keeps the first system line of agents, which differs per session"
     add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
+    ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
+    add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
+    metrics = "true: answers have `metrics`, as vLLM's: how long they took"
+    add("--enable-per-request-metrics", type=_bool, metavar="BOOL", help=metrics)
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")
     add("--tls-key-path", metavar="FILE", help="and this key")
     common_flags(add)
+
+
+def _reasoning_field_flag(add: Callable[..., object]) -> None:
+    field = "member of chat answers that has the reasoning (default reasoning_content); a worker's own counts first"
+    add("--reasoning-field-name", choices=get_args(ReasoningField), help=field)
 
 
 def common_flags(add: Callable[..., object]) -> None:

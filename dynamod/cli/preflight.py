@@ -7,6 +7,7 @@ from dynamod.engine.interpreter import missing
 from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_handoff, require_installed
 from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
+from dynamod.http.keys import Keys
 from dynamod.http.settings import FrontendSettings
 from dynamod.http.settings import from_environment as frontend_environment
 from dynamod.ingress.settings import ProcessorSettings
@@ -43,7 +44,7 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
             settings: FrontendSettings = validate(
                 FrontendSettings, given(spec.config, frontend_environment(env)), spec.name
             )
-            settings.keys()
+            Keys(settings)
             settings.tls()
         elif spec.component_kind == WORKER:
             _check_worker(spec, env or os.environ)

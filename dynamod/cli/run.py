@@ -29,10 +29,16 @@ FRONTEND_KEYS = {
     "host": "http_host",
     "port": "http_port",
     "api_keys": "api_key",
-    **{key: key for key in ("api_key_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble")},
+    **{
+        key: key
+        for key in ("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble")
+    },
+    "ignore_unsupported_fields": "ignore_unsupported_fields",
+    "per_request_metrics": "enable_per_request_metrics",
 }
 """Settings of the frontend, by the flags that give them."""
 FRONTEND_FLAGS = tuple(flag for flag in FRONTEND_KEYS.values() if flag not in ("http_host", "http_port"))
+FRONTEND_KEYS["reasoning_field_name"] = "reasoning_field_name"  # a flag of workers too
 DISAGG_POLICY = "router_conditional_disagg_config"
 DISAGG = (
     *("remote_prefill", "conditional_disagg", "max_local_prefill_length", "max_prefill_queue_size"),
@@ -49,6 +55,7 @@ ENGINE = (
     "disaggregation_mode",
     "tool_call_parser",
     "reasoning_parser",
+    "reasoning_field_name",
     *PLACEMENT,
 )
 """Flags that are called as their settings."""

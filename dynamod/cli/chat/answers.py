@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import fcntl
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
+from dynamod.ingress.batches.lines import write_row
 from dynamod.message.errors import UserError
 
 from .entries import SUFFIX, Job, find_answers, has_answers
@@ -62,15 +62,11 @@ class Outputs:
 
     def write(self, job: Job, fields: dict[str, Any]) -> None:
         """One line, which stands in the file when this returns. Raises UserError."""
-        # half of a surrogate pair becomes its escape, which is the same in JSON
-        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
-        line = text.encode("utf-8", "backslashreplace")
         try:
             if job is not self._job or self._file is None:
                 self._stack.close()
                 self._file, self._job = self._stack.enter_context(_goes_on(job)), job
-            while line:
-                line = line[self._file.write(line) or 0 :]
+            write_row(self._file, fields)
         except OSError as error:
             raise UserError(f"{job.output}: {error.strerror}", "--resume goes on where it ended") from None
 

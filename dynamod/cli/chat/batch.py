@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dynamod.cli.interrupt import Interrupts
+from dynamod.ingress.batches.lines import Entry, answer_row, failure_row
 
 from .answers import InOrder, Outputs
 from .client import ChatClient, Refused, Response
-from .entries import Entry, Job
+from .entries import Job
 
 AT_ONCE = 64
 """Prompts in work: enough to fill an engine's batch, few enough that none waits for longer than the server's clocks."""
@@ -109,14 +110,13 @@ class Batch:
             response = await self._patiently(entry.url, {"model": self._model, **body})
         except Refused as error:
             self._failed += 1
-            failure = {"code": "request_failed", "message": str(error)}
-            return {"id": "", **entry.keys, "response": None, "error": failure}
+            return failure_row("", entry.keys, "request_failed", str(error))
         if response.status == 200:
             self._count(response.tokens("prompt_tokens"), response)
         else:
             self._failed += 1
-        answer = {"status_code": response.status, "request_id": response.request, "body": response.body}
-        return {"id": f"batch_req_{response.request}", **entry.keys, "response": answer, "error": None}
+        name = f"batch_req_{response.request}"
+        return answer_row(name, entry.keys, response.status, response.request, response.body)
 
     def _count(self, tokens_in: int, response: Response) -> None:
         self._tokens_in += tokens_in

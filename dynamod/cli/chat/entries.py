@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from dynamod.ingress.batches.lines import Entry, request_entry
 from dynamod.message.errors import UserError
 
 SUFFIX = ".output.jsonl"
@@ -18,15 +18,6 @@ ANSWER = ("response", "tokens_in", "tokens_out", "elapsed_ms", "finish_reason", 
 """Keys of an answer. A line of prompts that has some came from an output file; they are not repeated."""
 URLS = ("/v1/chat/completions", "/v1/completions")
 HINT = 'a line is an object like {"text": "Hello"}, or a request in OpenAI\'s batch form'
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One prompt. `keys`: what the line of its answer repeats. `url`, `body`: of a request in OpenAI's form."""
-
-    keys: dict[str, Any]
-    url: str = ""
-    body: dict[str, Any] | None = None
 
 
 @dataclass(slots=True)
@@ -90,23 +81,10 @@ def _entry(line: str, where: str) -> Entry:
     except ValueError as error:
         raise UserError(f"{where}: no JSON ({error})", HINT) from None
     if isinstance(value, dict) and "text" not in value and "body" in value:
-        return _request(value, where)
+        return request_entry(value, where, URLS)
     if not isinstance(value, dict) or not isinstance(value.get("text"), str) or not value["text"].strip():
         raise UserError(f"{where}: no text", HINT)
     return Entry({key: one for key, one in value.items() if key not in ANSWER})
-
-
-def _request(value: dict[str, Any], where: str) -> Entry:
-    name, body, url = value.get("custom_id"), value["body"], value.get("url")
-    if not isinstance(name, str) or not name:
-        raise UserError(f"{where}: custom_id is {name!r}", "give each request a text of its own")
-    if value.get("method") != "POST" or url not in URLS:
-        raise UserError(f"{where}: {value.get('method')} {url} cannot be asked", f"known: POST {', POST '.join(URLS)}")
-    if not isinstance(body, dict):
-        raise UserError(f"{where}: body is no object", "it is the request as a client sends it")
-    if body.get("stream"):
-        raise UserError(f"{where}: a request of a batch does not stream", "leave out body.stream")
-    return Entry({"custom_id": name}, str(url), body)
 
 
 def read(files: Sequence[Path]) -> list[Job]:

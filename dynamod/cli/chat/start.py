@@ -37,7 +37,7 @@ def start(arguments: "RunArguments") -> "tuple[RunArguments, Callable[[], Talk]]
     template that it repeats contains stop tokens (all as the original does).
     """
     flags = copy.copy(arguments.flags)
-    if flags.api_key or flags.api_key_file or flags.tls_cert_path or flags.tls_key_path:
+    if flags.api_key or flags.api_key_file or flags.client_keys_file or flags.tls_cert_path or flags.tls_key_path:
         raise UserError(f"in={arguments.input} serves no clients", "keys and certificates belong to in=http")
     key = secrets.token_urlsafe(24)
     flags.http_host, flags.http_port, flags.api_key = "127.0.0.1", 0, key
