@@ -79,9 +79,11 @@ class Silent:
 
 
 class Around:
-    """Transport, dispatcher and placement of a request in flight."""
+    """Transport, dispatcher and placement of a request in flight, and what knows of crashes: there are none."""
 
     instance = Instance("n", "c", "e", 1, {})
+    alone = shared = False
+    leave: Any = None
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -90,8 +92,10 @@ class Around:
         self._inbox.open(PATH, request, sink)
         return self
 
-    async def acquire(self, tried: Any) -> "Around":
+    async def acquire(self, tried: Any, **_: Any) -> "Around":
         return self
+
+    def acquit(self, request: Any) -> None: ...
 
     def available(self, tried: Any) -> bool:
         return False
@@ -123,6 +127,7 @@ def inflight(inbox: Inbox, output: Any, sink: Any) -> None:
         now=loop.time,
         completed=lambda _: None,
         migrations=MigrationCounts(),
+        suspicions=around,
     )
     tasks.append(loop.create_task(made.run()))
 

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,28 @@ def test_changes_at_the_same_time_wait_for_each_other(served: Any) -> None:
     assert [row["state"] for row in served.ps("Worker")] == ["Ready"]
     served.command.tree()
     served.until(lambda: served.serves(served.url))
+
+
+def test_replicas_that_drain_together_go_one_by_one(served: Any) -> None:
+    assert served.raw("POST", "/v1/scale/Worker", {"replicas": 3})[0] == 200
+    served.until(lambda: [row["state"] for row in served.ps("Worker")] == ["Ready"] * 3)
+    served.command.tree()
+    served.until(lambda: served.serves(served.url))
+    streams = [served.stream(served.url, "word " * 800) for _ in range(3)]
+    asking = threading.Thread(target=served.raw, args=("POST", "/v1/scale/Worker", {"replicas": 1, "timeout": 20}))
+    asking.start()
+    served.until(lambda: [row["state"] for row in served.ps("Worker")].count("Draining") == 2)
+    seen: list[list[str]] = []
+    for stream in streams:
+        stream.close()
+        until = time.monotonic() + 0.6
+        while time.monotonic() < until:
+            seen.append([row["state"] for row in served.ps("Worker")])
+    asking.join(30)
+    assert ["Ready", "Draining"] in seen, "one has gone before the other"
+    assert seen[-1] == ["Ready"]
+    assert "Stopped" not in {state for states in seen for state in states}
+    served.command.tree()
 
 
 def test_what_is_asked_wrongly(served: Any) -> None:

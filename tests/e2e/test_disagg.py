@@ -31,7 +31,18 @@ def test_a_prompt_is_computed_elsewhere_and_explained(machine: Any) -> None:
     assert read["blocks"] > 20, read
     assert (read["transfers"], read["failed"], sessions(machine)["read"]) == (1, 0, 1), read
 
-    answer = json.loads(machine.ask(url, "/v1/chat/completions", chat_body(LONG, max_tokens=2))[1])
+    asked = chat_body(LONG, max_tokens=2, nvext={"extra_fields": ["worker_id"]})
+    answer = json.loads(machine.ask(url, "/v1/chat/completions", asked)[1])
+    ids = answer["nvext"]["worker_id"]
+    assert ids["prefill_worker_id"] != ids["decode_worker_id"]
+    listed = json.loads(machine.ask(url, "/health")[1])["instances"]
+    assert {*ids.values()} == {one["instance_id"] for one in listed}
+    usage = answer["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    assert 0.8 * usage["prompt_tokens"] < cached <= usage["prompt_tokens"], "of the prefill worker, which knew it"
+    fresh = json.loads(machine.ask(url, "/v1/chat/completions", chat_body(f"Other. {LONG}", max_tokens=2))[1])["usage"]
+    cached = fresh["prompt_tokens_details"]["cached_tokens"]
+    assert cached < 0.2 * fresh["prompt_tokens"], "what comes from the prefill worker is not cached"
     text = machine.run("dynamo", "explain", answer["id"]).out
     assert "prompt computed by a prefill worker: more than max_local_prefill_length 32" in text, text
     assert "prefill workers" in text

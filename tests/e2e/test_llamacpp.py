@@ -12,7 +12,7 @@ import pytest
 from tests.preprocess.conftest import write_gguf
 
 from .asking import chat_body
-from .tools import use_a_tool
+from .tools import ASKED, TOOLS, use_a_tool
 
 if importlib.util.find_spec("llama_cpp") is None:
     pytest.skip("needs the extra llama_cpp", allow_module_level=True)
@@ -137,3 +137,20 @@ def test_tools_and_thoughts(machine: Any) -> None:
     url = machine.start("dynamo-run", *words, **ONE).ready()
     machine.until(lambda: machine.serves(url))
     use_a_tool(url)
+    thought = "Think: what is 2 plus 3?"
+    status, text = machine.ask(url, "/v1/chat/completions", chat_body(thought, guided_regex="[0-9]{1,2}"))
+    assert status == 200, text
+    message = json.loads(text)["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("2 plus 3 is 5.\n", "5")
+    form: dict[str, Any] = {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": {"enum": ["sunny", "cloudy"]}},
+    }
+    asked = {**chat_body(ASKED["content"], tools=TOOLS, response_format=form)}
+    first = json.loads(machine.ask(url, "/v1/chat/completions", asked)[1])["choices"][0]
+    [call] = first["message"]["tool_calls"]
+    assert (first["finish_reason"], json.loads(call["function"]["arguments"])) == ("tool_calls", {"city": "Paris"})
+    asked["messages"] += [first["message"], {"role": "tool", "tool_call_id": call["id"], "content": "sunny"}]
+    last = json.loads(machine.ask(url, "/v1/chat/completions", asked)[1])["choices"][0]
+    assert (last["finish_reason"], last["message"]["tool_calls"]) == ("stop", None)
+    assert json.loads(last["message"]["content"]) in form["json_schema"]["schema"]["enum"]

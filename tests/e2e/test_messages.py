@@ -60,11 +60,25 @@ def test_messages_of_dynamo_run(machine: Any) -> None:
 
 
 @together
-def test_the_preamble_stays_where_the_operator_wants_it(machine: Any) -> None:
+def test_what_an_operator_may_want_otherwise(machine: Any) -> None:
     words = ("in=http", "out=echo_core", "sample", "--http-port=0", "--strip-anthropic-preamble=false")
+    words += (
+        "--ignore-unsupported-fields",
+        "--enable-per-request-metrics",
+        "--reasoning-parser=basic",
+        "--reasoning-field-name=reasoning",
+    )
     url = machine.start("dynamo-run", *words, DYN_TOKEN_ECHO_DELAY_MS="0").ready()
     body = {"messages": user("Hi"), "system": f"{LINE}\nYou help.", "max_tokens": 500}
     assert LINE in json.loads(ask(url, "/v1/messages", body)[1])["content"][0]["text"]
+    status, _ = ask(url, "/v1/chat/completions", {"messages": user("Hi"), "max_tokens": 1, "prediction": {}})
+    assert status == 200, "it is left out where the operator wants that"
+    assert 'unsupported_fields_total{field="prediction"} 1.0' in machine.ask(url, "/metrics")[1]
+    thinking = {"messages": user("<think>Why?</think>Hi"), "nvext": {"use_raw_prompt": True}}
+    answer = json.loads(ask(url, "/v1/chat/completions", thinking)[1])
+    assert answer["metrics"]["time_to_first_token_ms"] > 0
+    message = answer["choices"][0]["message"]
+    assert (message["content"], message["reasoning"], "reasoning_content" in message) == ("Hi", "Why?", False)
 
 
 @together

@@ -261,6 +261,26 @@ def test_an_ingress_that_is_killed_finds_what_is_loaded(machine: Any) -> None:
 
 
 @together
+def test_while_an_ingress_is_replaced_one_process_decides(machine: Any) -> None:
+    text = "models: {a: {engine: echo_core, model: sample}, b: {engine: echo_full}}\nbudget: {models: 1, patience: 0}\n"
+    _, url = serve(machine, text, DYN_TOKEN_ECHO_DELAY_MS="10")
+    stream = Streaming(machine._connect(url, 30.0), {**chat_body("word " * 800, stream=True), "model": "a"})
+    assert machine.run("dynamo", "restart", "Frontend", "--timeout", "20").code == 0
+    assert sorted(row["state"] for row in machine.ps("Processor")) == ["Draining", "Ready"]
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(ask, machine, url, "b")
+        assert ask(machine, url, "a")[0] == 200, "what is loaded is there"
+        assert not other.done()
+        assert [len(machine.ps(name)) for name in ("a", "b")] == [1, 0]
+        stream.close()
+        assert other.result()[0] == 200
+    assert not machine.ps("a")
+    more = machine.run("dynamo", "scale", "Frontend", "2")
+    assert more.code != 0
+    assert "it decides which models are loaded" in more.err
+
+
+@together
 def test_a_model_that_cannot_be_loaded_says_why(machine: Any) -> None:
     (machine.folder / "bad.py").write_text(f"{SLOW_ENGINE.format(seconds=0)}\nraise RuntimeError('no such device')\n")
     text = f"models: {{bad: {{engine: 'pystr:{machine.folder}/bad.py'}}, good: {{engine: echo_full}}}}\n"

@@ -145,6 +145,12 @@ def test_a_worker_whose_streams_do_not_end_goes_after_the_drain_timeout(machine:
     fast.end()
 
 
+def replace_planner(machine: Any) -> None:
+    """Kill it, and wait for the first decision of the next one."""
+    os.kill(machine.row("Planner")["pid"], signal.SIGKILL)
+    machine.until(lambda: states(machine, "Planner") == ["Ready"] and last(machine)["ready"], 20, "another planner")
+
+
 @together
 def test_a_planner_that_is_killed_in_the_middle_is_followed_by_another(machine: Any) -> None:
     command = serve(machine)
@@ -152,10 +158,9 @@ def test_a_planner_that_is_killed_in_the_middle_is_followed_by_another(machine: 
     for number in (3, 2, 4, 1):
         plan(machine, action="set", min=number, max=max(number, 1))
         machine.until(lambda number=number: target(machine) == number, 10, "a decision")
-        os.kill(machine.row("Planner")["pid"], signal.SIGKILL)
-        machine.until(lambda: states(machine, "Planner") == ["Ready"] and last(machine)["ready"], 20, "another planner")
-        # limits of the file hold again: what is there stays, as far as they allow it
-        machine.until(lambda: set(states(machine)) == {"Ready"} and len(states(machine)) <= 4)
+        replace_planner(machine)
+        machine.until(lambda number=number: states(machine) == ["Ready"] * number, 20, "as it was set")
+        assert (pool(machine)["min"], pool(machine)["max"]) == (number, max(number, 1))
     command.end()
 
 
@@ -202,13 +207,19 @@ def test_somebody_scales_by_hand(machine: Any) -> None:
     machine.until(lambda: pool(machine)["state"] == "manual", 10, "it has seen it")
     time.sleep(1.5)
     assert states(machine) == ["Ready"] * 3
+    replace_planner(machine)
+    assert (pool(machine)["state"], states(machine)) == ("manual", ["Ready"] * 3)
     shown = machine.run("dynamo", "planner", "resume").out
     assert "active" in shown
     machine.run("dynamo", "planner", "set", "max=2")
-    machine.until(lambda: len(states(machine)) <= 2, 20, "the limit")
+    machine.until(lambda: states(machine) == ["Ready"] * 2, 20, "the limit")
     machine.run("dynamo", "planner", "pause")
     machine.run("dynamo", "planner", "set", "min=2", "max=4")
     assert pool(machine)["state"] == "paused"
+    replace_planner(machine)
+    found = pool(machine)
+    assert (found["state"], found["min"], found["max"]) == ("paused", 2, 4)
+    assert states(machine) == ["Ready"] * 2
     command.end()
 
 

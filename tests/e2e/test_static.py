@@ -59,5 +59,7 @@ def test_a_model_name_is_one_model(machine: Any) -> None:
         "dynamo-run", "in=dyn://b", "out=echo_core", "sample", "--context-length", "64"
     ).err.splitlines()[-1]
     assert "another tokenizer or template" in shorter
-    second = machine.start("dynamo-run", "in=dyn://b", "out=mocker", "sample")
+    vectors = machine.run("dynamo-run", "in=dyn://b", "out=mocker", "sample").err.splitlines()[-1]
+    assert "here for chat, completions, embeddings" in vectors
+    second = machine.start("dynamo-run", "in=dyn://b", "out=echo_core", "sample")
     second.prints("ready")
