@@ -152,9 +152,11 @@ class Neighbour(Sink):
 def test_a_full_mailbox_refuses_what_it_cannot_hold(machine: Any, others: str) -> None:
     """The request goes elsewhere, or the client is told at once when to come again."""
     words = ("dynamo-run", "in=dyn://test", "out=mocker", "sample", "--extra-engine-args", fast(machine, 1000))
+    second: list[Any] = []
 
     def more() -> None:
-        machine.start(*words).prints("ready")
+        second.append(machine.start(*words))
+        second[-1].prints("ready")
         machine.until(lambda: len(instances(machine, url)) == 2)
 
     machine.start(*words, DYNAMOD_HEARTBEAT_TIMEOUT="20").prints("ready")
@@ -164,7 +166,6 @@ def test_a_full_mailbox_refuses_what_it_cannot_hold(machine: Any, others: str) -
     before = memory(row["pid"])
     assert machine.chat(url, "open the connection", max_tokens=1)
     [path] = machine.folder.rglob("*.Worker.0.sock")
-    neighbour = Neighbour(path)
     fields: dict[str, Any] = {"prompt": [[7]] * 8}
     if others == "no other was asked for":
         more()
@@ -172,19 +173,30 @@ def test_a_full_mailbox_refuses_what_it_cannot_hold(machine: Any, others: str) -
         [instance] = [one["instance_id"] for one in known if one["process"] == row["process"]]
         fields["nvext"] = {"backend_instance_id": instance}
     meanwhile = more if others == "another takes them" else lambda: None
-    begun = time.monotonic()
-    [(status, body, retry)] = flood(machine, url, row["pid"], before=neighbour.send, meanwhile=meanwhile, **fields)
+    for _ in range(5):
+        neighbour = Neighbour(path)
+        full = metric(machine, machine.socket, "dynamod_system_full_total")
+        begun = time.monotonic()
+        [(status, body, retry)] = flood(machine, url, row["pid"], before=neighbour.send, meanwhile=meanwhile, **fields)
+        took = time.monotonic() - begun
+        neighbour.read()
+        assert metric(machine, machine.socket, "dynamod_system_full_total") == full + neighbour.COUNT + 8 - 1024
+        if neighbour.answered == 1024:
+            break
+        # The worker stopped when it was about to read the frontend's connection: then those eight come first.
+        assert (neighbour.answered, status, len(body["choices"])) == (1024 - 8, 200, 8)
+        if others == "another takes them":
+            second.pop().end()
+            machine.until(lambda: len(instances(machine, url)) == 1)
+    assert neighbour.answered == 1024
     if others == "another takes them":
         assert (status, len(body["choices"])) == (200, 8)
         assert all(choice["finish_reason"] == "length" for choice in body["choices"])
     else:
-        assert time.monotonic() - begun < 15
+        assert took < 15
         assert (status, body["error"]["code"]) == (503, "no_workers")
         assert "the mailbox of test.backend.generate is full" in body["error"]["message"]
         assert int(retry or 0) >= 1
-    neighbour.read()
-    assert neighbour.answered == 1024
-    assert metric(machine, machine.socket, "dynamod_system_full_total") >= neighbour.COUNT - 1024 + 8
     machine.until(lambda: calm(machine, machine.socket))
     assert memory(row["pid"]) < before + 100
     assert machine.chat(url, "and now", max_tokens=3)
