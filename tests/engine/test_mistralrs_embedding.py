@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -128,6 +129,20 @@ async def test_vectors(tmp_path: Path, words: Any) -> None:
             answer.stream.cancel()
         await words.until(lambda: worker.statistics.engine.running + worker.statistics.engine.waiting == 0)
         assert worker.statistics.engine.steps < 40
+
+
+async def test_an_engine_that_fails(tmp_path: Path, words: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it raises, there is an answer; the next request is computed."""
+    options = EngineOptions("m", write_model(tmp_path), arguments={"embeddings": True, "arch": "qwen3embedding"})
+    async with System() as system:
+        worker = await words.House(system, MistralRsEmbeddings, options).start()
+        for error in (RuntimeError("no memory"), ValueError("no such"), BaseException("a panic")):
+            with monkeypatch.context() as patch:
+                patch.setattr(MistralRsEmbeddings, "_vectors", Mock(side_effect=error))
+                answer = await worker.ask(embed([5])).wait()
+            assert answer.error.error == "EngineFailed"
+            assert type(error).__name__ in answer.error.message
+        assert len(found(await worker.ask(embed([5])).wait())) == 1
 
 
 async def test_what_it_cannot_load(tmp_path: Path, words: Any) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -77,19 +78,24 @@ class MistralRsEmbeddings(Engine[Embed]):
     def _compute(self, loop: asyncio.AbstractEventLoop, reply: Reply, texts: list[list[int]]) -> None:
         """One request. Whatever happens, its stream ends."""
         found: tuple[bytes, ...] | RequestError
-        try:
-            loop.call_soon_threadsafe(self._begun, sum(map(len, texts)))
-            found = tuple(self._vectors(texts)) if texts else ()
-        except RuntimeError:  # the loop is closed: nobody listens any more
+        if not self._tell(loop, self._begun, sum(map(len, texts))):
             return
+        try:
+            found = tuple(self._vectors(texts)) if texts else ()
         except BaseException as error:  # also a panic of the engine, which is no Exception
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             log.warning("mistralrs: vectors could not be computed: %s", reason)
             found = EngineFailed(f"mistralrs raised {type(error).__name__}; the worker's log has more")
+        self._tell(loop, self._ended, reply, found)
+
+    @staticmethod
+    def _tell(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: object) -> bool:
+        """Call it on the event loop; whether there is one that listens."""
         try:
-            loop.call_soon_threadsafe(self._ended, reply, found)
-        except RuntimeError:
-            log.debug("mistralrs: vectors came after the end")
+            loop.call_soon_threadsafe(call, *arguments)
+        except RuntimeError:  # it is closed
+            return False
+        return True
 
     def _vectors(self, texts: list[list[int]]) -> list[bytes]:
         from mistralrs import EmbeddingRequest
