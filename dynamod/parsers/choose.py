@@ -8,7 +8,16 @@ from .thinking import thinking_of
 _TOOLS = (
     ("<｜DSML｜", "deepseek_v3_2"),
     ("<|tool_calls_section_begin|>", "kimi_k2"),
+    ("<|open|>", "kimi_k3"),
     ("<minimax:tool_call>", "minimax_m2"),
+    ("]<]minimax[>[", "minimax_m3"),
+    ("<|START_ACTION|>", "cohere_command"),
+    ("<|tools_prefix|>", "apertus"),
+    ("<start_function_call>", "functiongemma"),
+    ("<steptml:", "step3"),
+    ("<|action_start|>", "internlm"),
+    ("<|function_call|>", "gigachat3"),
+    ("function call<|role_sep|>", "gigachat3"),
     ("<seed:tool_call>", "seed_oss"),
     ("<arg_key>", "glm45"),
     ("<function=", "qwen3_coder"),
@@ -31,6 +40,10 @@ _REASONING = (
     ("<|channel>", "gemma4"),
     ("<seed:think>", "seed_oss"),
     ("<minimax:tool_call>", "minimax_m2"),
+    ("<mm:think>", "minimax_m3"),
+    ("<|START_THINKING|>", "cohere_command"),
+    ("<|inner_prefix|>", "apertus"),
+    ("<|open|>think", "kimi_k3"),
     ("Here is my thought process", "granite"),
 )
 _PROMPT_THINKS = re.compile(r"add_generation_prompt(?:(?!</think>).)*<think>(?!(?:\\n|\s)*</think>)", re.DOTALL)

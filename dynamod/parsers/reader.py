@@ -71,15 +71,15 @@ class Reader:
         return rest[0]
 
     def accept(self, *words: str) -> Steps[str]:
-        """Reads which of the words comes next, behind white space; "" when it is none of them."""
+        """Reads which of the words comes next, behind white space, the longest of several; "" when none does."""
         yield from self.peek()
         while True:
-            for word in words:
-                if self.held.startswith(word):
-                    return self.cut(len(word))
-            if not any(word.startswith(self.held) for word in words):
-                return ""
-            yield from self.more()
+            found = max((word for word in words if self.held.startswith(word)), key=len, default="")
+            if self.closed or not any(len(word) > len(self.held) and word.startswith(self.held) for word in words):
+                if not found and self.closed and any(word.startswith(self.held) for word in words):
+                    raise Ended
+                return self.cut(len(found))
+            yield
 
     def expect(self, *words: str) -> Steps[str]:
         """As `accept`; raises Malformed when it is none of them."""

@@ -63,6 +63,10 @@ THINKING = {
     "gemma4": Thinking(("<|channel>thought", "<|channel>"), ("<channel|>",)),
     "minimax_m2": INSIDE,
     "minimax_append_think": Thinking(append=True),
+    "minimax_m3": Thinking(("<mm:think>",), ("</mm:think>",)),
+    "cohere_command": Thinking(("<|START_THINKING|>",), ("<|END_THINKING|>",)),
+    "apertus": Thinking(("<|inner_prefix|>",), ("<|inner_suffix|>",)),
+    "kimi_k3": Thinking(("<|open|>think<|sep|>",), ("<|close|>think<|sep|>",)),
     "seed_oss": Thinking(("<seed:think>",), ("</seed:think>",)),
 }
 """Own name -> markers."""
@@ -79,7 +83,8 @@ ALIASES = {
     "openai_gptoss": "gpt_oss",
     "harmony": "gpt_oss",
     "kimi_k25": "kimi_k2",
-    "kimi_k3": "kimi_k2",
+    "cohere_command3": "cohere_command",
+    "cohere_command4": "cohere_command",
     "step3p5": "step3",
     "nemotron_v3": "nemotron_nano",
     "nemotron3": "nemotron_nano",

@@ -10,8 +10,8 @@ import msgspec
 _WORDS = {"true": "true", "false": "false", "null": "null", "none": "null"}
 
 
-def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
-    """JSON types that a schema allows; empty when it does not say. `root`: where `$ref` looks."""
+def resolved(schema: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that a `$ref` names, itself where it has none; empty when it is none. `root`: where `$ref` looks."""
     for _ in range(8):  # a reference may name a reference, and a wrong one itself
         if not isinstance(schema, Mapping) or not isinstance(schema.get("$ref"), str):
             break
@@ -19,8 +19,22 @@ def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
         for part in schema["$ref"].removeprefix("#/").split("/"):
             target = target.get(part) if isinstance(target, Mapping) else None
         schema = target
-    if not isinstance(schema, Mapping):
-        return set()
+    return schema if isinstance(schema, Mapping) else {}
+
+
+def member(schema: object, name: str, root: Mapping[str, Any]) -> object:
+    """The schema of a member of an object, or of a list's items; None where the schema does not say."""
+    found = resolved(schema, root)
+    properties = found.get("properties")
+    if isinstance(properties, Mapping) and name in properties:
+        return properties[name]
+    items = found.get("items")
+    return items if isinstance(items, Mapping) else found.get("additionalProperties")
+
+
+def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
+    """JSON types that a schema allows; empty when it does not say. `root`: where `$ref` looks."""
+    schema = resolved(schema, root)
     kind = schema.get("type")
     found = {kind} if isinstance(kind, str) else {name for name in kind or () if isinstance(name, str)}
     for word in ("anyOf", "oneOf"):
@@ -32,12 +46,16 @@ def kinds(schema: object, root: Mapping[str, Any]) -> set[str]:
 
 
 def typed(text: str, schema: Mapping[str, Any], name: str) -> str:
-    """JSON text of parameter `name` of a tool's schema that was written as `text`.
+    """JSON text of parameter `name` of a tool's schema that was written as `text`."""
+    return typed_as(text, member(schema, name, schema), schema)
+
+
+def typed_as(text: str, schema: object, root: Mapping[str, Any]) -> str:
+    """JSON text of a value of this schema that was written as `text`. `root`: where `$ref` looks.
 
     Text that cannot be what the schema asks for is a JSON string: the client sees what the model wrote.
     """
-    properties = schema.get("properties")
-    allowed = kinds(properties.get(name) if isinstance(properties, Mapping) else None, schema)
+    allowed = kinds(schema, root)
     plain = text.strip()
     if "string" in allowed:
         others = allowed - {"string", "null"}

@@ -15,6 +15,7 @@ MARKUP = re.compile(
     r"</?think>|</?tool_calls?>|<\|[a-z_]+\|>|</?(?:function|parameter)[=>]|</?arg_\w+>|</?｜[^<>]+>"
     r"|\[/?TOOL_CALLS\]|\[/?THINK\]|</?TOOLCALL>|</?seed:\w+>|</?minimax:\w+>|</?invoke[ >]"
     r"|<\|channel>|<channel\|>|<\|tool_call>|<tool_call\|>"
+    r"|<\|[A-Z_]+\|>|</?mm:think>|</?steptml:\w+[ >]|</?(?:start|end)_function_call>|<escape>|<\|\"\|>"
     r"|◁/?think▷|\[ARGS\]|\[CALL_ID\]|</?function_calls>|</?longcat_tool_call>"
 )
 """Markers of all formats, found apart from the code under test."""
@@ -22,7 +23,7 @@ EACH = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS.keys())
 
 words = st.text("ab <|[{}]\n\"'\\,:;=>/é🦀t", max_size=20)
 texts = words.map(lambda text: f"w{text.strip()}w").filter(lambda text: not MARKUP.search(text))
-values = words.map(lambda text: text.strip("\n")).filter(lambda text: not MARKUP.search(text) and '<|"|>' not in text)
+values = words.map(lambda text: text.strip("\n")).filter(lambda text: not MARKUP.search(text))
 arguments = st.fixed_dictionaries(
     {},
     optional={
@@ -126,6 +127,7 @@ def test_noise_is_no_markup_in_content_and_no_broken_call(form, data, sizes) -> 
     whole = form.calls([("find", {"text": "x", "count": 1}), ("now", {})])
     pieces = [*MARKUP.findall(whole + "".join(form.think)), *re.findall(r"\w+|[^\w\s<|]", whole), "hello ", "\n", '{"']
     pieces += re.findall(r"<[^<>]*>|\[[A-Z_]+\]", whole)
+    pieces = [form.mark + piece if piece.startswith("<") else piece for piece in pieces]
     text = "".join(data.draw(st.lists(st.sampled_from([*pieces, form.think[0], form.think[1], whole]), max_size=15)))
     segments = parse(form, text, sizes)
     made = assemble(segments)
@@ -137,7 +139,8 @@ def test_noise_is_no_markup_in_content_and_no_broken_call(form, data, sizes) -> 
     assert [start.index for start in starts] == list(range(len(starts)))
     assert len({start.id for start in starts}) == len(starts)
     assert {piece.index for piece in segments if isinstance(piece, Arguments)} <= {start.index for start in starts}
-    assert not [s for s in segments if isinstance(s, Content) and MARKUP.search(s.text)]
+    markup = re.compile(f"{MARKUP.pattern}|{re.escape(form.mark or form.think[0])}")
+    assert not [s for s in segments if isinstance(s, Content) and markup.search(s.text)]
 
 
 @EACH

@@ -7,6 +7,7 @@ import pytest
 from dynamod.message.errors import UserError
 from dynamod.parsers import Call, Content, Dropped, Reasoning, ToolSpec, assemble, choose, make_parser
 from dynamod.parsers.grammars import ALIASES, GRAMMARS, grammar_class
+from dynamod.parsers.reader import Reader, Steps
 from dynamod.parsers.thinking import ALIASES as THINKING_ALIASES
 from dynamod.parsers.thinking import THINKING, thinking_of
 from dynamod.parsers.typed import typed
@@ -182,6 +183,70 @@ def test_values_have_the_schemas_type(text, schema, made) -> None:
     assert json.loads(typed(text, whole, "p")) == made
 
 
+NESTED = {
+    "type": "object",
+    "properties": {
+        "order": {"$ref": "#/$defs/order"},
+        "note": {"type": "string"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "any": {"type": "object"},
+        "prices": {"type": "object", "additionalProperties": {"type": "number"}},
+    },
+    "$defs": {
+        "order": {
+            "type": "object",
+            "properties": {
+                "zip": {"type": "string"},
+                "rows": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("inner", "made"),
+    [
+        ("<order>M<zip>018M</zip>M<rows>M<item>M<n>2M</n>M</item>M</rows>M</order>",
+         {"order": {"zip": "018", "rows": [{"n": 2}]}}),
+        ("<note>1 < 2M</note>M<tags>M<item>5M</item>M</tags>", {"note": "1 < 2", "tags": ["5"]}),
+        ("<any>M<t>aM</t>M<t>bM</t>M<n>1M</n>M</any>", {"any": {"t": ["a", "b"], "n": 1}}),
+        ("<prices>M<pen>3M</pen>M</prices>", {"prices": {"pen": 3}}),
+        ("<tags>[\"a\"]M</tags>", {"tags": ["a"]}),
+    ],
+)  # fmt: skip
+def test_values_with_tags_inside(inner, made) -> None:
+    mark = "]<]minimax[>["
+    text = f'M<tool_call>M<invoke name="f">M{inner}M</invoke>M</tool_call>'.replace("M", mark)
+    parser = make_parser("minimax_m3", None, [ToolSpec("f", NESTED)])
+    [call] = assemble(parser.feed(text) + parser.finish())
+    assert json.loads(call.arguments) == made
+
+
+@pytest.mark.parametrize("inner", ["<a>M</b>", "<a>text M<b>M</b>M</a>", "<a>" + "M<b>" * 60])
+def test_tags_that_do_not_fit(inner) -> None:
+    text = f'M<tool_call>M<invoke name="f">M{inner}M</invoke>M</tool_call>'.replace("M", "]<]minimax[>[")
+    parser = make_parser("minimax_m3", None, [ToolSpec("f")])
+    assert Dropped in [type(item) for item in assemble(parser.feed(text) + parser.finish())]
+
+
+@pytest.mark.parametrize("text", ["```json\n[]", "```[]"])
+@pytest.mark.parametrize("size", range(1, 9))
+def test_of_words_with_one_beginning_the_longest_is_read(text: str, size: int) -> None:
+    reader, found = Reader(), ""
+
+    def read() -> Steps[None]:
+        nonlocal found
+        found = yield from reader.accept("```", "```json")
+
+    steps = read()
+    for at in range(0, len(text), size):
+        reader.held += text[at : at + size]
+        if next(steps, "over") == "over":
+            break
+    assert found == text.partition("\n")[0].removesuffix("[]")
+
+
 @pytest.mark.parametrize(
     ("template", "model_type", "names"),
     [
@@ -196,6 +261,14 @@ def test_values_have_the_schemas_type(text, schema, made) -> None:
         ("<｜tool▁calls▁begin｜><｜tool▁sep｜>", "deepseek_v3", ("deepseek_v3_1", None)),
         ("{{ 'Environment: ipython' }} {\"name\": n, \"parameters\": p}", "llama", ("llama3_json", None)),
         ("<minimax:tool_call></think>", "minimax", ("minimax_m2", "minimax_m2")),
+        ("]<]minimax[>[<tool_call><mm:think>", "minimax_m3", ("minimax_m3", "minimax_m3")),
+        ("<|START_THINKING|><|START_ACTION|>", "cohere2", ("cohere_command", "cohere_command")),
+        ("<|open|>think<|sep|><|open|>{{ tag }}", "kimi_k3", ("kimi_k3", "kimi_k3")),
+        ("<start_function_call>call:", "gemma3_text", ("functiongemma", None)),
+        ("<｜tool_sep｜><steptml:invoke", "step3", ("step3", None)),
+        ("function call<|role_sep|>", "deepseek_v3", ("gigachat3", None)),
+        ("<|inner_prefix|><|tools_prefix|>", "apertus", ("apertus", "apertus")),
+        ("<|action_start|><|plugin|>", "internlm2", ("internlm", None)),
         ("{{ messages }}", "llama", (None, None)),
     ],
 )  # fmt: skip

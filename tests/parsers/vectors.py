@@ -28,6 +28,7 @@ class Format(NamedTuple):
     """`calls`: the text of several calls. `tool`, `reasoning`: the parsers' names. `think`: the markers around it.
 
     `bare`: calls have no marker, so that nothing may be in front of them but reasoning. `say`: the text of an answer.
+    `mark`: what stands in front of each tag of calls, which is none without it.
     """
 
     tool: str
@@ -36,6 +37,7 @@ class Format(NamedTuple):
     think: tuple[str, str] = ("<think>", "</think>")
     bare: bool = False
     say: str = "{}"
+    mark: str = ""
 
 
 def plain(value: object) -> str:
@@ -100,6 +102,42 @@ def kimi(calls: Sequence[Asked]) -> str:
         for number, (name, arguments) in enumerate(calls)
     )
     return f"<|tool_calls_section_begin|>{inner}<|tool_calls_section_end|>"
+
+
+def gemma_function(name: str, arguments: dict[str, Any]) -> str:
+    text = gemma(name, arguments).replace('<|"|>', "<escape>")
+    return text.replace("<|tool_call>", "<start_function_call>").replace("<tool_call|>", "<end_function_call>")
+
+
+def k3(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(
+        f'<|open|>argument key="{key}" type="{"string" if isinstance(value, str) else "object"}"<|sep|>'
+        f"{plain(value)}<|close|>argument<|sep|>"
+        for key, value in arguments.items()
+    )
+    return f'<|open|>call tool="{name}" index="1"<|sep|>{inner}<|close|>call<|sep|>'
+
+
+def step3(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(
+        f'<steptml:parameter name="{key}">{plain(value)}</steptml:parameter>' for key, value in arguments.items()
+    )
+    tags = f'<steptml:invoke name="{name}">{inner}</steptml:invoke>'
+    return f"<｜tool_call_begin｜>function<｜tool_sep｜>{tags}<｜tool_call_end｜>"
+
+
+M3 = "]<]minimax[>["
+
+
+def m3_value(value: object) -> str:
+    if isinstance(value, list) and value:
+        return "".join(f"{M3}<item>{m3_value(item)}{M3}</item>" for item in value)
+    return plain(value)
+
+
+def m3(name: str, arguments: dict[str, Any]) -> str:
+    inner = "".join(f"{M3}<{key}>{m3_value(value)}{M3}</{key}>" for key, value in arguments.items())
+    return f'{M3}<invoke name="{name}">{inner}{M3}</invoke>'
 
 
 def listed(front: str, back: str) -> Callable[[Sequence[Asked]], str]:
@@ -170,6 +208,52 @@ FORMATS = {
     ),
     "kimi_k2": Format("kimi_k2", kimi, "kimi", ("◁think▷", "◁/think▷")),
     "gemma4": Format("gemma4", each(gemma, between=""), "gemma4", ("<|channel>thought\n", "<channel|>")),
+    "functiongemma": Format("functiongemma", each(gemma_function, between="")),
+    "internlm": Format(
+        "internlm", each(lambda *call: f"<|action_start|><|plugin|>\n{body(*call, 'parameters')}<|action_end|>\n")
+    ),
+    "gigachat3": Format("gigachat3", each(lambda *call: f"<|function_call|>{body(*call)}")),
+    "gigachat3 turn": Format(
+        "gigachat3", each(lambda *call: f"<|message_sep|>\n\nfunction call<|role_sep|>\n{body(*call)}")
+    ),
+    "cohere_command": Format(
+        "cohere_command",
+        lambda calls: (
+            "<|START_ACTION|>[\n"
+            + ",\n".join(
+                json.dumps({"tool_call_id": str(number), "tool_name": name, "parameters": given})
+                for number, (name, given) in enumerate(calls)
+            )
+            + "\n]<|END_ACTION|>"
+        ),
+        "cohere_command3",
+        ("<|START_THINKING|>", "<|END_THINKING|>"),
+        say="<|START_RESPONSE|>{}<|END_RESPONSE|>",
+    ),
+    "apertus": Format(
+        "apertus",
+        each(lambda name, given: json.dumps({name: given}), "<|tools_prefix|>[", "]<|tools_suffix|>", ", "),
+        "apertus",
+        ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ),
+    "xlam": Format("xlam", listed("", ""), bare=True),
+    "xlam code": Format("xlam", listed("```json\n", "\n```"), bare=True),
+    "xlam marker": Format("xlam", listed("[TOOL_CALLS]", "")),
+    "step3": Format("step3", each(step3, "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"), "basic"),
+    "kimi_k3": Format(
+        "kimi_k3",
+        each(k3, "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", ""),
+        "kimi_k3",
+        ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        say="<|open|>response<|sep|>{}<|close|>response<|sep|>",
+    ),
+    "minimax_m3": Format(
+        "minimax_m3",
+        each(m3, f"{M3}<tool_call>\n", f"\n{M3}</tool_call>"),
+        "minimax_m3",
+        ("<mm:think>", "</mm:think>"),
+        mark=M3,
+    ),
     "harmony": Format(
         "harmony",
         each(

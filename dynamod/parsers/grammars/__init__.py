@@ -31,6 +31,15 @@ GRAMMARS = {
     "kimi_k2": f"{__name__}.kimi:Kimi",
     "harmony": f"{__name__}.harmony:Harmony",
     "gemma4": f"{__name__}.gemma:Gemma",
+    "functiongemma": f"{__name__}.gemma:FunctionGemma",
+    "internlm": f"{__name__}.json_tags:Internlm",
+    "gigachat3": f"{__name__}.json_tags:Gigachat",
+    "cohere_command": f"{__name__}.json_tags:Cohere",
+    "apertus": f"{__name__}.json_tags:Apertus",
+    "xlam": f"{__name__}.json_bare:Xlam",
+    "step3": f"{__name__}.invoke:Step3",
+    "kimi_k3": f"{__name__}.invoke:KimiK3",
+    "minimax_m3": f"{__name__}.nested:MinimaxM3",
 }
 """Own name -> module and class."""
 
@@ -62,6 +71,10 @@ ALIASES = {
     "deepseek_v41": "deepseek_v3_2",
     "deepseekv4": "deepseek_v3_2",
     "kimi_k25": "kimi_k2",
+    "cohere_command3": "cohere_command",
+    "cohere_command4": "cohere_command",
+    "apertus2509": "apertus",
+    "minimax_m3_nom": "minimax_m3",
     "openai": "harmony",
     "gpt_oss": "harmony",
 }

@@ -9,7 +9,7 @@ class Qwen3Coder(Grammar):
     """`<tool_call><function=f><parameter=p>value</parameter></function></tool_call>`; the outer tags may be missing."""
 
     openings = ("<tool_call>", "<function=")
-    closings = ("</tool_call>", "</function>", "</parameter>")
+    closings = ("</tool_call>", "</function>", "</parameter>", "<parameter=")
 
     def read(self, opening: str) -> Steps[None]:
         """The calls of one pair of outer tags, or one function."""
@@ -47,4 +47,4 @@ class SeedOss(Qwen3Coder):
     """The same within `<seed:tool_call>`."""
 
     openings = ("<seed:tool_call>", "<function=")
-    closings = ("</seed:tool_call>", "</function>", "</parameter>")
+    closings = ("</seed:tool_call>", "</function>", "</parameter>", "<parameter=")

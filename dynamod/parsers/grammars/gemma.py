@@ -1,13 +1,13 @@
-"""Gemma 4: `call:f{p:value}`, with strings between tokens of their own and keys without quotes."""
+"""Gemma 4 and FunctionGemma: `call:f{p:value}`, with strings between tokens of their own and keys without quotes."""
 
 import re
+from typing import ClassVar
 
 from ..reader import LONGEST_NAME, Malformed, Reader, Steps, decoded
 from ..typed import quoted
 from .base import Grammar
 from .parameters import Parameters
 
-_QUOTE = '<|"|>'
 _SCALAR_ENDS = re.compile(r"[,\]}<]").search
 DEEPEST = 100
 
@@ -15,8 +15,9 @@ DEEPEST = 100
 class Gemma(Grammar):
     """`<|tool_call>call:f{p:<|"|>text<|"|>,n:5,l:[1,2]}<tool_call|>`."""
 
-    openings = ("<|tool_call>",)
-    closings = ("<tool_call|>", _QUOTE)
+    openings: ClassVar[tuple[str, ...]] = ("<|tool_call>",)
+    closings: ClassVar[tuple[str, ...]] = ("<tool_call|>", '<|"|>')
+    quote: ClassVar[str] = '<|"|>'
 
     def read(self, opening: str) -> Steps[None]:
         """One call."""
@@ -29,23 +30,31 @@ class Gemma(Grammar):
             reader.cut(1)
         else:
             while True:
-                key = yield from _key(reader)
-                parameters.add_json(key, (yield from _value(reader, DEEPEST)))
+                key = yield from _key(reader, self.quote)
+                parameters.add_json(key, (yield from _value(reader, self.quote, DEEPEST)))
                 if (yield from reader.expect(",", "}")) == "}":
                     break
         parameters.done()
 
 
-def _key(reader: Reader) -> Steps[str]:
-    if (yield from reader.accept(_QUOTE)):
-        key, _ = yield from reader.until(_QUOTE)
+class FunctionGemma(Gemma):
+    """`<start_function_call>call:f{p:<escape>text<escape>,n:5}<end_function_call>`."""
+
+    openings = ("<start_function_call>",)
+    closings = ("<end_function_call>", "<escape>")
+    quote = "<escape>"
+
+
+def _key(reader: Reader, quote: str) -> Steps[str]:
+    if (yield from reader.accept(quote)):
+        key, _ = yield from reader.until(quote)
         yield from reader.expect(":")
         return key
     key, _ = yield from reader.until(":", limit=LONGEST_NAME)
     return key.strip().strip('"')
 
 
-def _value(reader: Reader, depth: int) -> Steps[str]:
+def _value(reader: Reader, quote: str, depth: int) -> Steps[str]:
     """JSON text of one value."""
     if not depth:
         raise Malformed
@@ -60,13 +69,13 @@ def _value(reader: Reader, depth: int) -> Steps[str]:
             reader.cut(1)
             return first + close
         while True:
-            key = f"{quoted((yield from _key(reader)))}: " if first == "{" else ""
-            parts.append(key + (yield from _value(reader, depth - 1)))
+            key = f"{quoted((yield from _key(reader, quote)))}: " if first == "{" else ""
+            parts.append(key + (yield from _value(reader, quote, depth - 1)))
             if (yield from reader.expect(",", close)) == close:
                 return f"{first}{', '.join(parts)}{close}"
     if first == "<":
-        yield from reader.expect(_QUOTE)
-        text, _ = yield from reader.until(_QUOTE)
+        yield from reader.expect(quote)
+        text, _ = yield from reader.until(quote)
         return quoted(text)
     text = (yield from reader.scalar(_SCALAR_ENDS)).strip()
     try:

@@ -1,5 +1,7 @@
 """JSON without markers: the answer itself is a call when it begins with one."""
 
+from typing import ClassVar
+
 from ..reader import Steps
 from .base import Grammar
 from .json_calls import json_calls
@@ -11,7 +13,7 @@ class Llama3(Grammar):
     Without the marker only objects with a tool's name are calls: any other JSON is an answer.
     """
 
-    openings = ("<|python_tag|>",)
+    openings: ClassVar[tuple[str, ...]] = ("<|python_tag|>",)
     bare = "{["
 
     def read(self, opening: str) -> Steps[None]:
@@ -30,3 +32,18 @@ class Phi4(Llama3):
         if opening:
             self.reader.held = "[" + self.reader.held
         yield from super().read(opening)
+
+
+class Xlam(Llama3):
+    """`[{"name": ..., "arguments": {...}}, ...]`, bare, in a block of code, or behind a marker of other formats."""
+
+    openings = ("[TOOL_CALLS]", "<tool_call>")
+    closings = ("</tool_call>",)
+    bare = "{[`"
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls at this place."""
+        fence = "" if opening else (yield from self.reader.accept("```json", "```"))
+        yield from super().read(opening)
+        if fence:
+            yield from self.reader.accept("```")

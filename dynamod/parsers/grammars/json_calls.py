@@ -109,3 +109,23 @@ def json_calls(reader: Reader, calls: Calls, known: Iterable[str] | None = None)
             following = yield from reader.peek()
         if following != "{":
             return
+
+
+def keyed_calls(reader: Reader, calls: Calls) -> Steps[None]:
+    """A list of objects, or one, whose only key is the tool's name and whose value are the arguments."""
+    several = bool((yield from reader.accept("[")))
+    while True:
+        calls.begin()
+        yield from reader.expect("{")
+        name = decoded((yield from _string(reader)))
+        if not name:
+            raise Malformed
+        yield from reader.expect(":")
+        calls.start(str(name))
+        yield from arguments(reader, calls)
+        yield from reader.accept("}")
+        if not several:
+            return
+        if not (yield from reader.accept(",")):
+            break
+    yield from reader.accept("]")

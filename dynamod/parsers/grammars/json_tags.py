@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from ..reader import Steps
 from .base import Grammar
-from .json_calls import json_calls
+from .json_calls import json_calls, keyed_calls
 
 
 class Hermes(Grammar):
@@ -43,3 +43,43 @@ class Longcat(Hermes):
 
     openings = ("<longcat_tool_call>",)
     closings = ("</longcat_tool_call>",)
+
+
+class Internlm(Hermes):
+    """`<|action_start|><|plugin|>{"name": ..., "parameters": {...}}<|action_end|>`."""
+
+    openings = ("<|action_start|>",)
+    closings = ("<|action_end|>", "<|plugin|>")
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls of one pair of markers; what the model sends to its interpreter is none."""
+        yield from self.reader.expect("<|plugin|>")
+        yield from super().read(opening)
+
+
+class Gigachat(Hermes):
+    """`<|function_call|>{...}`, or a turn of its own: `<|message_sep|>function call<|role_sep|>{...}`."""
+
+    openings = ("<|function_call|>", "function call<|role_sep|>")
+    closings = ("<|message_sep|>", "<|role_sep|>")
+
+
+class Cohere(Hermes):
+    """`<|START_ACTION|>[{"tool_call_id": "0", "tool_name": ..., "parameters": {...}}]<|END_ACTION|>`.
+
+    The answer has markers too: they are no content.
+    """
+
+    openings = ("<|START_ACTION|>",)
+    closings = ("<|END_ACTION|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>")
+
+
+class Apertus(Hermes):
+    """`<|tools_prefix|>[{"name": {...}}, ...]<|tools_suffix|>`: the only key of an object is the tool's name."""
+
+    openings = ("<|tools_prefix|>",)
+    closings = ("<|tools_suffix|>",)
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls of one pair of markers."""
+        yield from keyed_calls(self.reader, self.calls)

@@ -1,0 +1,84 @@
+"""MiniMax M3: every tag has a marker in front, parameters are tags of their own, and values may have tags inside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..reader import LONGEST_NAME, Ended, Malformed, Steps
+from ..typed import kinds, member, quoted, typed_as
+from .base import Grammar
+from .invoke import LONGEST_TAG, attribute
+from .parameters import Parameters, trimmed
+
+_MARK = "]<]minimax[>["
+_CALL = f"{_MARK}<invoke"
+DEEPEST = 50
+
+
+class MinimaxM3(Grammar):
+    """`M<tool_call>M<invoke name="f">M<p>text M</p>M<l>M<item>1M</item>M</l>M</invoke>M</tool_call>`, M the marker.
+
+    A value with tags inside is an object, or a list where the schema asks for one or a tag comes twice.
+    """
+
+    openings = (f"{_MARK}<tool_call>", _CALL)
+    closings = (f"{_MARK}</tool_call>", f"{_MARK}</invoke>", _MARK)
+
+    def read(self, opening: str) -> Steps[None]:
+        """The calls between the outer markers."""
+        self.calls.begin()
+        if opening != _CALL:
+            yield from self.reader.expect(_CALL)
+        while True:
+            self.calls.begin()
+            tag, _ = yield from self.reader.until(">", limit=LONGEST_TAG)
+            name = attribute(tag)
+            yield from self._parameters(Parameters(self.calls, name), self.calls.tools.get(name, {}))
+            if not (yield from self.reader.accept(_CALL)):
+                return
+
+    def _parameters(self, parameters: Parameters, schema: Mapping[str, Any]) -> Steps[None]:
+        while True:
+            try:
+                yield from self.reader.expect(f"{_MARK}<")
+                key, _ = yield from self.reader.name(">")
+            except Ended:
+                raise parameters.unclosed() from None
+            if key in ("/invoke", "/tool_call"):
+                break
+            parameters.add_json(key, (yield from self._value(key, member(schema, key, schema), schema, DEEPEST)))
+        parameters.done()
+
+    def _value(self, key: str, schema: object, root: Mapping[str, Any], depth: int) -> Steps[str]:
+        """JSON text of what stands between the tags of `key`, a value of `schema`."""
+        reader = self.reader
+        if not depth:
+            raise Malformed
+        text, _ = yield from reader.until(f"{_MARK}<")
+        tag, _ = yield from reader.until(">", limit=LONGEST_NAME)
+        if tag == f"/{key}":
+            return typed_as(trimmed(text), schema, root)
+        if text.strip():
+            raise Malformed
+        found: list[tuple[str, str]] = []
+        while tag != f"/{key}":
+            if tag.startswith("/") or not tag:
+                raise Malformed
+            found.append((tag, (yield from self._value(tag, member(schema, tag, root), root, depth - 1))))
+            yield from reader.expect(f"{_MARK}<")
+            tag, _ = yield from reader.until(">", limit=LONGEST_NAME)
+        return _joined(found, listed=kinds(schema, root) & {"array", "object"} == {"array"})
+
+
+def _joined(found: list[tuple[str, str]], listed: bool) -> str:
+    """Members with their names, or a list of them."""
+    if listed:
+        return _list([value for _, value in found])
+    values: dict[str, list[str]] = {}
+    for name, value in found:
+        values.setdefault(name, []).append(value)
+    members = (f"{quoted(name)}: {same[0] if len(same) == 1 else _list(same)}" for name, same in values.items())
+    return f"{{{', '.join(members)}}}"
+
+
+def _list(values: list[str]) -> str:
+    return f"[{', '.join(values)}]"
