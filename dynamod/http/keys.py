@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import time
@@ -253,10 +254,7 @@ def read_keys(file: str) -> list[ClientKey]:
         text = Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {source}: {error}") from None
-    try:
-        value = msgspec.json.decode(text)
-    except msgspec.MsgspecError:
-        value = _yaml(text, source)
+    value = _decoded(text, source)
     hint = "for example [{name: team-a, key: SECRET, rpm: 60}]"
     if not isinstance(value, list) or not value:
         raise UserError(f"{source} holds no list of keys", hint)
@@ -285,15 +283,38 @@ def read_keys(file: str) -> list[ClientKey]:
     return found
 
 
+def _decoded(text: str, source: str) -> Any:
+    """The value of a JSON or YAML text. Raises UserError, also for a member that is written twice."""
+
+    def members(found: list[tuple[str, Any]]) -> dict[str, Any]:
+        _check_once([name for name, _ in found], source)
+        return dict(found)
+
+    try:
+        return json.loads(text, object_pairs_hook=members)
+    except ValueError:
+        return _yaml(text, source)
+
+
 def _yaml(text: str, source: str) -> Any:
     import yaml
 
     try:
+        node: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        for one in node.value if isinstance(node, yaml.SequenceNode) else ():
+            if isinstance(one, yaml.MappingNode):
+                _check_once([key.value for key, _ in one.value], f"{source}: line {one.start_mark.line + 1}")
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # the error itself would show the line, and in it the key
         where = f" in line {mark.line + 1}" if mark is not None else ""
         raise UserError(f"{source} is no YAML or JSON{where}") from None
+
+
+def _check_once(names: Sequence[str], source: str) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(f"{source}: the member {name!r} is written twice", "each limit of a client is given once")
 
 
 def _plain_name(digest: bytes) -> str:

@@ -101,6 +101,8 @@ def test_names_of_keys_are_their_own_and_tell_no_secret(file: Path) -> None:
         ("- {name: a, key: 'secret\\n'}".replace("'", '"'), r"\[0\]\.key.*white space"),
         ('- {name: a, key: "secret\\uD800"}', r"\[0\]\.key"),
         ("- {name: a, sha256: secret}", r"\[0\]\.sha256"),
+        ("- {name: a, key: x}\n- {name: b, key: y,\n rpm: 3, rpm: 1000}", r"line 2: the member 'rpm' is written twice"),
+        ('[\n\t{"name": "a", "key": "x", "key": "y"}]', "the member 'key' is written twice"),
         ("- {name: a, key: x}\n- {name: a, key: y}", r"\[1\]\.name is there already"),
         ("- {name: a, key: x}\n- {name: b, key: x}", r"\[1\]\.key is there already"),
     ],
