@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from dynamod.actor import Backoff, Spec
+from dynamod.graph.graph import ON_DEMAND
 from dynamod.message.discovery import DisaggregationMode
 from dynamod.message.errors import DynamodError, UserError
 from dynamod.runtime.liveness import Clocks, clocks_of
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 SWITCH = 60.0
 """Seconds that a change of a role may take beyond what open requests get to finish."""
-ON_DEMAND = "ondemand"
-"""Kind of the component that decides which models are loaded."""
 BACKOFF = Backoff(initial=0.2, factor=2.0, maximum=10.0, reset_after=60.0)
 
 
