@@ -20,7 +20,17 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import HANDOFF_FAILED, LEAVING, PASSED, TRIAL_TAKEN, Chat, Embed, Generate, Request
+from dynamod.message.worker import (
+    HANDOFF_FAILED,
+    LEAVING,
+    PASSED,
+    TRIAL_TAKEN,
+    Chat,
+    Embed,
+    Generate,
+    Request,
+    form_words,
+)
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
@@ -37,10 +47,10 @@ class InFlightRequest:
     """One choice. `completed(request)` is called once when it is over, whatever way.
 
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
-    `available(tried)` says whether there is an instance that was not tried. `exact`: the engine continues behind given
-    tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which an answer is not continued
-    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning. `needs_prefill`: the engine
-    computes no prompts, so `prefill` always has it done.
+    `available(tried, received)` says whether there is an instance that was not tried, and can go on behind what came.
+    `exact`: the engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and
+    answer above which an answer is not continued elsewhere, None: there is no bound. `suspect`: it is tried alone from
+    the beginning. `needs_prefill`: the engine computes no prompts, so `prefill` always has it done.
     """
 
     def __init__(
@@ -52,7 +62,7 @@ class InFlightRequest:
         *,
         transport: Transport,
         acquire: AcquirePlace,
-        available: Callable[[Collection[int]], bool],
+        available: Callable[[Collection[int], int], bool],
         suspicions: Suspicions,
         exact: bool,
         limit: int,
@@ -277,9 +287,10 @@ class InFlightRequest:
         if broken.link:
             self._unreached.add(self._placement.instance.instance_id)
             self.reconsider()
-        others = self._available(self._tried)
+        others = self._available(self._tried, received)
         sends = self._sends - self.refused
-        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long))
+        form = form_words(self.request) is not None
+        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, form))
         if long and received:
             self._migrations.too_long()
         if not verdict.again:
@@ -292,7 +303,7 @@ class InFlightRequest:
 
     def reconsider(self) -> None:
         """Instances have gone: those to which only the link has failed are tried again when there is no other."""
-        if self._unreached and self._attempt is None and not self._available(self._tried):
+        if self._unreached and self._attempt is None and not self._available(self._tried, self._received):
             self._tried -= self._unreached  # the set that its message to the dispatcher has
 
     def _too_long(self) -> bool:
