@@ -2,7 +2,7 @@
 
 import json
 
-from llguidance import JsonCompileOptions, LLMatcher, LLParserLimits, grammar_from
+from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from dynamod.message.worker import Grammar
 
@@ -10,10 +10,6 @@ from .closed import close
 
 WHITESPACE = r"[ \n\t]{0,24}"
 """Between the parts of a JSON value: without a bound, small models write white space for ever."""
-
-FLEXIBLE: JsonCompileOptions = {"whitespace_pattern": WHITESPACE}
-FIXED: JsonCompileOptions = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""One space behind commas and colons and no other: for versions of llguidance that let the pattern repeat (1.4)."""
 
 LIMITS = LLParserLimits(verbose_errors=False)
 """The library's own bounds of work per grammar and per token."""
@@ -23,12 +19,13 @@ GAP = r"gap: /[ \n\t]{0,8}/"
 """Between the end of reasoning and the form."""
 
 
-def source(grammar: Grammar, spaces: JsonCompileOptions = FLEXIBLE) -> str:
-    """The grammar as `LLMatcher` takes it. `spaces`: between the parts of JSON, as llguidance says it.
+def source(grammar: Grammar, *, fixed_spaces: bool = False) -> str:
+    """The grammar as `LLMatcher` takes it. `fixed_spaces`: JSON has one space behind commas and
+    colons and no others; for versions of llguidance that let a pattern of white space repeat (1.4).
 
     Raises ValueError for one that is not well formed.
     """
-    form = _form(grammar, spaces)
+    form = _form(grammar, fixed_spaces)
     if not (grammar.closing or grammar.calls):
         return form
     known = json.loads(form).get("grammars") if form.startswith("{") else [{"lark_grammar": form}]
@@ -50,11 +47,16 @@ def _whole(grammar: Grammar) -> str:
     return "\n".join((f"start: {first} {answer}", *rules))
 
 
-def _form(grammar: Grammar, spaces: JsonCompileOptions) -> str:
+def _form(grammar: Grammar, fixed_spaces: bool) -> str:
     if grammar.kind == "json":
         schema = json.loads(grammar.text)
         close(schema)
-        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=spaces)
+        if fixed_spaces:
+            return LLMatcher.grammar_from_json_schema(
+                json.dumps(schema),
+                overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+            )
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": WHITESPACE})
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":

@@ -104,10 +104,10 @@ def lower(model: Model, prepared: Prepared, request_id: str, grammar: Grammar | 
 
 def _form_fields(grammar: Grammar) -> dict[str, Any]:
     """Fields of mistralrs' request. Raises BadRequest."""
-    from dynamod.structured.source import FIXED, source  # most requests have no form
+    from dynamod.structured.source import source  # most requests have no form
 
     try:
-        text = source(grammar, FIXED)
+        text = source(grammar, fixed_spaces=True)
     except ValueError as error:  # an ingress of another version has not refused it
         raise BadRequest(f"the form of the answer is not well formed: {error}") from None
     return {"grammar": text, "grammar_type": "llguidance" if text.startswith("{") else "lark"}
