@@ -72,6 +72,7 @@ class Served:
         if not self.takes_forms or (not request.constraint and not self.forces_calls(request)):
             return None
         from dynamod.structured.demand import CALLS, demand, parameters  # most requests ask for none
+        from dynamod.structured.tags import TAGS, Rules
 
         wanted = demand(request)
         if wanted is None:
@@ -89,6 +90,9 @@ class Served:
             if isinstance(request, ChatRequest) and wanted[0] == CALLS:
                 for one in parameters(request):  # which of them it is
                     await self.checks().check(*one)
+            if wanted[1].kind == TAGS:
+                for place, part in Rules(msgspec.json.decode(wanted[1].text)).parts:
+                    await self.checks().check(f"{wanted[0]}{place}", part)
             raise
         return wanted[1]
 

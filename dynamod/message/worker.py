@@ -89,7 +89,7 @@ BEHIND = "behind"
 """Word of `Capabilities.forms`: the form may stand behind reasoning, or calls may come in its place."""
 REPLAY = "replay"
 """Word of `Capabilities.forms`: an answer that another instance has begun is continued within its form."""
-MATCHED = (BEHIND, REPLAY)
+MATCHED = (BEHIND, REPLAY, "structural_tag")
 """What engines know of forms that choose tokens by a `structured.matcher`."""
 WITH_CHAT = "with_chat"
 """Word of `Capabilities.forms`: a text engine takes the form beside the client's JSON, and not out of it."""

@@ -52,7 +52,7 @@ class MistralRs(Engine[Chat]):
 
     name = "mistralrs"
     serves = (Chat,)
-    capabilities = Capabilities(logit_bias=True, grammars=True, forms=(BEHIND, WITH_CHAT))
+    capabilities = Capabilities(logit_bias=True, grammars=True, forms=(BEHIND, WITH_CHAT, "structural_tag"))
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)

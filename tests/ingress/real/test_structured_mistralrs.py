@@ -76,6 +76,16 @@ async def test_calls_that_have_to_come(client: openai.AsyncOpenAI, choice: Any) 
     assert not answer.choices[0].message.content
 
 
+async def test_a_structural_tag(client: openai.AsyncOpenAI) -> None:
+    inner = {"type": "json_schema", "json_schema": CITY}
+    tag = {"type": "tag", "begin": "<city>", "content": inner, "end": "</city>"}
+    form: Any = {"type": "structural_tag", "format": tag}
+    answer = await client.chat.completions.create(**said(), response_format=form)
+    text = answer.choices[0].message.content or ""
+    assert text.startswith("<city>")
+    assert json.loads(text.removeprefix("<city>").removesuffix("</city>")).keys() == {"city", "count"}
+
+
 async def test_what_cannot_be_compiled_is_refused_by_its_place(client: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as found:
         await client.chat.completions.create(**said(), extra_body={"guided_json": {"properties": {"a": {"not": {}}}}})
