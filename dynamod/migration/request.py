@@ -20,17 +20,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Instance
 from dynamod.message.errors import REQUEST_ERRORS, EngineFailed, Overloaded, RequestError
 from dynamod.message.ingress import Accepted, Delta, Failed, Items, Logprobs, Text, Tokens
-from dynamod.message.worker import (
-    HANDOFF_FAILED,
-    LEAVING,
-    PASSED,
-    TRIAL_TAKEN,
-    Chat,
-    Embed,
-    Generate,
-    Request,
-    form_words,
-)
+from dynamod.message.worker import HANDOFF_FAILED, LEAVING, PASSED, TRIAL_TAKEN, Chat, Embed, Generate, Request
 from dynamod.router.placement import Placement
 from dynamod.transport.base import Transport
 
@@ -47,10 +37,10 @@ class InFlightRequest:
     """One choice. `completed(request)` is called once when it is over, whatever way.
 
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
-    `available(tried, received)` says whether there is an instance that was not tried, and can go on behind what came.
-    `exact`: the engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and
-    answer above which an answer is not continued elsewhere, None: there is no bound. `suspect`: it is tried alone from
-    the beginning. `needs_prefill`: the engine computes no prompts, so `prefill` always has it done.
+    `available(tried, received)` says whether an instance that was not tried can go on behind what came. `exact`: the
+    engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which
+    an answer is not continued elsewhere, None: any. `suspect`: it is tried alone from the beginning. `needs_prefill`:
+    the engine computes no prompts, so `prefill` always has it done.
     """
 
     def __init__(
@@ -289,7 +279,7 @@ class InFlightRequest:
             self.reconsider()
         others = self._available(self._tried, received)
         sends = self._sends - self.refused
-        form = form_words(self.request) is not None
+        form = isinstance(self.request, Generate | Chat) and self.request.grammar is not None
         verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, form))
         if long and received:
             self._migrations.too_long()

@@ -1,8 +1,7 @@
 """Forms of answers for engines that compile them themselves, with xgrammar. Pure.
 
 They take a form that an answer begins with as it is. One behind reasoning, or in whose place calls may come, becomes a
-structural tag of xgrammar: https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html. None of them goes on in the
-middle of a form, so `REPLAY` is not among the words.
+structural tag of xgrammar. None of them goes on in the middle of a form, so `REPLAY` is not among the words.
 """
 
 import json
