@@ -38,8 +38,8 @@ class InFlightRequest:
 
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
     `available(tried, received)` says whether an instance that was not tried can go on behind what came. `exact`: the
-    engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which
-    an answer is not continued elsewhere, None: any. `suspect`: it is tried alone from the beginning. `needs_prefill`:
+    engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above
+    which an answer is not continued elsewhere. `suspect`: it is tried alone from the beginning. `needs_prefill`:
     the engine computes no prompts, so `prefill` always has it done.
     """
 
@@ -70,7 +70,7 @@ class InFlightRequest:
         self.instance: Instance | None = None  # where it is; None while it has no place
         self._output, self._token, self._sink, self._show = output, output.token, sink, sink.text
         self._transport, self._acquire, self._available = transport, acquire, available
-        self._exact, self._limit = exact, limit
+        self._exact, self._limit, self._form = exact, limit, getattr(request, "grammar", None) is not None
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
         self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
@@ -279,8 +279,7 @@ class InFlightRequest:
             self.reconsider()
         others = self._available(self._tried, received)
         sends = self._sends - self.refused
-        form = isinstance(self.request, Generate | Chat) and self.request.grammar is not None
-        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, form))
+        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, self._form))
         if long and received:
             self._migrations.too_long()
         if not verdict.again:
