@@ -108,6 +108,14 @@ async def test_a_form_behind_reasoning(client: openai.AsyncOpenAI) -> None:
     assert off.choices[0].message.content in ("red", "tea")
 
 
+async def test_a_form_behind_reasoning_that_ends(client: openai.AsyncOpenAI) -> None:
+    fields = said("Think: what is 2 plus 3?", model="thinks")
+    answer = await client.chat.completions.create(**fields, extra_body={"guided_regex": "[0-9] apples"})
+    message: Any = answer.choices[0].message
+    assert (message.reasoning_content or "").strip() == "2 plus 3 is 5."
+    assert message.content == "5 apples"
+
+
 async def test_reasoning_that_the_format_begins(client: openai.AsyncOpenAI) -> None:
     """The sample model says no closing marker, so its whole answer is reasoning."""
     fields = said(model="begun", max_tokens=5)
