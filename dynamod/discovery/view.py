@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -99,6 +99,8 @@ class View:
         self._quarantined: set[str] = set()
         self._exits: dict[int, str] = {}  # lease -> why its process crashed, empty when it was ended on purpose
         self._served: dict[_Group, tuple[ModelCard | None, Serving]] = {}
+        self._unable: dict[tuple[str, frozenset[str]], frozenset[int]] = {}  # until something changes, as the next
+        self._forms: dict[str, frozenset[str]] = {}
         registry.watch(QUARANTINED, self._quarantine_changed)
         registry.watch(EXITED, self._exited)
         place = f"{place_of(only)}/" if only is not None else ""
@@ -169,6 +171,23 @@ class View:
             group.put(place, self._serves(place, name, like, pool))
         return group
 
+    def forms(self, name: str) -> frozenset[str]:
+        """What any of a model's workers knows of forms of answers (`Capabilities.forms`)."""
+        if name not in self._forms:
+            cards = self._models.get(name, {}).values()
+            self._forms[name] = frozenset(word for card in cards for word in card.capabilities.forms)
+        return self._forms[name]
+
+    def unable(self, name: str, words: Collection[str]) -> frozenset[int]:
+        """Instances of a model whose cards do not say that they keep to forms that need these words."""
+        key = (name, frozenset(words))
+        if key not in self._unable:
+            cards = self._models.get(name, {})
+            lacking = [place for place, card in cards.items() if not card.capabilities.keeps(words)]
+            found = [self._by_key.get(INSTANCES + place) for place in lacking]
+            self._unable[key] = frozenset(one.instance_id for one in found if one is not None)
+        return self._unable[key]
+
     def _serves(self, place: str, name: str, like: ModelCard | None, pool: str | None) -> Instance | None:
         card = self._models.get(name, {}).get(place)
         if card is None or (like is not None and disagree(card, like)):
@@ -182,6 +201,8 @@ class View:
 
     def _revise(self, place: str) -> None:
         """Something at a place of the registry has changed."""
+        self._unable.clear()
+        self._forms.clear()
         for (name, _, pool), (like, group) in self._served.items():
             group.put(place, self._serves(place, name, like, pool))
 

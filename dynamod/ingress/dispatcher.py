@@ -256,7 +256,7 @@ class Dispatcher(Actor):
         group = self._group(key)
         if group is None:
             return None
-        router, serving, exclude = group.router, self._serving(key), message.exclude
+        router, serving, exclude = group.router, self._serving(key), message.excluded(self._view)
         if (reserved := self.reserved(key)) is not None:
             if not message.alone:
                 exclude = {*exclude, reserved}
@@ -350,7 +350,8 @@ class Dispatcher(Actor):
     def _place_alone(self, key: Key, message: Acquire, instance: int | None) -> Placement | None:
         """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
         group, isolation = self._group(key), self._isolations[key]
-        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in message.exclude]
+        out = message.excluded(self._view)
+        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in out]
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits
         if group is None or not untried:

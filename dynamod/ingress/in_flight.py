@@ -12,7 +12,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, ModelCard
 from dynamod.message.errors import BadRequest, Overloaded, RequestError
 from dynamod.message.ingress import Logprobs, PromptLogprobs
-from dynamod.message.worker import Generate
+from dynamod.message.worker import REPLAY, Generate, form_words
 from dynamod.migration.base import Limits
 from dynamod.migration.prompt import RemotePrompt, TakeLogprobs
 from dynamod.migration.request import InFlightRequest
@@ -149,7 +149,7 @@ class RequestsInFlight:
             transport=self._transport,
             acquire=partial(self._acquire, card, prompt, _priority(job), told and partial(told, index)),
             available=partial(self._available, card, prompt),
-            exact=isinstance(request, Generate) and card.capabilities.continues,
+            exact=isinstance(request, Generate) and card.capabilities.continues and self._replays(card, prompt),
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             now=self._now,
             completed=self._completed,
@@ -200,8 +200,12 @@ class RequestsInFlight:
         with self._parked.wanted(card.name):
             return await place
 
-    def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int]) -> bool:
-        return self._dispatcher.available(card, prompt, tried) or self._parked.starts(card)
+    def _replays(self, card: ModelCard, prompt: Prompt) -> bool:
+        """Whether an answer that keeps to a form may go on elsewhere: else its form would begin anew there."""
+        return prompt.form is None or REPLAY in {*card.capabilities.forms, *self._view.forms(card.name)}
+
+    def _available(self, card: ModelCard, prompt: Prompt, tried: Collection[int], received: int) -> bool:
+        return self._dispatcher.available(card, prompt, tried, received=received) or self._parked.starts(card)
 
     def _completed(self, request: InFlightRequest) -> None:
         self._open.pop(request, None)
@@ -265,6 +269,7 @@ def prompt_of(job: Job, lowered: Lowered, index: int) -> Prompt:
         override.overlap_score_weight if override is not None else None,
         override.router_temperature if override is not None else None,
         job.request.prompt_cache_key or "",
+        form_words(lowered.requests[index]),
     )
 
 

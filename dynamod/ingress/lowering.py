@@ -2,7 +2,7 @@
 
 import asyncio
 import random as random_module
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -14,7 +14,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, TooLarge, unsupported
 from dynamod.message.openai import ChatRequest, Common
-from dynamod.message.worker import Chat, Embed, Generate, Grammar, Stops
+from dynamod.message.worker import BEHIND, FIRST_KINDS, WITH_CHAT, Chat, Embed, Generate, Grammar, Stops
 from dynamod.preprocess.checks import logit_bias
 from dynamod.preprocess.conditions import fit, stops_of
 from dynamod.preprocess.model import Model, Prepared
@@ -40,7 +40,8 @@ _Request = TypeVar("_Request", Generate, Chat, Embed)
 class Served:
     """The model that a job asks for, as the backend serves it. `model` is None for a text engine's.
 
-    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer.
+    `checks`: makes what compiles grammars of clients, when one asks for a form of its answer. `forms`: what at least
+    one of the workers knows of forms (`Capabilities.forms`).
     """
 
     card: ModelCard
@@ -50,6 +51,7 @@ class Served:
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
     parsers: ModelParsers | None = None
     checks: "Callable[[], GrammarChecks] | None" = None
+    forms: Collection[str] = ()
 
     def id(self) -> str:
         """What the ids of an answer's calls are made of."""
@@ -67,13 +69,16 @@ class Served:
 
     async def grammar(self, request: Common) -> Grammar | None:
         """The form of the answer, compiled to see whether it can be had; None: any. Raises BadRequest, Overloaded."""
-        if not request.constraint and not self.forces_calls(request):
+        if not self.takes_forms or (not request.constraint and not self.forces_calls(request)):
             return None
         from dynamod.structured.demand import CALLS, demand, parameters  # most requests ask for none
+        from dynamod.structured.tags import TAGS, Rules
 
         wanted = demand(request)
         if wanted is None:
             return None
+        if wanted[1].kind not in FIRST_KINDS:
+            self.require(wanted[1].kind, wanted[0])
         if not self._has_pieces:
             why = f"`{wanted[0]}`: the tokenizer of model {self.card.name!r} does not say which bytes its tokens are"
             raise unsupported(wanted[0], why)
@@ -85,6 +90,9 @@ class Served:
             if isinstance(request, ChatRequest) and wanted[0] == CALLS:
                 for one in parameters(request):  # which of them it is
                     await self.checks().check(*one)
+            if wanted[1].kind == TAGS:
+                for place, part in Rules(msgspec.json.decode(wanted[1].text)).parts:
+                    await self.checks().check(f"{wanted[0]}{place}", part)
             raise
         return wanted[1]
 
@@ -92,7 +100,18 @@ class Served:
         """Whether the answer is made to be calls of tools; an engine that knows no forms is only asked for them."""
         if not isinstance(request, ChatRequest) or not request.must_call:
             return False
-        return self.model is not None and self.card.capabilities.grammars and self._has_pieces
+        return self.takes_forms and self._has_pieces
+
+    @property
+    def takes_forms(self) -> bool:
+        """Whether forms are read and checked here; else the engine, if it keeps to any, reads them in the JSON."""
+        return self.card.capabilities.grammars and (self.model is not None or WITH_CHAT in self.forms)
+
+    def require(self, word: str, field: str) -> None:
+        """Refuse a form that no worker knows. `word`: of `Capabilities.forms`. Raises BadRequest."""
+        if word not in self.forms:
+            what = "stands behind reasoning" if word == BEHIND else f"is a {word}"
+            raise unsupported(field, f"`{field}`: the engine of model {self.card.name!r} keeps to no form that {what}.")
 
     @property
     def _has_pieces(self) -> bool:
@@ -166,11 +185,13 @@ def lower_text(
     kind: Literal["chat", "completion"],
     parser: NewParser | None = None,
     bodies: Sequence[bytes] | None = None,
+    grammar: Grammar | None = None,
 ) -> Lowered:
     """The requests for a text engine: the client's own JSON with the model's name, checked as far as we know it.
 
     `kind`: the route by which it came, for the engine. `parser`: as for tokens. `bodies`: one for each prompt; None:
-    the client's. Raises BadRequest, TooLarge.
+    the client's. `grammar`: the form of each choice, where the engine does not read it in the JSON. Raises BadRequest,
+    TooLarge.
     """
     card = served.card
     logit_bias(request.logit_bias, _ANY_TOKEN)
@@ -181,7 +202,8 @@ def lower_text(
     if samples * sum([len(body) for body in bodies]) > _COPIES:
         raise TooLarge(f"`n` times this body is more than {_COPIES // 1_000_000} MB", param="n")
     most, stop = stops.max_tokens, stops.stop or ()
-    chats = [Chat(job.id, card.name, kind, body, most, stop) for body in bodies for _ in range(samples)]
+    chat = Chat(job.id, card.name, kind, b"", most, stop, grammar=grammar)
+    chats = [msgspec.structs.replace(chat, body=body) for body in bodies for _ in range(samples)]
     ends = Stops(max_tokens=stops.max_tokens, stop=stops.stop)
     include = bool(request.include_stop_str_in_output)
     outputs = [TextOutput(ends, include_stop=include) for _ in chats]

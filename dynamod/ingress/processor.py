@@ -344,7 +344,10 @@ class Processor(Actor):
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
         hashing = self._counts[name].overhead.block_hashing
         model, parsers = self._models[name], self._parsers.get(name)
-        served = Served(card, model, self.context.random, self._needs_blocks, hashing, parsers, self._grammar_checks)
+        forms = self._view.forms(name) or frozenset(card.capabilities.forms)  # else nobody serves it yet
+        served = Served(
+            card, model, self.context.random, self._needs_blocks, hashing, parsers, self._grammar_checks, forms
+        )
         return await job.endpoint.lower(job, served)
 
     def _grammar_checks(self) -> "GrammarChecks":

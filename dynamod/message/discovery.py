@@ -1,5 +1,6 @@
 """What the registry stores: instances and model cards, both as JSON values under readable keys."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -45,6 +46,8 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an engine can do exactly; the ingress refuses or repairs the rest.
 
     `deterministic`: without a seed, equal prompts get equal answers. `grammars`: its answers keep to a form.
+    `forms`: what it knows of forms beside the kinds of the first version, in words of `message.worker`: `behind`,
+    `replay`, `with_chat`, and further kinds.
     `greedy_continuation`: an answer of another instance is continued, a greedy one exactly, a sampled one with other
     noise than it would have had: a seed is no promise then, so the engine draws its own where the client gives none.
     `handoff`: it computes prompts for other instances, and takes the KV blocks of prompts from them. `needs_prefill`:
@@ -62,6 +65,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: bool = False
     logit_bias: bool = False
     grammars: bool = False
+    forms: tuple[Word, ...] = ()
     greedy_continuation: bool = False
     handoff: bool = False
     needs_prefill: bool = False
@@ -75,6 +79,10 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     def continues(self) -> bool:
         """Whether an answer of another instance can be continued."""
         return self.exact_continuation or self.greedy_continuation
+
+    def keeps(self, words: Collection[str]) -> bool:
+        """Whether answers keep to a form that needs these words of `forms`."""
+        return self.grammars and all(word in self.forms for word in words)
 
 
 ReasoningField = Literal["reasoning_content", "reasoning"]

@@ -138,10 +138,16 @@ Messages = Annotated[list[Message], Meta(min_length=1)]
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """The form of an answer's text. `type`: "text" is any; the others need an engine with grammars."""
+    """The form of an answer's text. `type`: "text" is any; the others need an engine with grammars.
+
+    `structures` with `triggers`, or `format`: of the type structural_tag (see `structured.tags`).
+    """
 
     type: str
     json_schema: Any = None
+    structures: Any = None
+    triggers: Any = None
+    format: Any = None
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

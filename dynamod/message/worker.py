@@ -81,12 +81,24 @@ class Handoff(msgspec.Struct, frozen=True, array_like=True):
     cached_tokens: int | None = None
 
 
-GrammarKind = Literal["json", "regex", "choice", "grammar"]
+GrammarKind = Literal["json", "regex", "choice", "grammar", "structural_tag"]
+
+FIRST_KINDS = ("json", "regex", "choice", "grammar")
+"""Kinds that every worker with the capability `grammars` takes."""
+BEHIND = "behind"
+"""Word of `Capabilities.forms`: the form may stand behind reasoning, or calls may come in its place."""
+REPLAY = "replay"
+"""Word of `Capabilities.forms`: an answer that another instance has begun is continued within its form."""
+MATCHED = (BEHIND, REPLAY, "structural_tag")
+"""What engines know of forms that choose tokens by a `structured.matcher`."""
+WITH_CHAT = "with_chat"
+"""Word of `Capabilities.forms`: a text engine takes the form beside the client's JSON, and not out of it."""
 
 
 class Grammar(msgspec.Struct, frozen=True, array_like=True):
     """The form that an answer keeps to. `text`: by `kind` a JSON Schema, a regular expression, a JSON list of strings
-    of which the answer is one, or a grammar as Lark or GBNF writes it.
+    of which the answer is one, a grammar as Lark or GBNF writes it, or the JSON of a structural tag, which says what
+    stands between given strings.
 
     `closing`: the form stands behind reasoning that ends with this marker; `opening`: if the answer begins with this
     one, else the prompt has begun the reasoning. Empty: the answer begins with the form. `calls`: an answer that begins
@@ -98,6 +110,12 @@ class Grammar(msgspec.Struct, frozen=True, array_like=True):
     opening: str = ""
     closing: str = ""
     calls: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What a worker must say in `Capabilities.forms` to get it."""
+        behind: tuple[str, ...] = (BEHIND,) if self.closing or self.calls else ()
+        return behind if self.kind in FIRST_KINDS else (*behind, self.kind)
 
 
 class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
@@ -165,7 +183,8 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     """One request to a text engine: the client's OpenAI request as JSON bytes.
 
     `kind` says which route it came by; a request for embeddings is answered as `Embed` is. `max_tokens` and `stop` are
-    repeated in clear because the caller enforces them whatever the engine does. `alone`: as in `Generate`.
+    repeated in clear because the caller enforces them whatever the engine does. `alone`: as in `Generate`. `grammar`:
+    the form of the answer, checked, for engines that say `WITH_CHAT`; others read it in the JSON.
     """
 
     request_id: str
@@ -175,6 +194,7 @@ class Chat(msgspec.Struct, frozen=True, array_like=True, tag="chat"):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     alone: bool = False
+    grammar: Grammar | None = None
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag="call"):
@@ -210,6 +230,13 @@ class Files(msgspec.Struct, frozen=True, array_like=True, tag="files"):
 
     request_id: str
     seconds_left: float | None = None
+
+
+def form_words(request: object) -> tuple[str, ...] | None:
+    """What a worker must say in `Capabilities.forms` to get a request; None: it has no form."""
+    if isinstance(request, Chat) and request.grammar is not None:
+        return (*request.grammar.words, WITH_CHAT)
+    return request.grammar.words if isinstance(request, Generate) and request.grammar is not None else None
 
 
 Request = Generate | Prefill | Embed | Chat | Call | Subscribe | Describe | Files

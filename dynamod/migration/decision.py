@@ -11,7 +11,7 @@ class Broken:
     `retry`: the instance says that it did nothing for the request. `received`: tokens (or characters) of the answer
     that arrived. `exact`: the engine continues behind given tokens exactly. `sends`: how often the request was sent.
     `limit`: how often it may move to another instance. `others`: whether an untried instance is ready. `long`: prompt
-    and answer are longer than what may move.
+    and answer are longer than what may move. `form`: the answer keeps to a form, which `exact` has been asked about.
     """
 
     why: str
@@ -22,6 +22,7 @@ class Broken:
     limit: int
     others: bool
     long: bool = False
+    form: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,9 @@ def decide(broken: Broken) -> Verdict:
         tries = f"after {broken.sends} tries" if broken.sends > 1 else "and migration is off (limit 0)"
         return Verdict(False, "Overloaded" if broken.retry else "EngineFailed", f"{broken.why}, {tries}")
     if broken.received and not broken.exact:
+        part = "in part, and keeps to a form" if broken.form else "in part"
         return Verdict(
-            False, "EngineFailed", f"{broken.why}; this engine cannot continue an answer that has been sent in part"
+            False, "EngineFailed", f"{broken.why}; this engine cannot continue an answer that has been sent {part}"
         )
     if broken.received and broken.long:
         return Verdict(False, "EngineFailed", f"{broken.why}; prompt and answer are longer than migration_max_seq_len")

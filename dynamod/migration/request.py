@@ -37,10 +37,10 @@ class InFlightRequest:
     """One choice. `completed(request)` is called once when it is over, whatever way.
 
     Of `request`, any kind that the engine takes, its `request_id` is read, and of exact engines `prior_output` is set.
-    `available(tried)` says whether there is an instance that was not tried. `exact`: the engine continues behind given
-    tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above which an answer is not continued
-    elsewhere, None: there is no bound. `suspect`: it is tried alone from the beginning. `needs_prefill`: the engine
-    computes no prompts, so `prefill` always has it done.
+    `available(tried, received)` says whether an instance that was not tried can go on behind what came. `exact`: the
+    engine continues behind given tokens exactly. `limit`: migrations; `longest`: tokens of prompt and answer above
+    which an answer is not continued elsewhere. `suspect`: it is tried alone from the beginning. `needs_prefill`:
+    the engine computes no prompts, so `prefill` always has it done.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class InFlightRequest:
         *,
         transport: Transport,
         acquire: AcquirePlace,
-        available: Callable[[Collection[int]], bool],
+        available: Callable[[Collection[int], int], bool],
         suspicions: Suspicions,
         exact: bool,
         limit: int,
@@ -70,7 +70,7 @@ class InFlightRequest:
         self.instance: Instance | None = None  # where it is; None while it has no place
         self._output, self._token, self._sink, self._show = output, output.token, sink, sink.text
         self._transport, self._acquire, self._available = transport, acquire, available
-        self._exact, self._limit = exact, limit
+        self._exact, self._limit, self._form = exact, limit, getattr(request, "grammar", None) is not None
         self._suspicions, self._suspect, self._sent = suspicions, suspect, False
         self._prefill, self._needs_prefill, self._left = prefill, needs_prefill, ""
         self._prompt_tokens, self._longest = prompt_tokens, longest
@@ -277,9 +277,9 @@ class InFlightRequest:
         if broken.link:
             self._unreached.add(self._placement.instance.instance_id)
             self.reconsider()
-        others = self._available(self._tried)
+        others = self._available(self._tried, received)
         sends = self._sends - self.refused
-        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long))
+        verdict = decide(Broken(why, retry, received, self._exact, sends, self._limit, others, long, self._form))
         if long and received:
             self._migrations.too_long()
         if not verdict.again:
@@ -292,7 +292,7 @@ class InFlightRequest:
 
     def reconsider(self) -> None:
         """Instances have gone: those to which only the link has failed are tried again when there is no other."""
-        if self._unreached and self._attempt is None and not self._available(self._tried):
+        if self._unreached and self._attempt is None and not self._available(self._tried, self._received):
             self._tried -= self._unreached  # the set that its message to the dispatcher has
 
     def _too_long(self) -> bool:

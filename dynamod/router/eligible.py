@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain, islice, repeat
 
+from dynamod.message.worker import REPLAY
+
 from .cost import Sending, Workers, sending, terms_of, totals
 from .decision import KEPT, Candidate
 from .policies.base import Policy, overload_bound
@@ -26,6 +28,11 @@ class Prompt:
     overlap_weight: float | None = None
     temperature: float | None = None
     session: str = ""  # requests of one session belong together
+    form: tuple[str, ...] | None = None  # words of the form of its answer; None: it has none
+
+    def form_words(self, received: int) -> tuple[str, ...] | None:
+        """What a worker must know of forms to take it, when so much of its answer has come; None: nothing."""
+        return self.form if self.form is None or not received else (*self.form, REPLAY)
 
 
 class Eligible:

@@ -93,7 +93,13 @@ class Acquire:
     @property
     def choosy(self) -> bool:
         """Whether it may have to wait although some instance is free for others."""
-        return bool(self.exclude or self.prompt.session or self.prompt.instance is not None)
+        prompt = self.prompt
+        return bool(self.exclude or prompt.session or prompt.instance is not None or prompt.form is not None)
+
+    def excluded(self, view: View) -> Collection[int]:
+        """Instances that have failed it, and those that do not keep to the form of its answer."""
+        words = self.prompt.form_words(self.received)
+        return self.exclude if words is None else {*self.exclude, *view.unable(self.model, words)}
 
 
 @dataclass(slots=True, eq=False)
@@ -178,9 +184,15 @@ class DispatcherClient:
                 raise Overloaded(f"the processor is not available: {error}", retry_after=1.0) from None
             raise
 
-    def available(self, card: ModelCard, prompt: Prompt, exclude: Collection[int], *, pool: str = "") -> bool:
-        """Whether an instance is there, busy or not, that may take the request and has not failed it."""
+    def available(
+        self, card: ModelCard, prompt: Prompt, exclude: Collection[int], *, received: int = 0, pool: str = ""
+    ) -> bool:
+        """Whether an instance is there, busy or not, that may take the request and has not failed it.
+
+        `received`: so much of its answer has come.
+        """
         if prompt.instance in exclude:
             return False  # who asks for one by its id has no other
         served = self.view.served(card.name, card, pool)
-        return any(one.instance_id not in exclude for one in served.instances)
+        out = Acquire(card.name, prompt, exclude, received=received).excluded(self.view)
+        return any(one.instance_id not in out for one in served.instances)

@@ -10,7 +10,7 @@ from dynamod.actor import Actor, ActorUnreachable, Crashed, Reason, Ref, Supervi
 from dynamod.discovery.keys import Address
 from dynamod.engine.base import Engine, EngineOptions, Job, RequestT, Spawn
 from dynamod.engine.batching.steps import NOTHING
-from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine
+from dynamod.engine.python.engine import PythonEngine, TextEngine, TokenEngine, card_of
 from dynamod.engine.python.handler import Handler
 from dynamod.kvcache.block_registry import BlockRegistry
 from dynamod.message.discovery import ModelCard
@@ -232,6 +232,7 @@ async def serve(
     if runtime.ended:
         return
     handler = Handler(function)
+    card = card_of(card, handler) if card is not None and card.types != ("embeddings",) else card
     where, process_context = str(address), connection.process_context
     if address in connection.states:
         raise UserError(f"dyn://{where} is served by this process already", "choose another endpoint")

@@ -14,6 +14,7 @@ from dynamod.message.openai import GUIDED, ChatRequest, Common, ResponseFormat
 from dynamod.message.worker import Grammar
 
 from .calls import ANY_OBJECT, calls_schema
+from .tags import TAGS, Rules, TagError
 
 MAX_BYTES = 64 * 1024
 """Of a schema, an expression or a grammar."""
@@ -91,8 +92,13 @@ def _demands(request: Common) -> "list[tuple[str, Read, Any]]":
 def _response_format(form: ResponseFormat) -> tuple[str, Read, Any]:
     if form.type == "json_object":
         return "response_format", _object, True
+    if form.type == TAGS:
+        given = msgspec.structs.asdict(form)
+        members = {name: value for name, value in given.items() if value is not None and name != "json_schema"}
+        return "response_format", _tags, members
     if form.type != "json_schema":
-        why = f"`response_format.type` {form.type!r} is not served; known are text, json_object, json_schema"
+        known = f"text, json_object, json_schema, {TAGS}"
+        why = f"`response_format.type` {form.type!r} is not served; known are {known}"
         raise unsupported("response_format.type", why)
     field = "response_format.json_schema"
     named = form.json_schema
@@ -138,7 +144,7 @@ def _decoded(field: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadRequest(f"`{field}` is no JSON Schema: {error}", param=field) from None
+        raise BadRequest(f"`{field}` is not valid JSON: {error}", param=field) from None
 
 
 def _check_depth(field: str, schema: Any) -> None:
@@ -177,10 +183,25 @@ def _choice(field: str, value: Any) -> Grammar:
     return Grammar("choice", msgspec.json.encode(value).decode())
 
 
+def _tags(field: str, value: Any) -> Grammar:
+    """A structural tag as an object or, as vLLM has it, as the text of one."""
+    tag = _decoded(field, value) if isinstance(value, str) else value
+    if not isinstance(tag, dict):
+        raise BadRequest(f"`{field}` must be an object, or the JSON text of one", param=field)
+    _check_depth(field, tag)
+    try:
+        Rules(tag)
+    except TagError as error:
+        where = f"{field}{error.place}"
+        raise BadRequest(f"`{where}`: {error}", param=where) from None
+    return Grammar(TAGS, msgspec.json.encode(tag).decode())
+
+
 _READERS: dict[str, Read] = {
     "json": _schema,
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
     "json_object": _object,
+    TAGS: _tags,
 }

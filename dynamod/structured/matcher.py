@@ -1,6 +1,7 @@
 """Which ids may come next in one answer that keeps to a form."""
 
 from collections.abc import Iterable
+from typing import Self
 
 from llguidance import LLMatcher
 
@@ -37,6 +38,11 @@ class Matcher:
         """Ids that another instance has generated. Raises EngineFailed."""
         for index in ids:
             self.accept(index)
+
+    def behind(self, ids: Iterable[int]) -> Self:
+        """Itself, when it has read them as `replay` does. Raises EngineFailed."""
+        self.replay(ids)
+        return self
 
     @property
     def may_end(self) -> bool:

@@ -1,12 +1,14 @@
 """A `Grammar` in llguidance's form. Imports llguidance, so this is imported only where a request has a grammar."""
 
 import json
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from dynamod.message.worker import Grammar
 
 from .closed import close
+from .tags import TAGS, Rules
 
 WHITESPACE = r"[ \n\t]{0,24}"
 """Between the parts of a JSON value: without a bound, small models write white space for ever."""
@@ -19,16 +21,25 @@ GAP = r"gap: /[ \n\t]{0,8}/"
 """Between the end of reasoning and the form."""
 
 
-def source(grammar: Grammar) -> str:
-    """The grammar as `LLMatcher` takes it. Raises ValueError for one that is not well formed."""
-    form = _form(grammar)
+def source(grammar: Grammar, *, fixed_spaces: bool = False) -> str:
+    """The grammar as `LLMatcher` takes it. `fixed_spaces`: JSON has one space behind commas and
+    colons and no others; for versions of llguidance that let a pattern of white space repeat (1.4).
+
+    Raises ValueError for one that is not well formed.
+    """
+    form = _form(grammar, fixed_spaces)
     if not (grammar.closing or grammar.calls):
         return form
+    whole = {"name": "answer", "lark_grammar": _whole(grammar)}
+    return json.dumps({"grammars": [whole, *_named(form, "form")]})
+
+
+def _named(form: str, name: str) -> list[dict[str, Any]]:
+    """A grammar in llguidance's form as part of another, which says `@name`. Raises ValueError."""
     known = json.loads(form).get("grammars") if form.startswith("{") else [{"lark_grammar": form}]
     if not isinstance(known, list) or not known or not isinstance(known[0], dict):
         raise ValueError("the grammar has no rules")
-    whole = {"name": "answer", "lark_grammar": _whole(grammar)}
-    return json.dumps({"grammars": [whole, {**known[0], "name": "form"}, *known[1:]]})
+    return [{**known[0], "name": name}, *known[1:]]
 
 
 def _whole(grammar: Grammar) -> str:
@@ -43,11 +54,21 @@ def _whole(grammar: Grammar) -> str:
     return "\n".join((f"start: {first} {answer}", *rules))
 
 
-def _form(grammar: Grammar) -> str:
+def _form(grammar: Grammar, fixed_spaces: bool) -> str:
     if grammar.kind == "json":
         schema = json.loads(grammar.text)
         close(schema)
+        if fixed_spaces:
+            return LLMatcher.grammar_from_json_schema(
+                json.dumps(schema),
+                overrides={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
+            )
         return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_pattern": WHITESPACE})
+    if grammar.kind == TAGS:
+        rules = Rules(json.loads(grammar.text))
+        forms = [_form(part, fixed_spaces) for _, part in rules.parts]
+        inner = [one for place, form in enumerate(forms) for one in _named(form, f"part{place}")]
+        return json.dumps({"grammars": [{"name": "tags", "lark_grammar": rules.lark}, *inner]})
     if grammar.kind == "regex":
         return LLMatcher.grammar_from_regex(grammar.text)
     if grammar.kind == "choice":

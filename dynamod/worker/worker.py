@@ -14,7 +14,7 @@ import msgspec
 from dynamod.actor import Actor, Reason, Total, handle
 from dynamod.engine.base import Engine, EngineOptions, EngineStatistics, Job, Spawn
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
-from dynamod.message.errors import BadRequest, RequestError, UserError
+from dynamod.message.errors import BadRequest, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import (
     Cleared,
     ForwardPass,
@@ -24,7 +24,19 @@ from dynamod.message.kv_events import (
     RequestStarted,
     WorkerEvent,
 )
-from dynamod.message.worker import PASSED, TRIAL_TAKEN, Describe, Files, Generate, Grammar, Prefill, Subscribe
+from dynamod.message.worker import (
+    PASSED,
+    REPLAY,
+    TRIAL_TAKEN,
+    Chat,
+    Describe,
+    Files,
+    Generate,
+    Grammar,
+    Prefill,
+    Subscribe,
+    form_words,
+)
 from dynamod.transport.base import CONFIRM, Reply
 from dynamod.transport.waiting import comes
 
@@ -286,17 +298,23 @@ class Worker(Actor):
         begin: Callable[[Any, Reply], None] = engine.submit
         if isinstance(request, Generate) and request.handoff is not None and engine.card().capabilities.handoff:
             begin = self._handoff_endpoint(engine).adopt
-        if isinstance(request, Generate) and request.grammar is not None:
+        if isinstance(request, Generate | Chat) and request.grammar is not None:
             begin = functools.partial(self._prepare, engine, begin)
         self._begin_work(engine, request, reply, begin)
 
     def _prepare(
-        self, engine: Engine[Any], begin: Callable[[Any, Reply], None], request: Generate, reply: Reply
+        self, engine: Engine[Any], begin: Callable[[Any, Reply], None], request: Generate | Chat, reply: Reply
     ) -> None:
         """The form of the answer is compiled before the engine gets the request."""
+        can, words = engine.card().capabilities, form_words(request)
         assert request.grammar is not None
-        if not engine.card().capabilities.grammars:
+        assert words is not None
+        if not can.grammars:
             raise BadRequest(f"engine {engine.name} does not keep to forms of answers")
+        if not can.keeps(words):
+            raise BadRequest(f"engine {engine.name} does not keep to forms that need {' and '.join(words)}")
+        if isinstance(request, Generate) and request.prior_output and not can.keeps((REPLAY,)):
+            raise EngineFailed(f"engine {engine.name} cannot go on in an answer that keeps to a form")
         if engine.prepared(request.grammar):
             begin(request, reply)
         else:
@@ -306,7 +324,7 @@ class Worker(Actor):
         self,
         engine: Engine[Any],
         begin: Callable[[Any, Reply], None],
-        request: Generate,
+        request: Generate | Chat,
         reply: Reply,
         grammar: Grammar,
     ) -> None:

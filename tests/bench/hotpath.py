@@ -97,7 +97,7 @@ class Around:
 
     def acquit(self, request: Any) -> None: ...
 
-    def available(self, tried: Any) -> bool:
+    def available(self, tried: Any, received: int) -> bool:
         return False
 
     def prefill_completed(self) -> None: ...

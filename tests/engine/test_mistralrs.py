@@ -410,7 +410,9 @@ def test_the_statistics_are_real(served: Served) -> None:
 def test_the_card(served: Served) -> None:
     [card] = served.house.published
     assert (card.name, card.kind, card.engine, card.types) == ("m", "text", "mistralrs", ("chat", "completions"))
-    assert card.capabilities == Capabilities(logit_bias=True)
+    assert card.capabilities == Capabilities(
+        logit_bias=True, grammars=True, forms=("behind", "with_chat", "structural_tag")
+    )
     assert card.eos_token_ids == served.model.tokenizer.eos_ids
 
 

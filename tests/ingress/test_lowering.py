@@ -219,7 +219,8 @@ async def test_forms_need_the_bytes_of_tokens_and_are_checked_once_they_are_know
 
     def served(has_pieces: bool) -> Served:
         model: Any = SimpleNamespace(tokenizer=SimpleNamespace(has_pieces=has_pieces))
-        return Served(CARD, model, random.Random(1), checks=lambda: cast("Any", Checks()))
+        card = msgspec.structs.replace(CARD, capabilities=Capabilities(grammars=True))
+        return Served(card, model, random.Random(1), checks=lambda: cast("Any", Checks()))
 
     assert await served(True).grammar(chat()) is None
     with pytest.raises(BadRequest) as caught:

@@ -277,7 +277,7 @@ class Air:
                 why = "no instance took the request within 30 s: all are busy"
                 raise Overloaded(why, retry_after=1.0) from None
 
-    def available(self, tried: Collection[int]) -> bool:
+    def available(self, tried: Collection[int], received: int) -> bool:
         return any(instance.instance_id not in tried for instance in self.instances)
 
     def free(self) -> None:

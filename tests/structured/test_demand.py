@@ -87,7 +87,7 @@ def test_two_forms_are_refused_by_name(fields: dict[str, Any], names: tuple[str,
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"response_format": {"type": "structural_tag"}}, "response_format.type", "unsupported_parameter"),
+        ({"response_format": {"type": "xml_schema"}}, "response_format.type", "unsupported_parameter"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", None),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}},
@@ -102,7 +102,7 @@ def test_two_forms_are_refused_by_name(fields: dict[str, Any], names: tuple[str,
         ({"structured_outputs": {}}, "structured_outputs", None),
         ({"structured_outputs": []}, "structured_outputs", None),
         ({"structured_outputs": {"json_object": 1}}, "structured_outputs.json_object", None),
-        ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag", "unsupported_parameter"),
+        ({"structured_outputs": {"ebnf": "x"}}, "structured_outputs.ebnf", "unsupported_parameter"),
         ({"guided_json": "{"}, "guided_json", None),
         ({"guided_json": "[" * 100_000}, "guided_json", None),
         ({"guided_json": "[" * 5_000}, "guided_json", None),

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,17 +13,14 @@ from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import ModelCard
 from dynamod.message.kv_events import ForwardPass, Load, Snapshot, WorkerEvent
-from dynamod.message.worker import Generate, Grammar
+from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, Spawn, StepClock, answer_limit
+from ..forms import OwnForms
 from .handoff import Done, Held, Put
 from .scheduler import BatchScheduler
 from .steps import Chunk, forward_pass
-
-if TYPE_CHECKING:
-    from dynamod.structured.grammars import Grammars
-    from dynamod.structured.vocabulary import Encodes
 
 
 class BatchingStatistics(EngineStatistics, frozen=True):
@@ -46,7 +43,7 @@ class BatchingStatistics(EngineStatistics, frozen=True):
     disk_tier: LevelStatistics | None = None
 
 
-class BatchingEngine(Engine[Generate]):
+class BatchingEngine(OwnForms, Engine[Generate]):
     """Batches by itself, with one or more schedulers, each over a pool of blocks of `block_size` tokens.
 
     `start` sets `schedulers`, `clocks` (one each), `caching`, `room` (tokens of a prompt and its answer together), and
@@ -66,7 +63,6 @@ class BatchingEngine(Engine[Generate]):
         self.peer_seconds = 0.0
         self.tokens = self.room = 0
         self._hashed: tuple[Generate, PrefixHashes] | None = None
-        self._grammars: Grammars | None = None
 
     def described(self, card: ModelCard) -> ModelCard:
         """A model's card as that of this engine: with its blocks, and whether it publishes them."""
@@ -77,28 +73,6 @@ class BatchingEngine(Engine[Generate]):
             capabilities=msgspec.structs.replace(self.capabilities, kv_events=self.caching),
             migration_limit=self.options.migration_limit,
         )
-
-    def grammars(self) -> "Grammars":
-        """What makes matchers, by the tokenizer of the model, which is loaded when a request asks for a form."""
-        if self._grammars is None:
-            from dynamod.structured.grammars import Grammars
-
-            self._grammars = Grammars(self._tokenizer, self._card.eos_token_ids)
-        return self._grammars
-
-    def _tokenizer(self) -> "Encodes":
-        from dynamod.preprocess.source import open_card
-        from dynamod.preprocess.tokenizer import Tokenizer
-
-        return Tokenizer.from_source(open_card(self._card), use_fast_backend=False)
-
-    def prepared(self, grammar: Grammar) -> bool:
-        """Whether it has been compiled."""
-        return self.grammars().ready(grammar)
-
-    async def prepare(self, grammar: Grammar) -> None:
-        """Compile it in a thread."""
-        await self.grammars().prepare(grammar)
 
     def submit(self, request: Generate, reply: Reply) -> None:
         """Queue a request. One whose prompt can never fit is refused; an answer ends where cache or context do."""

@@ -21,7 +21,7 @@ from dynamod.message import tokens
 from dynamod.message.discovery import Capabilities, ModelCard
 from dynamod.message.errors import BadRequest, EngineFailed, UserError
 from dynamod.message.kv_events import Load, Removed, Stored
-from dynamod.message.worker import Generate
+from dynamod.message.worker import MATCHED, Generate
 from dynamod.preprocess.source import open_card
 from dynamod.transport.base import Reply
 
@@ -88,6 +88,7 @@ class LlamaCpp(BatchingEngine):
         min_tokens=True,
         logit_bias=True,
         grammars=True,
+        forms=MATCHED,
         prompt_logprobs=True,
     )
 

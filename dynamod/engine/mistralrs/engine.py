@@ -17,7 +17,7 @@ import msgspec
 
 from dynamod.message.discovery import Capabilities
 from dynamod.message.errors import EngineFailed, RequestError
-from dynamod.message.worker import Chat
+from dynamod.message.worker import BEHIND, WITH_CHAT, Chat, Grammar
 from dynamod.parsers import choose
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.output import TextOutput
@@ -25,7 +25,7 @@ from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineStatistics, Spawn
 from .loading import load, max_seqs, one_prompt_at_a_time
-from .lowering import LoweredRequest, PlainText, lower, prepare
+from .lowering import LoweredRequest, PlainText, form, lower, prepare
 
 log = logging.getLogger("dynamod.engine")
 
@@ -52,7 +52,7 @@ class MistralRs(Engine[Chat]):
 
     name = "mistralrs"
     serves = (Chat,)
-    capabilities = Capabilities(logit_bias=True)
+    capabilities = Capabilities(logit_bias=True, grammars=True, forms=(BEHIND, WITH_CHAT, "structural_tag"))
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
         super().__init__(options, spawn)
@@ -85,10 +85,11 @@ class MistralRs(Engine[Chat]):
     def submit(self, request: Chat, reply: Reply) -> None:
         """Check and render now; the rest happens in a thread."""
         prepared = prepare(self._model, request)
+        grammar = form(self._model, prepared, request.grammar) if request.grammar is not None else None
         stream = _Stream(reply)
         self._streams.add(stream)
         self._idle.clear()
-        stream.future = self._pool.submit(self._serve, stream, prepared, request.request_id)
+        stream.future = self._pool.submit(self._serve, stream, prepared, grammar, request.request_id)
         reply.on_cancel(lambda: self._cancel(stream))
 
     def statistics(self) -> EngineStatistics:
@@ -158,11 +159,11 @@ class MistralRs(Engine[Chat]):
         except RuntimeError:  # the loop is closed: nobody listens any more
             log.debug("mistralrs: an answer came after the end")
 
-    def _serve(self, stream: _Stream, prepared: Prepared, request_id: str) -> None:
+    def _serve(self, stream: _Stream, prepared: Prepared, grammar: Grammar | None, request_id: str) -> None:
         """One request from start to end. Whatever happens, the stream ends."""
         try:
             if not stream.cancelled:
-                lowered = lower(self._model, prepared, request_id)
+                lowered = lower(self._model, prepared, request_id, grammar)
                 with ExitStack() as turn:
                     if self._one_prompt:
                         turn.enter_context(self._prompt)

@@ -4,16 +4,20 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from dynamod.message import tokens
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, CompletionRequest
-from dynamod.message.worker import Chat, Stops
+from dynamod.message.worker import Chat, Grammar, Stops
 from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages
 from dynamod.preprocess.model import Model, Prepared
 from dynamod.preprocess.parse import Parser
 
 _CHAT, _COMPLETION = Parser(ChatRequest), Parser(CompletionRequest)
+_TAIL = 200
+"""Characters of the prompt's end in which a marker of reasoning is looked for."""
 _SAME = ("top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias")
 """Sampling options that mistralrs calls as we do."""
 
@@ -45,8 +49,29 @@ def prepare(model: Model, request: Chat) -> Prepared:
     return model.prepare_prompts(completion, [prompt])[0]
 
 
-def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
-    """Tokenise (only to count) and translate. Safe in a thread. Raises BadRequest."""
+def form(model: Model, prepared: Prepared, grammar: Grammar) -> Grammar:
+    """The form of the answer behind this prompt, which only the worker has rendered. Raises BadRequest.
+
+    The frontend expects reasoning in front of the form, or none, by the model's format alone. A prompt that has ended
+    the reasoning leaves the form; one that has begun or ended it where the frontend cannot know that is refused.
+    """
+    if not grammar.closing:
+        return grammar
+    tail = prepared.prompt[-_TAIL:].rstrip()
+    begun, special = bool(grammar.opening) and tail.endswith(grammar.opening), model.tokenizer.special
+    if grammar.opening and not begun and (tail.endswith(grammar.closing) or grammar.opening in special):
+        return msgspec.structs.replace(grammar, opening="", closing="")
+    if begun or grammar.closing in special or tail.endswith(grammar.closing):
+        why = "the form would stand behind reasoning whose end mistralrs does not show; switch the reasoning off"
+        raise BadRequest(f"`reasoning_effort`: {why} with `none`", param="reasoning_effort")
+    return grammar
+
+
+def lower(model: Model, prepared: Prepared, request_id: str, grammar: Grammar | None = None) -> LoweredRequest:
+    """Tokenise (only to count) and translate. Safe in a thread. Raises BadRequest.
+
+    `grammar`: the form of the answer. mistralrs has llguidance too, and takes its grammars as they are.
+    """
     request = prepared.request
     if prepared.ids:
         raise BadRequest("mistralrs takes text, not token ids", param="nvext.token_data")
@@ -71,9 +96,21 @@ def lower(model: Model, prepared: Prepared, request_id: str) -> LoweredRequest:
         "ignore_eos": bool(stops.ignore_eos) or no_end,
         # With logprobs there is a delta for each token, and the bytes of each: what `PlainText` needs to be exact. They
         # cost time in large vocabularies, so they are requested only where it shows.
-        "logprobs": bool(stops.stop or stops.min_tokens) or request.continues_prompt,
+        "logprobs": bool(stops.stop or stops.min_tokens) or request.continues_prompt or grammar is not None,
+        **(_form_fields(grammar) if grammar is not None else {}),
     }
     return LoweredRequest(fields, tokens.count(generate.token_ids), stops, bool(request.include_stop_str_in_output))
+
+
+def _form_fields(grammar: Grammar) -> dict[str, Any]:
+    """Fields of mistralrs' request. Raises BadRequest."""
+    from dynamod.structured.source import source  # most requests have no form
+
+    try:
+        text = source(grammar, fixed_spaces=True)
+    except ValueError as error:  # an ingress of another version has not refused it
+        raise BadRequest(f"the form of the answer is not well formed: {error}") from None
+    return {"grammar": text, "grammar_type": "llguidance" if text.startswith("{") else "lark"}
 
 
 class PlainText:

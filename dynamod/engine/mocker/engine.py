@@ -13,7 +13,7 @@ from dynamod.kvcache.tiers.tiers import Tiers
 from dynamod.message import tokens
 from dynamod.message.discovery import PREFILL, Capabilities, ModelCard
 from dynamod.message.kv_events import Removed, Stored
-from dynamod.message.worker import Embed, Generate, Grammar, TransferShape
+from dynamod.message.worker import MATCHED, Embed, Generate, Grammar, TransferShape
 from dynamod.transport.base import Reply
 
 from ..base import EngineOptions, Spawn, StepClock
@@ -146,6 +146,7 @@ class Mocker(BatchingEngine):
         stored_blocks=True,
         role_switch=True,
         grammars=True,
+        forms=MATCHED,
         matryoshka=True,
     )
 

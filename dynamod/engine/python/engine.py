@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 
+from dynamod.message.discovery import ModelCard
 from dynamod.message.errors import BadRequest, UserError
-from dynamod.message.worker import Chat, Embed, Generate
+from dynamod.message.worker import MATCHED, Chat, Embed, Generate
 from dynamod.transport.base import Reply
 
 from ..base import Engine, EngineOptions, EngineRequest, EngineStatistics, RequestT, Spawn
+from ..forms import OwnForms
 from .handler import Calls, Handler
 from .requests import embedding, openai, preprocessed, room
 from .writers import ChunkWriter, TokenWriter, VectorWriter
@@ -67,10 +69,12 @@ class PythonEngine(Engine[RequestT]):
         given = embedding(request) if isinstance(request, Embed) else openai(request)
         self.embeddings.begin(request.request_id, given, reply, writer.take, writer.end)
 
-    def _begin(self, request: Generate | Chat, given: Any, reply: Reply, writer: TokenWriter | ChunkWriter) -> None:
+    def _begin(
+        self, request: Generate | Chat, given: Any, reply: Reply, writer: TokenWriter | ChunkWriter, mask: Any = None
+    ) -> None:
         """Call the handler with what is `given` to it; the first token is reported and all of them are counted.
 
-        Raises BadRequest when there is none.
+        `mask`: for the form of the answer. Raises BadRequest when there is no handler.
         """
         if self.calls is None:
             raise BadRequest("the file has no generate")
@@ -83,10 +87,18 @@ class PythonEngine(Engine[RequestT]):
             self._tokens += writer.count - before
             return left
 
-        self.calls.begin(request.request_id, given, reply, take, writer.end)
+        self.calls.begin(request.request_id, given, reply, take, writer.end, mask)
 
 
-class TokenEngine(PythonEngine[Generate]):
+def card_of(card: ModelCard, handler: Handler) -> ModelCard:
+    """The card of a token engine with this handler: whether it keeps to forms of answers."""
+    if card.kind != "tokens" or not handler.masks:
+        return card
+    can = msgspec.structs.replace(card.capabilities, grammars=True, forms=MATCHED)
+    return msgspec.structs.replace(card, capabilities=can)
+
+
+class TokenEngine(OwnForms, PythonEngine[Generate]):
     """PreprocessedRequest in, dicts with token_ids out."""
 
     serves: tuple[type[EngineRequest], ...] = (Generate,)
@@ -102,7 +114,7 @@ class TokenEngine(PythonEngine[Generate]):
         if room(request) == 0:
             writer.end()
         else:
-            self._begin(request, preprocessed(request), reply, writer)
+            self._begin(request, preprocessed(request), reply, writer, self.mask(request))
 
 
 class TextEngine(PythonEngine[Chat]):
@@ -236,4 +248,5 @@ class PyTok(_FileEngine[Generate], TokenEngine):
         """Read the model's card, then the file."""
         card = await self._model_card()
         await super().start()
-        self._card = msgspec.structs.replace(card, types=self._types(card.types))
+        card = msgspec.structs.replace(card, types=self._types(card.types))
+        self._card = card_of(card, self.handler) if self.calls is not None else card

@@ -19,8 +19,13 @@ GRACE = 2.0
 context cannot know, and is cancelled at once."""
 
 
+MASK = "mask"
+"""Name of the parameter of a handler that keeps to forms."""
+
+
 class Handler:
     """A user's function behind an endpoint. `place`: how it takes a context, "keyword" or "position", None: not at all.
+    `masks`: it takes a `mask`, by name, and keeps to it.
 
     Raises UserError for what cannot be one.
     """
@@ -33,14 +38,15 @@ class Handler:
             raise UserError(f"{name} is a generator that blocks its process", "write `async def`")
         self.name = str(name)
         self._function = function
-        self.place = _place_of_context(function)
+        self.place, self.masks = _place_of_context(function), MASK in {one.name for one in _by_name(function)}
 
-    async def answers(self, request: Any, context: Context) -> AsyncGenerator[Any, None]:
-        """What it yields, or the one value that it returns."""
+    async def answers(self, request: Any, context: Context, mask: Any = None) -> AsyncGenerator[Any, None]:
+        """What it yields, or the one value that it returns. `mask`: for a handler that takes one."""
+        more = {MASK: mask} if self.masks else {}
         if self.place == "keyword":
-            made = self._function(request, context=context)
+            made = self._function(request, context=context, **more)
         else:
-            made = self._function(request, context) if self.place else self._function(request)
+            made = self._function(request, context, **more) if self.place else self._function(request, **more)
         if inspect.isawaitable(made):
             made = await made
         if not hasattr(made, "__aiter__"):
@@ -52,15 +58,25 @@ class Handler:
                 yield item
 
 
-def _place_of_context(function: Callable[..., Any]) -> str | None:
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # written in another language
-        return None
-    if any(one.name == "context" and one.kind is not one.POSITIONAL_ONLY for one in parameters[1:]):
+        return []
+
+
+def _by_name(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Parameters behind the request that can be given by their names."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one for one in _parameters(function)[1:] if one.kind in kinds]
+
+
+def _place_of_context(function: Callable[..., Any]) -> str | None:
+    if any(one.name == "context" for one in _by_name(function)):
         return "keyword"
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    needed = [one for one in parameters if one.kind in places and one.default is one.empty]
+    needed = [one for one in _parameters(function) if one.kind in places and one.default is one.empty]
+    needed = [one for one in needed if one.name != MASK or one.kind is one.POSITIONAL_ONLY]
     return "position" if len(needed) > 1 else None
 
 
@@ -100,11 +116,13 @@ class Calls:
     def __len__(self) -> int:
         return len(self._contexts)
 
-    def begin(self, number: str, request: Any, reply: Reply, take: Take, end: Callable[[], None]) -> None:
+    def begin(
+        self, number: str, request: Any, reply: Reply, take: Take, end: Callable[[], None], mask: Any = None
+    ) -> None:
         """Start a call; `end` is called when the handler has ended. All errors go to the reply."""
         self.begun += 1
         context = Context(number)
-        task = self._spawn(self._call(context, request, reply, take, end), f"call {number}")
+        task = self._spawn(self._call(context, request, reply, take, end, mask), f"call {number}")
         self._contexts[task] = context
         task.add_done_callback(self._contexts.pop)
         reply.on_cancel(lambda: self._left(task, context))
@@ -122,11 +140,16 @@ class Calls:
         timer = asyncio.get_running_loop().call_later(GRACE, task.cancel)
         task.add_done_callback(lambda _: timer.cancel())
 
-    async def _call(self, context: Context, request: Any, reply: Reply, take: Take, end: Callable[[], None]) -> None:
+    async def _call(
+        self, context: Context, request: Any, reply: Reply, take: Take, end: Callable[[], None], mask: Any
+    ) -> None:
         name = self._handler.name
         try:
             try:
-                async with asyncio.timeout(None) as bound, aclosing(self._handler.answers(request, context)) as items:
+                async with (
+                    asyncio.timeout(None) as bound,
+                    aclosing(self._handler.answers(request, context, mask)) as items,
+                ):
                     async for item in items:
                         left = None if reply.cancelled else take(item)  # nobody reads, but the handler may go on
                         if left == 0:

@@ -20,6 +20,7 @@ from dynamod.message.worker import HANDOFF_FAILED, Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import AdapterEngine
+from ..adapter.forms import FORMS
 from ..adapter.ports import ReservedPorts
 from ..adapter.tiers import split
 from ..base import answer_limit
@@ -76,6 +77,8 @@ class SgLang(AdapterEngine):
         self.total_blocks = int(info["max_total_num_tokens"]) // self.block_size * ranks
         if values.get("enable_deterministic_inference"):
             self.can = msgspec.structs.replace(self.can, exact_continuation=True, greedy_continuation=False, seed=True)
+        if not arguments.skip_tokenizer_init and arguments.grammar_backend != "none":  # it compiles by its tokenizer
+            self.can = msgspec.structs.replace(self.can, grammars=True, forms=FORMS)
         if (mode := self.options.disaggregation_mode) != "aggregated":
             self.can = msgspec.structs.replace(self.can, handoff=True, needs_prefill=mode == "decode")
             self.own_transfer = self._transfer(values)

@@ -19,6 +19,7 @@ from dynamod.message.worker import Generate
 from dynamod.transport.base import Reply
 
 from ..adapter.engine import CLOSE, SHORT, AdapterEngine
+from ..adapter.forms import FORMS
 from ..adapter.output import one_line
 from ..adapter.ports import ReservedPorts
 from ..adapter.tiers import HostTier, split
@@ -52,6 +53,8 @@ class Vllm(AdapterEngine):
         min_tokens=True,
         logit_bias=True,
         prompt_logprobs=True,
+        grammars=True,
+        forms=FORMS,
     )
     _llm: Any = None
     _workers: Any = None  # of a further node
@@ -92,6 +95,8 @@ class Vllm(AdapterEngine):
         events = config.kv_events_config
         if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
             self.serve_blocks(events.endpoint, events.replay_endpoint, ranks)
+        if config.model_config.skip_tokenizer_init:  # vLLM compiles forms by its tokenizer
+            self.can = msgspec.structs.replace(self.can, grammars=False, forms=())
         if config.model_config.runner_type == "pooling":
             await self._prepare_vectors(config.model_config)
         self.spawn(self._watch(lambda: llm.errored), "watch")
@@ -175,10 +180,11 @@ class Vllm(AdapterEngine):
         from vllm import SamplingParams
         from vllm.exceptions import GracefulHTTPError, VLLMClientError
         from vllm.inputs.engine import tokens_input
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
         from vllm.v1.engine.exceptions import EngineDeadError
 
         self._params, self._delta, self._prompt = SamplingParams, RequestOutputKind.DELTA, tokens_input
+        self._form = StructuredOutputsParams
         self._refused, self._full, self._dead = (VLLMClientError, ValueError), GracefulHTTPError, EngineDeadError
 
     # Serving.
@@ -243,6 +249,7 @@ class Vllm(AdapterEngine):
 
     async def computed(self, request: Generate, asked: Mapping[str, Any]) -> dict[str, Any]:
         """Compute a prompt for another engine: what vLLM says to that. Raises RequestError, EngineEnded."""
+        request = msgspec.structs.replace(request, grammar=None)  # nobody gets the token
         wanted = {**sampling(request, PREFILLED + tokens.count(request.prior_output)), "logprobs": None}
         params: Mapping[str, Any] | None = None
         self.open += 1
@@ -260,8 +267,10 @@ class Vllm(AdapterEngine):
         self, request: Generate, wanted: Mapping[str, Any], params: Mapping[str, Any] | None
     ) -> AsyncIterator[Any]:
         """Outputs of vLLM. `params`: of a transfer."""
-        extra = {"extra_args": {"kv_transfer_params": dict(params)}} if params else {}
-        found = self._params(**wanted, **extra, output_kind=self._delta)
+        extra: dict[str, Any] = {"extra_args": {"kv_transfer_params": dict(params)}} if params else {}
+        if (form := wanted.get("structured_outputs")) is not None:
+            extra["structured_outputs"] = self._form(**form)
+        found = self._params(**{**wanted, **extra}, output_kind=self._delta)
         outputs: AsyncIterator[Any] = self._llm.generate(self._prompt(self.prompt(request)), found, request.request_id)
         return outputs
 

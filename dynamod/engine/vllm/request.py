@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dynamod.message import tokens
-from dynamod.message.worker import Generate
+from dynamod.message.worker import Generate, Grammar
 
+from ..adapter.forms import form
 from ..adapter.sampling import Tops, sampling_names, seed_behind
 
 
@@ -14,6 +15,8 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
 
     End tokens are named as stop tokens, which `min_tokens` holds back too: which they are the card has said, not
     vLLM's tokenizer. A seed goes on as another seed: the noise of the answer's first tokens must not come again.
+    `structured_outputs`: keywords of `StructuredOutputsParams`. A form ends when it ends, whatever `min_tokens` says.
+    Raises BadRequest.
     """
     given, stops, prior = request.sampling, request.stops, tokens.count(request.prior_output)
     ends = {*stops.stop_token_ids_hidden, *(() if stops.ignore_eos else request.eos_token_ids)}
@@ -27,11 +30,17 @@ def sampling(request: Generate, limit: int) -> dict[str, Any]:
             prompt_logprobs=given.prompt_logprobs,
         ),
         "max_tokens": limit - prior,
-        "min_tokens": min(max(0, (stops.min_tokens or 0) - prior), limit - prior),
+        "min_tokens": 0 if request.grammar else min(max(0, (stops.min_tokens or 0) - prior), limit - prior),
         "stop_token_ids": sorted(ends),
         "ignore_eos": True,
         "detokenize": False,
+        **({"structured_outputs": _structured(request.grammar)} if request.grammar else {}),
     }
+
+
+def _structured(grammar: Grammar) -> dict[str, Any]:
+    kind, value = form(grammar, "vLLM")
+    return {kind: value}
 
 
 def logprobs(ids: Sequence[int], found: Sequence[Mapping[int, Any]], top: int) -> tuple[tuple[float, ...], Tops]:

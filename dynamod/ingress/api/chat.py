@@ -10,7 +10,7 @@ from dynamod.ingress.lowering import Served
 from dynamod.ingress.parsing import NewParser
 from dynamod.message.errors import BadRequest
 from dynamod.message.openai import ChatRequest, Part
-from dynamod.message.worker import Grammar
+from dynamod.message.worker import BEHIND, Grammar
 from dynamod.preprocess import checks
 from dynamod.preprocess.conversation import check_messages, tools_of
 from dynamod.preprocess.model import Model, Prepared
@@ -105,12 +105,12 @@ class ChatCompletions(Generation[ChatRequest]):
         """As the model's card or its template say."""
         if served.parsers is None:
             return None
-        if served.model is None:
+        if served.model is None and not served.takes_forms:
             return served.parsers.of(request, ())
         tools_of(request)  # a prompt that is given has not shown them to the template
         if served.forces_calls(request):
             return served.parsers.forced(request)
-        return served.parsers.of(request, served.model.tokenizer.special) if not request.constraint else None
+        return served.parsers.of(request, _special(served)) if not request.constraint else None
 
     def beside_form(
         self,
@@ -120,13 +120,19 @@ class ChatCompletions(Generation[ChatRequest]):
         grammar: Grammar,
         parser: NewParser | None,
     ) -> tuple[Grammar, NewParser | None]:
-        """As the model's formats have them; not where the answer goes on in a message, or the prompt is ids."""
-        (prepared,) = prompts
-        if served.parsers is None or served.model is None or request.continues_prompt or prepared.ids:
+        """As the model's formats have them; not where the answer goes on in a message, or the prompt is ids.
+
+        Where only the worker renders the prompt, the worker refuses what does not go with it.
+        """
+        prompt, ids = (prompts[0].prompt, prompts[0].ids) if prompts else ("", ())
+        if served.parsers is None or request.continues_prompt or ids:
             return grammar, parser
-        special = served.model.tokenizer.special
-        opening, closing = served.parsers.before_form(request, prepared.prompt, special)
-        calls = served.parsers.before_calls(request, special) if grammar.kind == "json" else ""
+        special = _special(served)
+        opening, closing = served.parsers.before_form(request, prompt, special)
+        if closing:
+            served.require(BEHIND, request.constraint or "tool_choice")
+        known = grammar.kind == "json" and BEHIND in served.forms
+        calls = served.parsers.before_calls(request, special) if known else ""
         if not (closing or calls):
             return grammar, parser
         grammar = msgspec.structs.replace(grammar, opening=opening, closing=closing, calls=calls)
@@ -180,3 +186,8 @@ def _check_parts(parts: Sequence[Part], where: str) -> None:
 
 def _token(token: str, raw: bytes, value: float | None) -> dict[str, Any]:
     return {"token": token, "bytes": list(raw), "logprob": finite(value)}
+
+
+def _special(served: Served) -> Sequence[str]:
+    """The special tokens of the model's tokenizer; of a text engine only its worker knows them."""
+    return served.model.tokenizer.special if served.model is not None else ()

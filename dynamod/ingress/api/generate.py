@@ -127,7 +127,10 @@ class Generation(EngineEndpoint[G]):
     def beside_form(
         self, request: G, served: Served, prompts: Sequence[Prepared], grammar: Grammar, parser: NewParser | None
     ) -> tuple[Grammar, NewParser | None]:
-        """The form and the parser where the model may reason before it, or call tools; else as they are."""
+        """The form and the parser where the model may reason before it, or call tools; else as they are.
+
+        `prompts`: none where only the worker renders them. Raises BadRequest.
+        """
         return grammar, parser
 
     async def lower(self, job: Job, served: Served) -> Lowered:
@@ -137,7 +140,10 @@ class Generation(EngineEndpoint[G]):
         model, large = served.model, len(job.body) > LARGE
         if model is None:
             bodies = await apart(self.bodies, job.body, request) if large else self.bodies(job.body, request)
-            return lower_text(job, request, served, self.kind, self.parser(request, served), bodies)
+            parser, grammar = self.parser(request, served), await served.grammar(request)
+            if grammar is not None:
+                grammar, parser = self.beside_form(request, served, (), grammar, parser)
+            return lower_text(job, request, served, self.kind, parser, bodies, grammar)
         prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
         parser = self.parser(request, served)
         grammar = await served.grammar(request)

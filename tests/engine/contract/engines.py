@@ -68,7 +68,7 @@ class Served:
 
 
 ENGINES = {
-    "mistralrs": Served("mistralrs", needs="mistralrs", knows=True),
+    "mistralrs": Served("mistralrs", needs="mistralrs", knows=True, grammars=True),
     "llamacpp": Served(
         *("llamacpp", "sample.gguf", "llama_cpp"),
         knows=True,

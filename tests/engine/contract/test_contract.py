@@ -33,7 +33,10 @@ WORDS = " ".join(f"w{number}" for number in range(40))
 COUNT = "Count from 1 to 120."
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "minLength": 400, "maxLength": 450}, "age": {"type": "integer"}},
+    "properties": {
+        "name": {"type": "string", "minLength": 400, "maxLength": 450},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }

@@ -169,3 +169,33 @@ async def test_a_worker_that_dies_in_the_middle(client: openai.AsyncOpenAI, hous
     assert killed
     assert text == whole
     assert text.endswith(" end")
+
+
+TAG: dict[str, Any] = {
+    "structures": [{"begin": "<order>", "schema": Order.model_json_schema(), "end": "</order>"}],
+    "triggers": ["<order>"],
+}
+
+
+async def test_a_structural_tag(client: openai.AsyncOpenAI) -> None:
+    """What is between the strings keeps to the schema; what is in front of them is any text."""
+    inner = {"type": "json_schema", "json_schema": Order.model_json_schema()}
+    begun = {"type": "tag", "begin": "<order>", "content": inner, "end": "</order>"}
+    form: Any = {"type": "structural_tag", "format": begun}
+    answer = await client.chat.completions.create(**said(), response_format=form)
+    text = answer.choices[0].message.content or ""
+    assert text.startswith("<order>")
+    assert text.endswith("</order>")
+    Order.model_validate_json(text.removeprefix("<order>").removesuffix("</order>"))
+    free = await client.chat.completions.create(
+        **said(max_tokens=30), extra_body={"response_format": {"type": "structural_tag", **TAG}}
+    )
+    assert free.choices[0].message.content
+
+
+async def test_a_schema_in_a_structural_tag_is_refused_by_its_place(client: openai.AsyncOpenAI) -> None:
+    wrong = {"begin": "<x>", "schema": {"properties": {"a": {"not": {}}}}, "end": "</x>"}
+    tag = {"type": "structural_tag", "structures": [*TAG["structures"], wrong], "triggers": ["<order>", "<x>"]}
+    with pytest.raises(openai.BadRequestError) as found:
+        await client.chat.completions.create(**said(), extra_body={"structured_outputs": {"structural_tag": tag}})
+    assert found.value.param == "structured_outputs.structural_tag.structures[1].schema.properties.a"
