@@ -262,7 +262,7 @@ class Dispatcher(Actor):
                 exclude = {*exclude, reserved}
             else:
                 exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
-        decision = router.decide(message.prompt, serving.instances, exclude)
+        decision = router.decide(message.prompt, serving.instances, exclude, self._unable(key, message))
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
@@ -274,6 +274,15 @@ class Dispatcher(Actor):
         router.started(placement, decision, message.prompt)
         self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
+
+    def _unable(self, key: Key, message: Acquire) -> Collection[int]:
+        """Instances that lack the adapter that is asked for; mostly there are none."""
+        if message.adapter is None:
+            return ()
+        able, all_ = self._view.served(message.adapter.name, message.adapter, key[1]), self._serving(key).instances
+        if len(able.instances) == len(all_):
+            return ()
+        return {one.instance_id for one in all_ if able.get(one.instance_id) is None}
 
     def _with_peer(
         self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int], move: int
@@ -350,7 +359,8 @@ class Dispatcher(Actor):
     def _place_alone(self, key: Key, message: Acquire, instance: int | None) -> Placement | None:
         """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
         group, isolation = self._group(key), self._isolations[key]
-        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in message.exclude]
+        out = {*message.exclude, *self._unable(key, message)}
+        untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in out]
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits
         if group is None or not untried:

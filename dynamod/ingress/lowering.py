@@ -60,7 +60,7 @@ class Served:
         if not self.with_blocks:
             return ()
         started = perf_counter()
-        found = prompt_blocks(ids, self.card.kv_cache_block_size)
+        found = prompt_blocks(ids, self.card.kv_cache_block_size, self.card.salt)
         if self.hashing is not None:
             self.hashing.observe((perf_counter() - started) * 1000)
         return found
@@ -150,7 +150,9 @@ async def lower_tokens(
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
-        requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
+        if grammar is not None or card.adapter is not None:
+            generate = msgspec.structs.replace(generate, grammar=grammar, adapter=card.adapter)
+        requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
         outputs += [_output(request, model, generate, skip_special) for _ in range(samples)]
         if parser is not None:
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
@@ -245,7 +247,6 @@ def _seeded(
     sample: int,
     random: random_module.Random | None,
     own_noise: bool,
-    grammar: Grammar | None = None,
 ) -> Generate:
     """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
 
@@ -262,7 +263,7 @@ def _seeded(
     elif sample:
         seed = sample
     sampling = msgspec.structs.replace(generate.sampling, seed=seed, n=1)
-    return msgspec.structs.replace(generate, sampling=sampling, grammar=grammar)
+    return msgspec.structs.replace(generate, sampling=sampling)
 
 
 def _annotate(annotations: dict[str, Any], generate: Generate, prepared: Prepared) -> None:

@@ -29,13 +29,23 @@ class Prompt:
 
 
 class Eligible:
-    """All workers but those that were `tried` and those that are busy; one alone where the request must go to that one.
+    """All workers but those that were `tried`, those that are busy, and those that are `unable`, as they lack the
+    adapter that it asks for; one alone where the request must go to that one.
 
     `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has; `fetches`: what
     it would load from its tiers behind these. `reason`: why only one may take it.
     """
 
-    def __init__(self, prompt: Prompt, tried: Collection[int], policy: Policy, state: WorkerState) -> None:
+    def __init__(
+        self,
+        prompt: Prompt,
+        tried: Collection[int],
+        policy: Policy,
+        state: WorkerState,
+        unable: Collection[int] = (),
+    ) -> None:
+        self._unable = unable
+        tried = {*tried, *unable} if unable else tried
         self._prompt, self._tried, self._state = prompt, tried, state
         columns = state.columns
         self._out: Collection[int] = columns.busy
@@ -136,6 +146,8 @@ class Eligible:
         return chain(tried, (worker for worker in columns.busy if worker not in tried))
 
     def _why(self, worker: int) -> str:
+        if worker in self._unable:
+            return "lacks the adapter"
         if worker in self._tried:
             return "tried already"
         if self._only is None:

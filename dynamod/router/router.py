@@ -67,13 +67,21 @@ class Router:
         self._sessions: OrderedDict[str, int] = OrderedDict()
         self._decisions = self._blocks = self._overlap = self._regret = self._shadow_differs = 0
 
-    def decide(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int] = ()) -> Decision | None:
+    def decide(
+        self,
+        prompt: Prompt,
+        instances: Sequence[Instance],
+        tried: Collection[int] = (),
+        unable: Collection[int] = (),
+    ) -> Decision | None:
         """The decision for a request among the instances of its model; None when none can take it now.
+
+        `unable`: those that lack its adapter.
 
         Best give the same tuple of instances as long as nothing has changed: then it is not even looked at.
         """
         self.state.refresh(instances)
-        eligible = Eligible(prompt, tried, self._policy, self.state)
+        eligible = Eligible(prompt, tried, self._policy, self.state, unable)
         if not eligible.workers.ids:
             return None
         weights = self._weights

@@ -262,7 +262,7 @@ class AdapterEngine(Engine[Generate]):
         if self.blocks is None:
             return None
         ids = request.token_ids + request.prior_output
-        found = block_hashes(ids, self.blocks.block_size)
+        found = block_hashes(ids, self.blocks.block_size, request.salt)
         return tuple(found), self.blocks.uncached(found, tokens.count(ids))
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:
