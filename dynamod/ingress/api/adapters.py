@@ -1,6 +1,6 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -76,12 +76,17 @@ class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
     summary = "Unload a LoRA adapter; answers that have begun are finished"
     request = UnloadAdapterRequest
 
+    def read(self, *arguments: Any, **more: Any) -> tuple[UnloadAdapterRequest, int]:
+        """The adapter itself is the model that it is about."""
+        request, unknown = super().read(*arguments, **more)
+        return msgspec.structs.replace(request, model=request.model or request.lora_name), unknown
+
     async def answer(
         self, frontend: Frontend, context: RequestContext, asked: UnloadAdapterRequest, card: ModelCard, body: bytes
     ) -> web.Response:
         """Says so when nobody can ask for it any more. Raises NotFound, TimedOut."""
         found = frontend.models(context).get(asked.lora_name)
-        if found is None or found.adapter is None or (asked.model and found.base != asked.model):
+        if found is None or found.adapter is None or found.base != card.base:
             text = f"the lora adapter {asked.lora_name!r} is not loaded"
             raise NotFound(text, param="lora_name", code="adapter_not_found")
         await frontend.backend.adapters.unload(found)
