@@ -15,6 +15,10 @@ CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_
 """Files of an adapter in a folder, as PEFT writes it."""
 
 
+LATE = 5.0
+"""Seconds that an adapter stays loaded behind its unloading, for requests on their way."""
+
+
 class AdapterSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One adapter. `path`: file or folder; `scale`: factor of its change, 1.0 as it was trained."""
 

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.engine
 
 ONE = {"OMP_NUM_THREADS": "1"}
 SEEDS = {"one": 9, "two": 18, "three": 3}
-"""With these the best token of COUNTS is clearly the best: sums in another order do not change the text."""
+"""With these the best token behind WORDS and COUNTS is clearly the best: sums in another order do not change texts."""
+COUNT = "Count from 1 to 20."
 COUNTS = ("Count from 1 to 200.", "Count from 5 to 150.")
 NAMES = ("sample", "one", "two")
-WORDS = [f"{word} " * 40 for word in ("apple", "river", "stone")]
+WORDS = [f"{words} " * 13 + COUNT for words in ("water river night", "night apple apple", "cloud river song")]
 GREEDY = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 
 

@@ -29,7 +29,7 @@ from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from ..batching.handoff import Done, Put
 from ..batching.steps import Chunk
-from ..lora import digested
+from ..lora import LATE, digested
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .handoff import Export, HeldRequest, Shared, Totals
@@ -53,10 +53,6 @@ CLOSE = 3.0
 AHEAD = 0.03
 """Seconds: after a longer step the next one is not begun ahead. A new request would wait for it, and what the thread
 waits between two steps, less than a millisecond, does not count then."""
-
-
-LATE = 5.0
-"""Seconds that an adapter stays loaded behind its unloading, for requests on their way and those that have begun."""
 
 
 class LlamaCppStatistics(BatchingStatistics, frozen=True):

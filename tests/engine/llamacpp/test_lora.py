@@ -28,15 +28,17 @@ from tests.adapters import write_adapter
 pytestmark = pytest.mark.engine
 
 PATH = sample.path("sample.gguf")
-PROMPT = [5, 9, 33, 71] * 20
+PROMPT = [894, 672, 630, 783] * 20
+"""With this and SEEDS the best token is clearly the best: sums in another order do not change the text."""
+SEEDS = {"one": 9, "two": 18, "three": 3}
 COUNT = 24
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("adapters")
-    for seed, name in enumerate(("one", "two", "three")):
-        write_adapter(made / f"{name}.gguf", seed)
+    for name, seed in SEEDS.items():
+        write_adapter(made / f"{name}.gguf", seed, strength=0.15)
     return made
 
 
