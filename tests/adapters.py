@@ -10,8 +10,10 @@ SHAPES = {"attn_q": (192, 192), "attn_output": (192, 192), "ffn_up": (192, 512)}
 """Tensors of a layer that get an adapter: numbers that go in, and that come out."""
 
 
-def write_adapter(path: Path, seed: int, *, strength: float = 0.3, architecture: str = "llama") -> Path:
-    """Write an adapter of rank 4; `strength` is the standard deviation of its two factors, 0: it changes nothing."""
+def write_adapter(
+    path: Path, seed: int, *, strength: float = 0.15, architecture: str = "llama", width: int = 0
+) -> Path:
+    """Write an adapter of rank 4. `strength`: standard deviation of its factors; `width`: that of another model."""
     noise = np.random.default_rng(seed)
     writer = GGUFWriter(path, architecture)
     writer.add_type("adapter")
@@ -19,7 +21,7 @@ def write_adapter(path: Path, seed: int, *, strength: float = 0.3, architecture:
     writer.add_float32("adapter.lora.alpha", float(RANK))
     for layer in range(LAYERS):
         for name, (inner, outer) in SHAPES.items():
-            for part, shape in (("lora_a", (RANK, inner)), ("lora_b", (outer, RANK))):
+            for part, shape in (("lora_a", (RANK, width or inner)), ("lora_b", (outer, RANK))):
                 values = (noise.standard_normal(shape) * strength).astype(np.float32)
                 writer.add_tensor(f"blk.{layer}.{name}.weight.{part}", values)
     writer.write_header_to_file()

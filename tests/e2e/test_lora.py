@@ -32,7 +32,7 @@ GREEDY = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    return {name: write_adapter(folder / f"{name}.gguf", seed, strength=0.15) for name, seed in SEEDS.items()}
+    return {name: write_adapter(folder / f"{name}.gguf", seed) for name, seed in SEEDS.items()}
 
 
 def flags(adapters: dict[str, Path], *names: str) -> list[str]:

@@ -38,7 +38,7 @@ COUNT = 24
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: Path = tmp_path_factory.mktemp("adapters")
     for name, seed in SEEDS.items():
-        write_adapter(made / f"{name}.gguf", seed, strength=0.15)
+        write_adapter(made / f"{name}.gguf", seed)
     return made
 
 
@@ -152,3 +152,70 @@ async def test_they_are_loaded_and_unloaded_while_others_answer(words: Any, syst
     assert "'x' is not loaded" in str(again.error.exception())
     assert (await long.wait(60)).finish == "length"
     assert await served.text() == base
+
+
+async def test_what_fell_out_of_the_device_comes_back_by_adapter(words: Any, system: System, folder: Path) -> None:
+    served = await serve(
+        words, system, folder, "one", "two", num_blocks=16, idle_tokens=0, kv_host_gb=0.1, kv_offload_after=1
+    )
+    names = ("", "one", "two")
+    first = {name: await served.text(name) for name in names}
+    await words.until(lambda: served.engine.statistics().host_tier.stored >= 3 * 5)
+    for other in range(2):
+        await served.text("", [300 + other, *PROMPT])
+    before = served.engine.statistics().imported_blocks
+    assert {name: await served.text(name) for name in names} == first
+    assert served.engine.statistics().imported_blocks - before >= 2 * 4
+
+
+async def test_stored_blocks_are_given_by_adapter(words: Any, system: System, folder: Path) -> None:
+    served = await serve(words, system, folder, "one", "two")
+    await served.text("one")
+    for name, count in (("one", 4), ("two", 0), ("", 0)):
+        request, given, over = served.asked(name), list[int](), list[Exception | None]()
+        served.engine.export_stored(request, lambda block, _data: given.append(block), over.append)  # noqa: B023
+        await words.until(lambda: over)  # noqa: B023
+        assert (given, over) == (block_hashes(request.token_ids, 16, request.salt)[:count], [None])
+
+
+async def test_memory_of_an_unloaded_adapter_is_free_when_its_last_answer_is_over(
+    words: Any, system: System, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dynamod.engine.llamacpp.engine.LATE", 0.01)
+    served = await serve(words, system, folder, "one", "two")
+    request = served.asked("one")
+    long = served.house.ask(msgspec.structs.replace(request, stops=Stops(max_tokens=1500)))
+    await words.until(lambda: long.ids)
+    assert (await served.house.ask(UnloadAdapter("u", "one")).wait(30)).error is None
+    model = served.engine._model
+    assert model is not None
+    await asyncio.sleep(0.1)
+    assert request.salt in model.adapters._loaded
+    assert not long.done.is_set()
+    assert (await long.wait(60)).finish == "length"
+    await words.until(lambda: request.salt not in model.adapters._loaded)
+    late = await served.house.ask(request).wait(30)
+    assert "'one' is not loaded here any more" in str(late.error.exception())
+    await served.text("two")
+
+
+async def test_an_engine_without_adapters_loads_none(words: Any, system: System, folder: Path) -> None:
+    house = await words.mocker(system)
+    found = await house.ask(LoadAdapter("r", Adapter("x", str(folder / "one.gguf")))).wait(30)
+    assert "engine mocker, as it has been started, loads no LoRA adapters" in str(found.error.exception())
+
+
+async def test_files_that_are_none_are_refused_while_it_runs(words: Any, system: System, folder: Path) -> None:
+    served = await serve(words, system, folder)
+    write_adapter(folder / "foreign.gguf", 1, architecture="qwen2")
+    write_adapter(folder / "wide.gguf", 1, width=128)
+    for path, why in (
+        ("gone.gguf", "no adapter found at"),
+        ("foreign.gguf", "for the architecture qwen2, the model is llama"),
+        ("wide.gguf", "llama.cpp cannot load the adapter x"),
+    ):
+        found = await served.house.ask(LoadAdapter("r", Adapter("x", str(folder / path)))).wait(30)
+        assert why in str(found.error.exception()), found.error
+    found = await served.house.ask(LoadAdapter("r", Adapter("m", str(folder / "one.gguf")))).wait(30)
+    assert "'m' is the name of the model" in str(found.error.exception())
+    assert served.engine.card().adapters == ()
