@@ -1,5 +1,7 @@
 """Settings that name files, whoever reads them: relative to the folder where they were given."""
 
+import contextlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +55,10 @@ def _adapters(value: Any, folder: Path) -> Any:
         return [_adapters(one, folder) for one in value]
     if isinstance(value, dict) and isinstance(value.get("path"), str):
         return {**value, "path": _setting("model_path", value["path"], folder)}
-    if isinstance(value, str) and not value.startswith("{"):
+    if isinstance(value, str) and value.startswith("{"):
+        with contextlib.suppress(ValueError):  # it is refused by whoever reads it
+            return _adapters(json.loads(value), folder)
+    elif isinstance(value, str):
         name, sign, path = value.partition("=")
         return f"{name}{sign}{_setting('model_path', path, folder)}"
     return value

@@ -102,7 +102,12 @@ def test_engines_that_load_none_say_who_does() -> None:
 
 def test_paths_are_relative_to_where_they_were_given(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").touch()
-    given = ["one=a.gguf", "two=gone.gguf", {"name": "three", "path": "a.gguf"}]
+    given = ["one=a.gguf", "two=gone.gguf", {"name": "three", "path": "a.gguf"}, '{"name": "4", "path": "a.gguf"}', "{"]
     spec = ServiceSpec("Worker", "", "dynamo", "Worker", component_kind=WORKER, config={"lora": given})
     made = absolute(Graph("Worker", {"Worker": spec}, "dynamo", (), "t"), tmp_path).services["Worker"].config["lora"]
-    assert made == [f"one={tmp_path}/a.gguf", "two=gone.gguf", {"name": "three", "path": f"{tmp_path}/a.gguf"}]
+    assert made == [
+        f"one={tmp_path}/a.gguf",
+        "two=gone.gguf",
+        *({"name": name, "path": f"{tmp_path}/a.gguf"} for name in ("three", "4")),
+        "{",
+    ]

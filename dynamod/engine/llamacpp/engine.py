@@ -112,6 +112,7 @@ class LlamaCpp(BatchingEngine):
         self._layout = ""
         self._computed = 0
         self._model: Model | None = None
+        self._adapters: dict[str, bool] = {}  # those that are loaded, by digest: whether the card lists them
 
     async def start(self) -> None:
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
@@ -119,7 +120,7 @@ class LlamaCpp(BatchingEngine):
         arguments, path = self.arguments, gguf_file(self.options.path)
         card = await self._file_card(path)
         log.info("llama.cpp loads %s", path)
-        check_adapters(self.options.lora, path)
+        await asyncio.to_thread(check_adapters, self.options.lora, path)
         adapters = [await asyncio.to_thread(digested, one) for one in self.options.lora]
         rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card, adapters))
         model = self._model
@@ -136,7 +137,7 @@ class LlamaCpp(BatchingEngine):
         can = {"handoff": ranged, "stored_blocks": ranged, "role_switch": ranged}
         capabilities = msgspec.structs.replace(card.capabilities, **can)
         self._card = msgspec.structs.replace(card, capabilities=capabilities, adapters=tuple(adapters))
-        self._digests = {one.digest for one in adapters}
+        self._adapters = {one.digest: True for one in adapters}
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -200,31 +201,35 @@ class LlamaCpp(BatchingEngine):
         """Load it in the thread, between two steps."""
         assert self._model is not None
         assert self.options.path is not None
-        check_adapters((adapter,), gguf_file(self.options.path))
-        await asyncio.wrap_future(self._thread.submit(self._model.adapters.load, adapter))
-        self._digests.add(adapter.digest)
-        self._scheduler.adapters = True
+        await asyncio.to_thread(check_adapters, (adapter,), gguf_file(self.options.path))
+        before = self._adapters.get(adapter.digest)
+        self._adapters[adapter.digest] = self._scheduler.adapters = True  # nobody frees it meanwhile
+        try:
+            await asyncio.wrap_future(self._thread.submit(self._model.adapters.load, adapter))
+        except UserError:
+            if before is None:
+                del self._adapters[adapter.digest]
+            raise
 
     async def leave_adapter(self, adapter: Adapter) -> None:
         """Free it when no request needs it, and those that do not know yet have come."""
-        self.spawn(self._drop_adapter(adapter.digest), f"unload {adapter.name}")
+        if all(one.digest != adapter.digest for one in self._card.adapters):
+            self._adapters[adapter.digest] = False
+            self.spawn(self._drop_adapter(adapter.digest), f"unload {adapter.name}")
 
     async def _drop_adapter(self, digest: str) -> None:
-        def needed() -> bool:
-            return any(one.digest == digest for one in self._card.adapters)
-
         scheduler = self._scheduler
         await asyncio.sleep(LATE)
         while scheduler.has(digest):  # noqa: ASYNC110 - it knows no waiters
             await asyncio.sleep(LATE)
-        if needed() or digest not in self._digests or self._model is None:
+        if self._adapters.get(digest) is not False or self._model is None:
             return  # loaded again, or freed already
-        self._digests.discard(digest)
+        del self._adapters[digest]
         scheduler.forget(digest)
         await asyncio.wrap_future(self._thread.submit(self._model.drop_adapter, digest))
 
     def _require_adapter(self, request: Generate) -> None:
-        if request.adapter is not None and request.adapter.digest not in self._digests:
+        if request.adapter is not None and request.adapter.digest not in self._adapters:
             raise NotFound(f"the adapter {request.adapter.name!r} is not loaded here any more", param="model")
 
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
