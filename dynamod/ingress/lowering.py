@@ -150,9 +150,9 @@ async def lower_tokens(
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
-        if grammar is not None or card.adapter is not None:
-            generate = msgspec.structs.replace(generate, grammar=grammar, adapter=card.adapter)
-        requests += [_seeded(generate, sample, draw, own_noise) for sample in range(samples)]
+        if card.adapter is not None:
+            generate = msgspec.structs.replace(generate, adapter=card.adapter)
+        requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
         outputs += [_output(request, model, generate, skip_special) for _ in range(samples)]
         if parser is not None:
             parsers += [parser(prepared.prompt, served.id()) for _ in range(samples)]
@@ -247,6 +247,7 @@ def _seeded(
     sample: int,
     random: random_module.Random | None,
     own_noise: bool,
+    grammar: Grammar | None = None,
 ) -> Generate:
     """Every choice gets a seed of its own that is said, so that another instance can go on with the same noise.
 
@@ -263,7 +264,7 @@ def _seeded(
     elif sample:
         seed = sample
     sampling = msgspec.structs.replace(generate.sampling, seed=seed, n=1)
-    return msgspec.structs.replace(generate, sampling=sampling)
+    return msgspec.structs.replace(generate, sampling=sampling, grammar=grammar)
 
 
 def _annotate(annotations: dict[str, Any], generate: Generate, prepared: Prepared) -> None:
