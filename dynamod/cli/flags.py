@@ -18,7 +18,10 @@ from .arguments import Parser
 from .complete import SCRIPTS
 
 MODES_OF_WORKERS = get_args(DisaggregationMode)
-ALONE = ("--use-kv-events", "--strip-anthropic-preamble", "--ignore-unsupported-fields", "--enable-per-request-metrics")
+ALONE = (
+    *("--use-kv-events", "--strip-anthropic-preamble", "--ignore-unsupported-fields", "--enable-per-request-metrics"),
+    "--allow-runtime-lora-updating",
+)
 """Flags that are taken without a value."""
 _BOOLS = {"true": True, "false": False}
 _PLAIN = [name for name, entry in ENGINES.items() if not entry.behind]
@@ -120,6 +123,8 @@ def worker_flags(add: Callable[..., object], path: Sequence[str] = (), name: Seq
     add("--tool-call-parser", "--dyn-tool-call-parser", metavar="NAME", help=calls)
     add("--reasoning-parser", "--dyn-reasoning-parser", metavar="NAME", help="and that in which it reasons")
     _reasoning_field_flag(add)
+    lora = "a LoRA adapter, a model of its own for clients; also as JSON with name, path and scale; repeatable"
+    add("--lora", action="append", metavar="NAME=PATH", help=lora)
     add("--tensor-parallel-size", type=int, default=1, metavar="N", help="GPUs per worker (default 1)")
     add("--base-gpu-id", type=int, default=0, metavar="N", help="first GPU (default 0)")
     add("--num-nodes", type=int, default=1, metavar="N", help="nodes of one engine that runs on several")
@@ -179,6 +184,8 @@ def _frontend_flags(add: Callable[..., object], port: int) -> None:
     add("--strip-anthropic-preamble", type=_bool, metavar="BOOL", help=preamble)
     ignored = "true: fields of requests that are known and not served are left out and counted (default: refused)"
     add("--ignore-unsupported-fields", type=_bool, metavar="BOOL", help=ignored)
+    loads = "true: clients may load and unload LoRA adapters, from paths of the workers' machines (default false)"
+    add("--allow-runtime-lora-updating", type=_bool, metavar="BOOL", help=loads)
     metrics = "true: answers have `metrics`, as vLLM's: how long they took"
     add("--enable-per-request-metrics", type=_bool, metavar="BOOL", help=metrics)
     add("--tls-cert-path", metavar="FILE", help="serve HTTPS with this certificate")

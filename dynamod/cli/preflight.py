@@ -4,7 +4,15 @@ import os
 from collections.abc import Mapping
 
 from dynamod.engine.interpreter import missing
-from dynamod.engine.names import ENGINES, arguments_with, check_arguments, require_handoff, require_installed
+from dynamod.engine.lora import adapters_of
+from dynamod.engine.names import (
+    ENGINES,
+    arguments_with,
+    check_arguments,
+    check_lora,
+    require_handoff,
+    require_installed,
+)
 from dynamod.graph.graph import FRONTEND, ON_DEMAND, PLANNER, PROCESSOR, WORKER, Graph, ServiceSpec
 from dynamod.graph.typed import given, validate
 from dynamod.http.keys import Keys
@@ -32,8 +40,9 @@ def check(graph: Graph, environ: Mapping[str, str] = os.environ) -> Graph:
     """The graph itself, when nothing is wrong with it. `environ`: of its processes, empty when that is not known here.
 
     Raises UserError for a missing extra, an interpreter without dynamod, an unknown engine, wrong engine arguments, an
-    engine that cannot do its worker's part of requests, a model that is not there or cannot be read, and for keys,
-    certificates and variables of the environment that a frontend cannot use, and for a planner whose least is too much.
+    engine that cannot do its worker's part of requests, adapters that it cannot load, a model that is not there or
+    cannot be read, and for keys, certificates and variables of the environment that a frontend cannot use, and for a
+    planner whose least is too much.
     """
     for spec in graph.services.values():
         env = {**environ, **spec.envs}
@@ -74,6 +83,8 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
     arguments = arguments_with(settings.engine, settings.engine_args)
     require_handoff(name, settings.mode(spec.component_type), arguments, spec.python, environ)
     read = check_arguments(name, arguments, settings.kv_cache_block_size)
+    adapters = adapters_of(settings.lora, settings.served_model_name)
+    check_lora(name, adapters, arguments, None)
     check_names(settings.tool_call_parser, settings.reasoning_parser)
     settings.placement.check(name, lambda setting: f"{spec.name}.{setting}", spec.gpus)
     if not ENGINES[name].model:
@@ -82,11 +93,15 @@ def _check_worker(spec: ServiceSpec, environ: Mapping[str, str]) -> None:
         raise UserError(f"{spec.name}: engine '{name}' needs a model", f"set {spec.name}.model, for example: sample")
     from dynamod.preprocess.card import check_files
     from dynamod.preprocess.locate import local  # None for a model of Hugging Face: the worker asks for it
+    from dynamod.preprocess.reference import model_name
 
     try:
         path, config = local(model), local(settings.model_config) if settings.model_config else None
         if path is not None and (config is not None or not settings.model_config):
             longer = getattr(read, "stretch", 1) > 1  # than the model was made for: the worker says how much
             check_files(path, config, None if longer else settings.context_length)
+        if adapters and path is not None:
+            adapters_of(settings.lora, settings.served_model_name or model_name(model, path))
+            check_lora(name, adapters, arguments, path)
     except OSError as error:
         raise UserError(f"{error.filename}: {error.strerror}", "the model's files must be readable") from None

@@ -34,6 +34,7 @@ FRONTEND_KEYS = {
         for key in ("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path", "strip_anthropic_preamble")
     },
     "ignore_unsupported_fields": "ignore_unsupported_fields",
+    "allow_runtime_lora_updating": "allow_runtime_lora_updating",
     "per_request_metrics": "enable_per_request_metrics",
 }
 """Settings of the frontend, by the flags that give them."""
@@ -53,6 +54,7 @@ ENGINE = (
     "context_length",
     "kv_cache_block_size",
     "disaggregation_mode",
+    "lora",
     "tool_call_parser",
     "reasoning_parser",
     "reasoning_field_name",
@@ -146,7 +148,7 @@ def build(arguments: RunArguments) -> Graph:
         raise UserError("a prefill worker serves no clients", WORKER_HINT)
     if discover or output.startswith("dyn://"):
         names = ("context_length", "kv_cache_block_size", "model_config", "extra_engine_args", "python")
-        worker = (*names, "disaggregation_mode", "tool_call_parser", "reasoning_parser")
+        worker = (*names, "disaggregation_mode", "lora", "tool_call_parser", "reasoning_parser")
         _refuse(flags, worker, f"the worker, not to out={output}", "give it where the engine runs")
         return ingress_graph(flags, *_remote(arguments))
     alone = worker_graph(arguments, Address())

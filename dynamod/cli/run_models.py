@@ -15,7 +15,7 @@ from dynamod.preprocess.reference import model_name
 from .flags import RunArguments
 from .run import ingress_graph, worker_graph
 
-ONE = ("model_name", "model_path", "python", "static_worker")
+ONE = ("model_name", "model_path", "python", "static_worker", "lora")
 """Flags that mean one model."""
 
 

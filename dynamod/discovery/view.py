@@ -38,7 +38,7 @@ GROUPS = 64
 
 def _looked_at(card: ModelCard) -> tuple[object, ...]:
     """What `disagree` looks at."""
-    return card.name, card.kind, card.mdc_sum, card.types, card.capabilities.pairs
+    return card.name, card.kind, card.mdc_sum, card.types, card.capabilities.pairs, card.parent, card.salt
 
 
 def disagree(one: ModelCard, other: ModelCard) -> bool:
@@ -47,7 +47,7 @@ def disagree(one: ModelCard, other: ModelCard) -> bool:
         return False
     if one.types and other.types and one.inputs != other.inputs:
         return True
-    return (one.kind, one.mdc_sum) != (other.kind, other.mdc_sum)
+    return (one.kind, one.mdc_sum, one.parent, one.salt) != (other.kind, other.mdc_sum, other.parent, other.salt)
 
 
 class Serving:
@@ -84,6 +84,8 @@ class Serving:
 
 class View:
     """Instances by endpoint path and id, cards by model name. A model is there while one of its instances is.
+
+    An adapter that a card lists is a model with a card of its own.
 
     `only`: nothing else than what is at this address. A static worker publishes no card: `offer` is for whoever knows
     what it serves.
@@ -275,11 +277,12 @@ class View:
         place = key.removeprefix(CARDS)
         old, new = self._cards.pop(place, None), decoded(key, value, ModelCard)
         before = self.models()
-        if old is not None:
-            self._models[old.name].pop(place, None)
+        for card in old.each() if old is not None else ():
+            self._models.get(card.name, {}).pop(place, None)
         if new is not None:
             self._cards[place] = new
-            self._models.setdefault(new.name, {})[place] = new
+            for card in new.each():
+                self._models.setdefault(card.name, {})[place] = card
         self._revise(place)
         after = self.models()
         for name, card in after.items():

@@ -9,7 +9,7 @@ frees the slot then.
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,8 +18,8 @@ import msgspec
 
 from dynamod.actor import Total
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, DisaggregationMode, ModelCard
-from dynamod.message.errors import BadRequest
+from dynamod.message.discovery import Adapter, Capabilities, DisaggregationMode, ModelCard
+from dynamod.message.errors import BadRequest, NotFound, UserError
 from dynamod.message.kv_events import ForwardPass, Load, WorkerEvent
 from dynamod.message.worker import LEAVING, Chat, Embed, Generate, Grammar, Request
 from dynamod.transport.base import Reply
@@ -84,8 +84,8 @@ class EngineOptions:
     GPUs and nodes: `placement.Placement`; an engine with a `node_rank` above 0 gets no requests, and its card is not
     published. `name`: for clients. `model`: as the user wrote it, for engines without files. `kv_cache_block_size`:
     tokens; None: the engine's own. `sockets`: folder for sockets that the engine opens, private and removed with the
-    daemon; None: it makes one. `disaggregation_mode`: which part of requests it is for. `transfer_host`: of prefill
-    workers, the address at which other nodes read KV blocks from it.
+    daemon; None: it makes one. `lora`: adapters, still without digests. `disaggregation_mode`: which part of requests
+    it is for. `transfer_host`: of prefill workers, the address at which other nodes read KV blocks from it.
     """
 
     name: str = ""
@@ -102,6 +102,7 @@ class EngineOptions:
     sockets: Path | None = None
     disaggregation_mode: DisaggregationMode = "aggregated"
     transfer_host: str = ""
+    lora: tuple[Adapter, ...] = ()
     arguments: dict[str, Any] = field(default_factory=dict)
     model: str = ""
 
@@ -169,6 +170,56 @@ class Engine(ABC, Generic[RequestT]):
     async def prepare(self, grammar: Grammar) -> None:
         """What takes too long for `submit`. Only for engines with the capability `grammars`. Raises RequestError."""
         return
+
+    # Adapters, for engines with the capability `lora`.
+
+    async def load_adapter(self, adapter: Adapter, *, inplace: bool) -> Adapter:
+        """Load it, or take the place of the one of that name; the card lists it then. Returns it with its digest.
+
+        Raises BadRequest, NotFound (there is no such file).
+        """
+        if not self.card().capabilities.lora:
+            raise BadRequest(f"engine {self.name}, as it has been started, loads no LoRA adapters", param="lora_name")
+        from .lora import digested  # not needed by engines without adapters
+
+        if not await asyncio.to_thread(Path(adapter.path).exists):
+            raise NotFound(f"no adapter found at {adapter.path}", param="lora_path", code="adapter_not_found")
+        there = {one.name: one for one in self.card().adapters}
+        if adapter.name == self.card().name:
+            raise BadRequest(f"{adapter.name!r} is the name of the model", param="lora_name")
+        before = there.get(adapter.name)
+        try:
+            found = await asyncio.to_thread(digested, adapter)
+            replaces = before is not None and before.digest != found.digest
+            if replaces and not inplace:
+                raise BadRequest(f"the adapter {adapter.name!r} is loaded already", param="lora_name")
+            await self.take_adapter(found)
+        except UserError as error:
+            raise BadRequest(error.line(), param="lora_path") from None
+        self._list_adapters({**there, found.name: found})
+        if before is not None and replaces:
+            await self.leave_adapter(before)
+        return found
+
+    async def unload_adapter(self, name: str) -> None:
+        """The card lists it no more; answers that it has begun are finished. Raises NotFound."""
+        there = {one.name: one for one in self.card().adapters}
+        if name not in there:
+            raise NotFound(f"the adapter {name!r} is not loaded", param="lora_name", code="adapter_not_found")
+        gone = there.pop(name)
+        self._list_adapters(there)
+        await self.leave_adapter(gone)
+
+    async def take_adapter(self, adapter: Adapter) -> None:
+        """Load one; another of its name goes on until the card lists this one. Raises UserError."""
+        raise NotImplementedError
+
+    async def leave_adapter(self, adapter: Adapter) -> None:
+        """The card does not list it any more: free it when nobody needs it."""
+        raise NotImplementedError
+
+    def _list_adapters(self, adapters: Mapping[str, Adapter]) -> None:
+        self._card = msgspec.structs.replace(self._card, adapters=tuple(adapters.values()))
 
     @abstractmethod
     def statistics(self) -> EngineStatistics:

@@ -3,12 +3,13 @@
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dynamod import __version__
-from dynamod.message.discovery import DisaggregationMode
+from dynamod.message.discovery import Adapter, DisaggregationMode
 from dynamod.message.errors import UserError
 from dynamod.message.hints import DISTRIBUTION, extra_hint, names, near
 from dynamod.preprocess.reference import reference
@@ -33,7 +34,9 @@ class EngineEntry(NamedTuple):
     one engine may run on several nodes. `apart`: the extra pins so much that it has an environment of its own.
     `handoff`: it can be a prefill or decode worker; `transfer`: the module with which it moves KV blocks by itself, and
     the argument of its own that names another one. `vectors`: the argument, and its value, with which it makes vectors
-    and no answers, and `embedding`: the class that then takes the place of `target`. `types`: what it serves.
+    and no answers, and `embedding`: the class that then takes the place of `target`. `types`: what it serves. `lora`: a
+    function that takes adapters and the path of the model, perhaps None, and raises UserError for files that are none;
+    empty: it loads no adapters.
     """
 
     target: str
@@ -53,6 +56,7 @@ class EngineEntry(NamedTuple):
     vectors: tuple[str, Any] = ("", None)
     embedding: str = ""
     types: tuple[str, ...] = ("chat", "completions")
+    lora: str = ""
 
     @property
     def file(self) -> bool:
@@ -83,6 +87,7 @@ ENGINES: dict[str, EngineEntry] = {
         handoff=True,
         vectors=("embeddings", True),
         embedding="dynamod.engine.llamacpp.embedding:LlamaCppEmbeddings",
+        lora="dynamod.engine.llamacpp.lora:check",
     ),
     "mistralrs": EngineEntry(
         "dynamod.engine.mistralrs:MistralRs",
@@ -147,6 +152,7 @@ ENGINES: dict[str, EngineEntry] = {
         handoff=True,
         transfer=("nixl", "kv_transfer_config"),
         vectors=("runner", "pooling"),
+        lora="dynamod.engine.lora:check_folder",
     ),
 }
 
@@ -272,6 +278,18 @@ def check_arguments(name: str, arguments: Mapping[str, Any], block_size: int | N
     """The engine's own arguments as it reads them, None when that is not known without loading it. Raises UserError."""
     check = ENGINES[_own_name(name)].check
     return _load(check)(arguments, block_size) if check else None
+
+
+def check_lora(name: str, adapters: Sequence[Adapter], arguments: Mapping[str, Any], model: Path | None) -> None:
+    """Raise UserError for adapters that the engine cannot load, as far as that is known. `model`: its path."""
+    if not adapters:
+        return
+    if not (check := ENGINES[_own_name(name)].lora):
+        able = [other for other, one in ENGINES.items() if one.lora]
+        raise UserError(f"engine '{name}' loads no LoRA adapters", f"engines that do: {names(able)}")
+    if _embeds(name, arguments):
+        raise UserError(f"engine '{name}' loads no LoRA adapters where it makes vectors", "leave out lora")
+    _load(check)(adapters, model)
 
 
 def add_flags(name: str, add: Callable[..., object]) -> None:

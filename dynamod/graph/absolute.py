@@ -1,5 +1,7 @@
 """Settings that name files, whoever reads them: relative to the folder where they were given."""
 
+import contextlib
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,8 @@ PATHS = {"engine", "model", "model_path", "model_config", "model_config_path"} |
     *("api_key_file", "client_keys_file", "tls_cert_path", "tls_key_path")
 }
 """Settings that may name a file."""
+ADAPTERS = "lora"
+"""The setting whose texts have a path behind their first `=`, and whose objects have it as `path`."""
 SHIPPED = ("sample", "sample.gguf")  # models by name, even where a folder is called so
 
 
@@ -38,7 +42,23 @@ def _absolute(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def _setting(key: str, value: Any, folder: Path) -> Any:
     """One value; of `engine` the file behind the colon, as in `pystr:my_engine.py`."""
+    if key == ADAPTERS:
+        return _adapters(value, folder)
     if not isinstance(value, str) or key not in PATHS or value in SHIPPED:
         return value
     before, colon, file = value.partition(":") if key == "engine" else ("", "", value)
     return f"{before}{colon}{folder / file}" if file and (folder / file).exists() else value
+
+
+def _adapters(value: Any, folder: Path) -> Any:
+    if isinstance(value, list):
+        return [_adapters(one, folder) for one in value]
+    if isinstance(value, dict) and isinstance(value.get("path"), str):
+        return {**value, "path": _setting("model_path", value["path"], folder)}
+    if isinstance(value, str) and value.startswith("{"):
+        with contextlib.suppress(ValueError):  # it is refused by whoever reads it
+            return _adapters(json.loads(value), folder)
+    elif isinstance(value, str):
+        name, sign, path = value.partition("=")
+        return f"{name}{sign}{_setting('model_path', path, folder)}"
+    return value

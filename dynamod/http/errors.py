@@ -18,6 +18,13 @@ class Unauthorized(BadRequest):
     code_default = "invalid_api_key"
 
 
+class Forbidden(BadRequest):
+    """403: a setting of the server does not allow it."""
+
+    status = 403
+    code_default = "not_allowed"
+
+
 class NoRoute(BadRequest):
     """404: there is nothing at this path."""
 

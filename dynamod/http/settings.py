@@ -74,6 +74,9 @@ class FrontendSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     request_timeout: Annotated[Seconds, Meta(description="seconds for a whole request")] = 0.0
     metrics_prefix: Annotated[str, Meta(description="what names of the original's metrics begin with")] = METRICS_PREFIX
     force_include_usage: Annotated[bool, Meta(description="usage at the end of every stream")] = False
+    allow_runtime_lora_updating: Annotated[
+        bool, Meta(description="clients may load and unload LoRA adapters, from paths of the workers' machines")
+    ] = False
     strip_anthropic_preamble: Annotated[
         bool, Meta(description="/v1/messages: leave out the first system line of agents that differs per session")
     ] = True
@@ -159,7 +162,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> dict[str, Any]
     DYN_HTTP_BODY_LIMIT_MB, DYN_HTTP_BODIES_LIMIT_MB, DYN_HTTP_OVERLOAD_STATUS_CODE,
     DYN_HTTP_SSE_KEEP_ALIVE_INTERVAL_MS, DYN_HTTP_ALLOWED_ORIGINS (comma separated), DYN_HTTP_GUARD_STATUS,
     DYN_ENABLE_FORCE_INCLUDE_USAGE, DYN_STRIP_ANTHROPIC_PREAMBLE, DYN_METRICS_PREFIX, DYN_API_KEYS (comma separated),
-    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE.
+    DYN_API_KEY_FILE, DYN_CLIENT_KEYS_FILE; and VLLM_ALLOW_RUNTIME_LORA_UPDATING, which is vLLM's.
     """
     env = os.environ if environ is None else environ
     values: dict[str, Any] = {"metrics_prefix": metrics_prefix(env)}
@@ -184,6 +187,7 @@ _VARIABLES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DYN_HTTP_ALLOWED_ORIGINS": ("allowed_origins", str),
     "DYN_HTTP_GUARD_STATUS": ("guard_status", _true),
     "DYN_ENABLE_FORCE_INCLUDE_USAGE": ("force_include_usage", _true),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ("allow_runtime_lora_updating", _true),
     "DYN_STRIP_ANTHROPIC_PREAMBLE": ("strip_anthropic_preamble", _true),
     "DYN_API_KEYS": ("api_keys", str),
     "DYN_API_KEY_FILE": ("api_key_file", str),

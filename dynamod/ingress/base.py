@@ -16,6 +16,7 @@ from dynamod.message.openai import EngineFields
 if TYPE_CHECKING:
     from dynamod.preprocess.model import Model
 
+    from .adapters import AdapterLoader
     from .lowering import Lowered, Served
 
 
@@ -121,6 +122,11 @@ class Backend(Protocol):
 
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
+
+    @property
+    def adapters(self) -> "AdapterLoader":
+        """What loads and unloads LoRA adapters on the workers."""
+        ...
 
     async def start(self, job: Job, sink: ResponseSink) -> Run:
         """Begin to serve. Raises RequestError (BadRequest, NotFound, Overloaded, ...) when it cannot."""

@@ -256,13 +256,13 @@ class Dispatcher(Actor):
         group = self._group(key)
         if group is None:
             return None
-        router, serving, exclude = group.router, self._serving(key), message.excluded(self._view)
+        router, serving, exclude = group.router, self._serving(key), message.exclude
         if (reserved := self.reserved(key)) is not None:
             if not message.alone:
                 exclude = {*exclude, reserved}
             else:
                 exclude = {one.instance_id for one in serving.instances if one.instance_id != reserved}
-        decision = router.decide(message.prompt, serving.instances, exclude)
+        decision = router.decide(message.prompt, serving.instances, exclude, self._unable(key, message))
         instance = serving.get(decision.chosen) if decision is not None else None
         if decision is None or instance is None:
             return None
@@ -274,6 +274,17 @@ class Dispatcher(Actor):
         router.started(placement, decision, message.prompt)
         self.counts[key[0]].overhead.scheduling.observe((perf_counter() - started) * 1000)
         return placement
+
+    def _unable(self, key: Key, message: Acquire) -> Mapping[int, str]:
+        """Instances that cannot answer it, and why: mostly there are none."""
+        words, adapter, found = message.prompt.form_words(message.received), message.adapter, dict[int, str]()
+        if words is not None:
+            found = dict.fromkeys(self._view.unable(key[0], words), "does not keep to such a form")
+        if adapter is not None:
+            able, all_ = self._view.served(adapter.name, adapter, key[1]), self._serving(key).instances
+            lacking = (one.instance_id for one in all_ if able.get(one.instance_id) is None)
+            found |= dict.fromkeys(lacking, "lacks the adapter")
+        return found
 
     def _with_peer(
         self, model: str, prompt: Prompt, decision: Decision, exclude: Collection[int], move: int
@@ -350,7 +361,7 @@ class Dispatcher(Actor):
     def _place_alone(self, key: Key, message: Acquire, instance: int | None) -> Placement | None:
         """Choose a worker that the request has not tried, and have all others leave that can go on elsewhere."""
         group, isolation = self._group(key), self._isolations[key]
-        out = message.excluded(self._view)
+        out = {*message.exclude, *self._unable(key, message)}
         untried = [one.instance_id for one in self._serving(key).instances if one.instance_id not in out]
         if not untried and message.pool == PREFILL:
             return None  # its worker that answers is there and waits

@@ -153,7 +153,7 @@ class RequestsInFlight:
             limit=card.migration_limit if self._migration_limit is None else self._migration_limit,
             now=self._now,
             completed=self._completed,
-            migrations=self._counts[card.name].migrations,
+            migrations=self._counts[card.base].migrations,
             logprobs=_logprobs_of(model, run.sink) if model is not None else None,
             prompt_tokens=prompt.tokens,
             longest=self._longest,

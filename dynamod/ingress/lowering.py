@@ -62,7 +62,7 @@ class Served:
         if not self.with_blocks:
             return ()
         started = perf_counter()
-        found = prompt_blocks(ids, self.card.kv_cache_block_size)
+        found = prompt_blocks(ids, self.card.kv_cache_block_size, self.card.salt)
         if self.hashing is not None:
             self.hashing.observe((perf_counter() - started) * 1000)
         return found
@@ -169,6 +169,8 @@ async def lower_tokens(
         encoded = asyncio.to_thread(_encoded, served, prepared, job.id) if thread else None
         generate, found = _encoded(served, prepared, job.id) if encoded is None else await encoded
         _annotate(annotations, generate, prepared)
+        if card.adapter is not None:
+            generate = msgspec.structs.replace(generate, adapter=card.adapter)
         requests += [_seeded(generate, sample, draw, own_noise, grammar) for sample in range(samples)]
         outputs += [_output(request, model, generate, skip_special) for _ in range(samples)]
         if parser is not None:

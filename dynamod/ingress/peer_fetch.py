@@ -95,7 +95,7 @@ class PeerFetch:
         instance = self._instance(card, peer) if peer is not None and peer.fetch else None
         if peer is None or instance is None:
             return None
-        counts, blocks = self._counts(card.name), StoredBlocks()
+        counts, blocks = self._counts(card.base), StoredBlocks()
         try:
             blocks.outbound = self._transport.open(instance, Prefill(request, stored=True), blocks)
             async with asyncio.timeout(WAIT):

@@ -28,6 +28,7 @@ from dynamod.router.prefill import LivePrefill
 from dynamod.router.router import RouterSettings
 from dynamod.transport.base import Transport
 
+from .adapters import AdapterLoader
 from .base import Job, ResponseSink, Run
 from .dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed, RouterRows, Row
 from .in_flight import RequestsInFlight
@@ -96,6 +97,11 @@ class ProcessorBackend:
     def model(self, name: str) -> Model | None:
         """Tokenizer and chat template of a model that can be asked for; None for a text engine's."""
         return self._processor.model(name)
+
+    @property
+    def adapters(self) -> AdapterLoader:
+        """What loads and unloads LoRA adapters on the workers."""
+        return self._processor.adapters
 
     def health(self) -> Mapping[str, Any]:
         """`endpoints` (dyn://) of models that can be asked now; `instances` (JSON-like rows): all that are alive."""
@@ -178,6 +184,7 @@ class Processor(Actor):
             node=self._node,
             parked=self.parked,
         )
+        self.adapters = AdapterLoader(self._view, self._transport, self.cards, self.context.task)
         self._view.on_model(self._model_changed)
         self._view.on_change(requests.instances_changed)
         for name, card in self._view.models().items():
@@ -265,11 +272,21 @@ class Processor(Actor):
             self._dispatcher.send_nowait(ModelGone(name))
             if self.cards.pop(name, None) is not None:
                 self._announce(name, None)
+        elif card.parent:
+            self._loading[name] = card
+            self._take_adapter(name, card)
         elif card.kind == "text":
             self._ready(name, None, card)
         else:
             self._loading[name] = card
             self.context.task(self._load(name, card), f"load {name}")
+
+    def _take_adapter(self, name: str, card: ModelCard) -> None:
+        """An adapter can be asked for when the model below it can: it has the same tokenizer."""
+        below = self.cards.get(card.parent)
+        if below is not None and (below.kind, below.mdc_sum) == (card.kind, card.mdc_sum):
+            del self._loading[name]
+            self._ready(name, self._models[card.parent], card)
 
     async def _load(self, name: str, card: ModelCard) -> None:
         """Load a model, again and again until it is loaded or not wanted: what is missing now may come."""
@@ -327,8 +344,11 @@ class Processor(Actor):
         log.info(
             "model %s: parser of tool calls %s, of reasoning %s", name, card.tool_call_parser, card.reasoning_parser
         )
-        self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
+        if not card.parent:  # else the router of the model below decides
+            self._dispatcher.send_nowait(ModelServed(card))  # it follows the workers from now on
         self._announce(name, card)
+        for other, waiting in [one for one in self._loading.items() if one[1].parent == name]:
+            self._take_adapter(other, waiting)
 
     # Requests.
 
@@ -342,7 +362,7 @@ class Processor(Actor):
         if card is None:
             known = ", ".join(sorted(self.cards)) or "none"
             raise NotFound(f"The model {name!r} does not exist. Models served now: {known}.", param="model")
-        hashing = self._counts[name].overhead.block_hashing
+        hashing = self._counts[card.base].overhead.block_hashing
         model, parsers = self._models[name], self._parsers.get(name)
         forms = self._view.forms(name) or frozenset(card.capabilities.forms)  # else nobody serves it yet
         served = Served(

@@ -172,7 +172,7 @@ class RemotePrefill:
         waited for, as is one that takes no other meanwhile if the placement is such. Raises PrefillWorkerLost, and then
         RequestError when none has it.
         """
-        counts, needed = self._counts(card.name), card.capabilities.needs_prefill
+        counts, needed = self._counts(card.base), card.capabilities.needs_prefill
         if not needed and not self._view.served(card.name, card, PREFILL).instances:
             return None
         while True:

@@ -3,7 +3,8 @@
 A block's *local* hash covers its own tokens; its *sequence* hash covers the whole prefix up to its end, so equal
 sequence hashes mean equal KV content. Formulas and seed are those of the original's router, so that its events and ours
 can be mixed: local = xxh3_64(little-endian u32 tokens, seed 1337); the first block's sequence hash is its local hash,
-each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337).
+each later one xxh3_64(previous sequence hash, local hash; both little-endian u64, seed 1337). What blocks depend on
+beside tokens, an adapter, is a salt: a text whose xxh3_64 is added to the seed of the local hashes, as in the original.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +16,12 @@ SEED = 1337
 _PAIR = Struct("<QQ").pack
 
 
-def local_hashes(ids: bytes, block_size: int) -> list[int]:
+def local_hashes(ids: bytes, block_size: int, salt: str = "") -> list[int]:
     """Hash each full block of packed token ids (`message.tokens`); a partial tail has no name."""
-    step = 4 * block_size
-    return [xxh3_64_intdigest(ids[start : start + step], SEED) for start in range(0, len(ids) // step * step, step)]
+    step, seed = 4 * block_size, SEED
+    if salt:
+        seed = (SEED + xxh3_64_intdigest(salt.encode())) % 2**64
+    return [xxh3_64_intdigest(ids[start : start + step], seed) for start in range(0, len(ids) // step * step, step)]
 
 
 def chain(local: Iterable[int], parent: int | None = None) -> list[int]:
@@ -31,25 +34,25 @@ def chain(local: Iterable[int], parent: int | None = None) -> list[int]:
     return out
 
 
-def block_hashes(ids: bytes, block_size: int) -> list[int]:
+def block_hashes(ids: bytes, block_size: int, salt: str = "") -> list[int]:
     """Sequence hashes of the full blocks of packed token ids."""
-    return chain(local_hashes(ids, block_size))
+    return chain(local_hashes(ids, block_size, salt))
 
 
 class PrefixHashes:
     """Hashes of the full blocks of one sequence, which may grow. `local`, `blocks`: local and sequence hashes."""
 
-    __slots__ = ("_size", "blocks", "local")
+    __slots__ = ("_size", "blocks", "local", "salt")
 
-    def __init__(self, block_size: int, ids: bytes = b"") -> None:
-        self._size = block_size
+    def __init__(self, block_size: int, ids: bytes = b"", salt: str = "") -> None:
+        self._size, self.salt = block_size, salt
         self.local: list[int] = []
         self.blocks: list[int] = []
         self.extend(ids)
 
     def extend(self, ids: bytes) -> None:
         """Further tokens, packed, from the end of the last full block on. A partial tail is not remembered."""
-        local = local_hashes(ids, self._size)
+        local = local_hashes(ids, self._size, self.salt)
         self.blocks += chain(local, self.blocks[-1] if self.blocks else None)
         self.local += local
 

@@ -54,7 +54,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     it computes no prompts, so that others always do. `stored_blocks`: it gives other instances the KV blocks that it
     has, and computes nothing for that. `role_switch`: it changes between prefill and decode while it runs.
     `matryoshka`: the first numbers of its vectors are vectors too. `pairs`: it is given two texts as one input, and
-    makes one number of them, their score.
+    makes one number of them, their score. `lora`: it loads adapters and unloads them while it runs.
     """
 
     exact_continuation: bool = False
@@ -74,6 +74,7 @@ class Capabilities(msgspec.Struct, frozen=True, omit_defaults=True):
     matryoshka: bool = False
     pairs: bool = False
     prompt_logprobs: bool = False
+    lora: bool = False
 
     @property
     def continues(self) -> bool:
@@ -89,6 +90,19 @@ ReasoningField = Literal["reasoning_content", "reasoning"]
 """What clients may get the reasoning of an answer as."""
 
 
+class Adapter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A LoRA adapter, which is a model of its own for clients, called `name`. `path`: on the worker's machine.
+
+    `digest`: hexadecimal, over what the adapter computes: its files and `scale`, the factor of its change. Adapters
+    with one digest make the same KV blocks, whatever they are called.
+    """
+
+    name: Word
+    path: Label = ""
+    digest: Annotated[str, Meta(max_length=64, pattern=r"^[0-9a-f]*\Z")] = ""
+    scale: float = 1.0
+
+
 class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything an ingress needs to serve a model that a worker announces.
 
@@ -100,7 +114,8 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     tokens; sent with each request so that a mismatch is seen. `tool_call_parser`, `reasoning_parser`: how its answers
     say calls of tools and reasoning; empty: as its chat template says; `none`: not at all. `reasoning_field_name`: what
     clients get reasoning as; empty: as the frontend says. `embedding_length`: numbers of a vector, 0 where that is not
-    known.
+    known. `adapters`: those that the worker has. `adapter`, `parent`: of the card of an adapter, which an ingress makes
+    of that: which one it is, and the name of the model below it.
     """
 
     name: Word
@@ -123,6 +138,31 @@ class ModelCard(msgspec.Struct, frozen=True, omit_defaults=True):
     reasoning_field_name: Label = ""
     user_data: dict[str, Any] | None = None
     embedding_length: Count = 0
+    adapters: tuple[Adapter, ...] = ()
+    adapter: Adapter | None = None
+    parent: Label = ""
+
+    @property
+    def base(self) -> str:
+        """The model whose workers answer, and whose router decides: of an adapter that below it."""
+        return self.parent or self.name
+
+    @property
+    def salt(self) -> str:
+        """What KV blocks depend on beside tokens."""
+        return self.adapter.digest if self.adapter is not None else ""
+
+    def each(self) -> "tuple[ModelCard, ...]":
+        """The card itself, and one for each adapter."""
+        if not self.adapters:
+            return (self,)
+        types = tuple(kind for kind in self.types if kind in ("chat", "completions"))
+        made = [
+            msgspec.structs.replace(self, name=one.name, types=types, adapters=(), adapter=one, parent=self.name)
+            for one in self.adapters
+            if one.name != self.name
+        ]
+        return (self, *made)
 
     @property
     def inputs(self) -> tuple[bool, bool, bool]:

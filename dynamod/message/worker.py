@@ -3,13 +3,16 @@
 `Generate` goes to token engines (ids in, ids out), `Chat` to text engines (the client's own request in, text out),
 `Embed` to engines that make vectors of ids,
 `Call` to the endpoints of a user's own components; `Subscribe` asks a worker for news of its cache and load, `Describe`
-for its model card, `Files` for the files behind it. `Open` wraps any of them with a stream number of the sender's
-choice; answers come back as `dynamod.message.ingress` deltas under that number.
+for its model card, `Files` for the files behind it; `LoadAdapter` and `UnloadAdapter` change what it serves. `Open`
+wraps any of them with a stream number of the sender's choice; answers come back as `dynamod.message.ingress` deltas
+under that number.
 """
 
 from typing import Any, Literal
 
 import msgspec
+
+from .discovery import Adapter
 
 PASSED = 8
 """Tokens of an answer (or characters) behind which a request that is tried alone is no suspect any more."""
@@ -125,7 +128,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     the same answer; the engine continues behind them and counts them as output, not as prompt. `alone`: it may have
     crashed a worker, and no other such request may be where it is; it begins when its acceptance is confirmed.
     `handoff`: blocks of the prompt, and of the prior output, that another instance computes. `grammar`: the form of
-    the answer, which the ingress has checked; for engines with that capability.
+    the answer, which the ingress has checked; for engines with that capability. `adapter`: what answers in place of the
+    model alone, for engines with the capability `lora`.
     """
 
     request_id: str
@@ -140,6 +144,12 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     alone: bool = False
     handoff: Handoff | None = None
     grammar: Grammar | None = None
+    adapter: Adapter | None = None
+
+    @property
+    def salt(self) -> str:
+        """What its KV blocks depend on beside tokens."""
+        return self.adapter.digest if self.adapter is not None else ""
 
 
 class Prefill(msgspec.Struct, frozen=True, array_like=True, tag="prefill"):
@@ -239,7 +249,25 @@ def form_words(request: object) -> tuple[str, ...] | None:
     return request.grammar.words if isinstance(request, Generate) and request.grammar is not None else None
 
 
-Request = Generate | Prefill | Embed | Chat | Call | Subscribe | Describe | Files
+class LoadAdapter(msgspec.Struct, frozen=True, array_like=True, tag="load_adapter"):
+    """Load an adapter, whose digest the worker finds; answered by one item, the `Adapter` as JSON bytes.
+
+    `inplace`: one of that name gives way; else it is refused unless it is the same.
+    """
+
+    request_id: str
+    adapter: Adapter
+    inplace: bool = False
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, array_like=True, tag="unload_adapter"):
+    """Forget an adapter; answers that it has begun are finished. Answered by a stream without items."""
+
+    request_id: str
+    name: str
+
+
+Request = Generate | Prefill | Embed | Chat | Call | Subscribe | Describe | Files | LoadAdapter | UnloadAdapter
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

@@ -120,7 +120,7 @@ class OnDemandBackend:
         self._inner, self.keeper, self._ref, self._timeout = inner, keeper, ref, timeout
         self._names, self._places = names, places
         self._numbers = count(1)
-        self.model = inner.model
+        self.model, self.adapters = inner.model, inner.adapters
 
     def health(self) -> Mapping[str, Any]:
         """As the processor's; models that can be loaded have endpoints too."""

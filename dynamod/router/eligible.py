@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import chain, islice, repeat
+from types import MappingProxyType
 
 from dynamod.message.worker import REPLAY
 
@@ -13,6 +14,7 @@ from .decision import KEPT, Candidate
 from .policies.base import Policy, overload_bound
 from .state import WorkerState
 
+NOBODY: Mapping[int, str] = MappingProxyType({})
 FEW = 100
 """Workers for which it is cheaper to count the blocks in use than to find out whether that matters."""
 
@@ -36,13 +38,23 @@ class Prompt:
 
 
 class Eligible:
-    """All workers but those that were `tried` and those that are busy; one alone where the request must go to that one.
+    """All workers but those that were `tried`, those that are busy, and those that are `unable` to answer it, by why
+    they are; one alone where the request must go to that one.
 
     `workers`: who is left, perhaps nobody. `overlaps`: by worker, how many blocks of the prompt it has; `fetches`: what
     it would load from its tiers behind these. `reason`: why only one may take it.
     """
 
-    def __init__(self, prompt: Prompt, tried: Collection[int], policy: Policy, state: WorkerState) -> None:
+    def __init__(
+        self,
+        prompt: Prompt,
+        tried: Collection[int],
+        policy: Policy,
+        state: WorkerState,
+        unable: Mapping[int, str] = NOBODY,
+    ) -> None:
+        self._unable = unable
+        tried = {*tried, *unable} if unable else tried
         self._prompt, self._tried, self._state = prompt, tried, state
         columns = state.columns
         self._out: Collection[int] = columns.busy
@@ -143,6 +155,8 @@ class Eligible:
         return chain(tried, (worker for worker in columns.busy if worker not in tried))
 
     def _why(self, worker: int) -> str:
+        if worker in self._unable:
+            return self._unable[worker]
         if worker in self._tried:
             return "tried already"
         if self._only is None:

@@ -76,7 +76,8 @@ class Acquire:
     `exclude`: instances that have failed it. `waits`: it may wait for its turn when all are busy. `again`: its client
     has seen it begin, so it waits whatever the size of the queue. `alone`: at an instance that takes no other
     meanwhile; of several the one that has `received` least is the first. `placement` is what was granted: who leaves
-    before the reply has come finds it here.
+    before the reply has come finds it here. `adapter`: the card of the adapter that it asks for, which not all
+    instances may have; None: the model alone.
     """
 
     model: str
@@ -89,17 +90,14 @@ class Acquire:
     alone: bool = False
     received: int = 0
     placement: Placement | None = None
+    adapter: ModelCard | None = None
 
     @property
     def choosy(self) -> bool:
         """Whether it may have to wait although some instance is free for others."""
         prompt = self.prompt
-        return bool(self.exclude or prompt.session or prompt.instance is not None or prompt.form is not None)
-
-    def excluded(self, view: View) -> Collection[int]:
-        """Instances that have failed it, and those that do not keep to the form of its answer."""
-        words = self.prompt.form_words(self.received)
-        return self.exclude if words is None else {*self.exclude, *view.unable(self.model, words)}
+        special = self.adapter is not None or prompt.form is not None or prompt.instance is not None
+        return bool(self.exclude or prompt.session or special)
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +143,8 @@ class DispatcherClient:
         The other arguments are those of `Acquire`. Cancelling leaves the queue, and releases what was granted
         meanwhile. Raises Overloaded.
         """
-        message = Acquire(card.name, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
+        message = Acquire(card.base, prompt, exclude, priority, pool, waits, again or bool(exclude), alone, received)
+        message.adapter = _adapter(card)
         placement: Placement = await self._ask(message, NO_LIMIT if timeout is None else timeout)
         return placement
 
@@ -165,7 +164,8 @@ class DispatcherClient:
         that takes no other meanwhile. Raises Overloaded.
         """
         needed, prompt = card.capabilities.needs_prefill, replace(prompt, instance=None)
-        acquire = Acquire(card.name, prompt, exclude, pool=PREFILL, waits=needed, again=needed, alone=alone)
+        acquire = Acquire(card.base, prompt, exclude, pool=PREFILL, waits=needed, again=needed, alone=alone)
+        acquire.adapter = _adapter(card)
         limit = NO_LIMIT if timeout is None else timeout
         found: Placement | PrefillDecision = await self._ask(AcquirePrefill(acquire, answer), limit)
         return found
@@ -194,5 +194,10 @@ class DispatcherClient:
         if prompt.instance in exclude:
             return False  # who asks for one by its id has no other
         served = self.view.served(card.name, card, pool)
-        out = Acquire(card.name, prompt, exclude, received=received).excluded(self.view)
+        words = prompt.form_words(received)
+        out = exclude if words is None else {*exclude, *self.view.unable(card.base, words)}
         return any(one.instance_id not in out for one in served.instances)
+
+
+def _adapter(card: ModelCard) -> ModelCard | None:
+    return card if card.adapter is not None else None

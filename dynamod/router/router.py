@@ -17,7 +17,7 @@ from dynamod.message.discovery import Instance
 
 from .cost import applied
 from .decision import KEPT, Candidate, Decision
-from .eligible import Eligible, Prompt
+from .eligible import NOBODY, Eligible, Prompt
 from .policies import policy_class
 from .policies.base import Choice, Question, choose
 from .settings import RouterSettings
@@ -67,13 +67,21 @@ class Router:
         self._sessions: OrderedDict[str, int] = OrderedDict()
         self._decisions = self._blocks = self._overlap = self._regret = self._shadow_differs = 0
 
-    def decide(self, prompt: Prompt, instances: Sequence[Instance], tried: Collection[int] = ()) -> Decision | None:
+    def decide(
+        self,
+        prompt: Prompt,
+        instances: Sequence[Instance],
+        tried: Collection[int] = (),
+        unable: Mapping[int, str] = NOBODY,
+    ) -> Decision | None:
         """The decision for a request among the instances of its model; None when none can take it now.
+
+        `unable`: those that cannot answer it, and why.
 
         Best give the same tuple of instances as long as nothing has changed: then it is not even looked at.
         """
         self.state.refresh(instances)
-        eligible = Eligible(prompt, tried, self._policy, self.state)
+        eligible = Eligible(prompt, tried, self._policy, self.state, unable)
         if not eligible.workers.ids:
             return None
         weights = self._weights

@@ -262,7 +262,9 @@ class ComponentContext:
 
     def _put(self, endpoint: str, key: str, value: Instance | ModelCard) -> None:
         self.process_context.registry.put(key, msgspec.json.encode(value))
-        self._published.setdefault(endpoint, []).append(key)
+        keys = self._published.setdefault(endpoint, [])
+        if key not in keys:
+            keys.append(key)
 
     def _instance(self, endpoint: str) -> Instance:
         process_context = self.process_context

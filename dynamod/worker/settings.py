@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from dynamod.engine.base import EngineOptions
+from dynamod.engine.lora import AdapterSetting, adapters_of
 from dynamod.engine.names import DEFAULT, ENGINES, EngineEntry, arguments_with, canonical, default
 from dynamod.engine.placement import Placement
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ReasoningField
@@ -76,6 +77,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     kill_timeout: Annotated[
         Seconds | None, Meta(description="seconds that it may be unresponsive until it is killed (10 heartbeats)")
     ] = None
+    lora: Annotated[
+        str | list[str | AdapterSetting],
+        _about("LoRA adapters, models of their own for clients: NAME=PATH, or objects with name, path and scale"),
+    ] = []
     engine_args: Annotated[dict[str, Any], _about("handed to the engine as they are")] = {}
 
     @property
@@ -109,8 +114,10 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """The engine's options; `path` and `config_path`: where `model` and `model_config` are."""
         from dynamod.preprocess.reference import model_name  # not needed to check settings
 
+        name = self.served_model_name or (model_name(self.model, path) if path is not None else "")
         return EngineOptions(
-            name=self.served_model_name or (model_name(self.model, path) if path is not None else ""),
+            name=name,
+            lora=adapters_of(self.lora, name),
             model=self.model,
             path=path,
             config_path=config_path,

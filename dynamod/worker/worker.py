@@ -33,8 +33,10 @@ from dynamod.message.worker import (
     Files,
     Generate,
     Grammar,
+    LoadAdapter,
     Prefill,
     Subscribe,
+    UnloadAdapter,
     form_words,
 )
 from dynamod.transport.base import CONFIRM, Reply
@@ -127,6 +129,7 @@ class Worker(Actor):
         self.handoff: HandoffEndpoint | OwnTransferEndpoint | None = None
         self.session_lease: float | None = None  # seconds, see `handoff.LEASE`
         self._roles = RoleSwitch(self._leave_role, self._take_role)
+        self._adapters = asyncio.Lock()
         self._trial: Reply | None = None  # of the last request that was to be tried alone
 
     async def started(self) -> None:
@@ -213,10 +216,30 @@ class Worker(Actor):
             reply.items((msgspec.json.encode(engine.card()),), "stop")
         elif isinstance(request, Files):
             self.context.task(send_files(engine.card(), request, reply), "files")
+        elif isinstance(request, LoadAdapter | UnloadAdapter):
+            self.context.task(self._change_adapters(engine, request, reply), "adapters")
         else:
             self._refused += 1
             served = " or ".join(kind.__name__ for kind in engine.serves)
             reply.failed("BadRequest", f"this endpoint takes {served}, not {type(request).__name__}")
+
+    async def _change_adapters(self, engine: Engine[Any], request: LoadAdapter | UnloadAdapter, reply: Reply) -> None:
+        """One change at a time; all that serve the model have to be told, so the card is published again."""
+        reply.accepted()
+        with self._raised_to(reply, engine, request):
+            async with self._adapters:
+                self.check_adapters_change()
+                items: tuple[bytes, ...] = ()
+                if isinstance(request, LoadAdapter):
+                    items = (msgspec.json.encode(await engine.load_adapter(request.adapter, inplace=request.inplace)),)
+                else:
+                    await engine.unload_adapter(request.name)
+                self._publish(self._public_card(engine))
+            log.info("adapters now: %s", ", ".join(one.name for one in engine.card().adapters) or "none")
+            reply.items(items, "stop")
+
+    def check_adapters_change(self) -> None:
+        """Raises BadRequest for a worker whose adapters cannot change."""
 
     @handle
     async def switch(self, message: Switch) -> asyncio.Future[Any] | UserError | Role:

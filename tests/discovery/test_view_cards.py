@@ -8,7 +8,7 @@ import msgspec
 from dynamod.discovery.keys import Address, card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View, disagree
-from dynamod.message.discovery import Capabilities, Instance, ModelCard
+from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
 
 
 def put(memory: MemoryRegistry, instance: Instance, card: ModelCard) -> int:
@@ -64,3 +64,27 @@ def test_who_answers_and_who_makes_vectors_are_not_mixed() -> None:
     for _ in range(2):
         assert [one.instance_id for one in view.serving("m", chat)] == [1, 3]
         assert [one.instance_id for one in view.serving("m", vectors)] == [2, 3]
+
+
+def test_an_adapter_is_a_model_where_it_is_loaded() -> None:
+    memory = MemoryRegistry(random.Random(0))
+    view = View(memory)  # type: ignore[arg-type]
+    seen: list[tuple[str, str]] = []
+    view.on_model(lambda name, card: seen.append((name, "gone" if card is None else card.salt)))
+    first, second = (Instance("n", "c", "e", number, {}) for number in (1, 2))
+    one, other = Adapter("x", "/x", "aa"), Adapter("x", "/y", "bb")
+    base = ModelCard("m", "text", types=("chat", "embeddings"))
+    put(memory, first, msgspec.structs.replace(base, adapters=(one, Adapter("y", "/y", "cc"))))
+    lease = put(memory, second, base)
+    card = view.card("x")
+    assert card is not None
+    assert (card.adapter, card.parent, card.base, card.types, card.adapters) == (one, "m", "m", ("chat",), ())
+    assert [len(view.serving(name)) for name in ("m", "x", "y")] == [2, 1, 1]
+    memory.put(card_key(second), msgspec.json.encode(msgspec.structs.replace(base, adapters=(other,))), lease)
+    assert view.serving("x", card) == [first], "another file under that name"
+    memory.put(card_key(first), msgspec.json.encode(base), lease)
+    assert view.card("y") is None
+    found = view.card("x")
+    assert found is not None
+    assert view.serving("x", found) == [second]
+    assert seen == [("m", ""), ("x", "aa"), ("y", "cc"), ("x", "bb"), ("y", "gone")]

@@ -20,7 +20,7 @@ from dynamod.discovery.keys import card_key, instance_key
 from dynamod.discovery.memory import MemoryRegistry
 from dynamod.discovery.view import View
 from dynamod.ingress.dispatcher import DecisionsOf, Dispatcher, ModelCounts, ModelGone, ModelServed
-from dynamod.message.discovery import Capabilities, Instance, ModelCard
+from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
 from dynamod.message.errors import Internal, Overloaded
 from dynamod.message.kv_events import PrefillCompleted, RequestStarted, Snapshot
 from dynamod.router.placement import DispatcherClient, Placement
@@ -433,3 +433,23 @@ async def test_a_decision_names_the_worker_that_has_more_of_the_prompt(mode: str
             await settled()
             with await made.client.acquire(kind, prompt) as place:
                 assert place.decision.peer is None
+
+
+@virtual
+async def test_a_request_for_an_adapter_goes_to_those_that_have_it() -> None:
+    async with desk(3, mode="round-robin", busy_prefill=None) as (made, _):
+        adapted = msgspec.structs.replace(CARD, adapters=(Adapter("x", "/x", "aa"),))
+        for number in (2, 3):
+            one = Instance("n", "c", "e", number, {})
+            made.registry.put(card_key(one), msgspec.json.encode(adapted), made.leases[number])
+        card = made.view.card("x")
+        assert card is not None
+        asked = partial(made.client.acquire, card, Prompt("r", 9))
+        found = [await asked() for _ in range(4)]
+        assert sorted(one.instance.instance_id for one in found) == [2, 2, 3, 3], "in turn"
+        assert found[0].decision.excluded == ((1, "lacks the adapter"),)
+        assert {one.instance.instance_id for one in [await made.acquire() for _ in range(3)]} == {1, 2, 3}
+        assert made.load == 7, "one router counts them all"
+        assert (await asked({2})).instance.instance_id == 3
+        assert not made.client.available(card, Prompt("r", 9), {2, 3})
+        assert (await asked({2}, alone=True)).instance.instance_id == 3

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from dynamod.kvcache.hashes import PrefixHashes, block_hashes, chain, local_hashes
 from dynamod.message import tokens
@@ -47,3 +48,15 @@ def test_the_hashes_of_a_sequence_grow_with_it(values: list[int], size: int, fir
     hashes.extend(tokens.pack(values[first:]))
     assert hashes.local == local_hashes(tokens.pack(values), size)
     assert hashes.blocks == block_hashes(tokens.pack(values), size)
+
+
+def test_a_salt_changes_all_names_and_none_is_the_original() -> None:
+    ids = tokens.pack(range(12))
+    plain, one, two = (PrefixHashes(4, ids, salt) for salt in ("", "a", "b"))
+    assert plain.blocks == block_hashes(ids, 4)
+    assert len({*plain.blocks, *one.blocks, *two.blocks}) == 9
+    assert one.blocks == block_hashes(ids, 4, "a") == chain(one.local), "who gets the local hashes finds the names"
+    seed = (1337 + xxh3_64_intdigest(b"a")) % 2**64
+    assert one.local[0] == xxh3_64_intdigest(ids[:16], seed), "the original's formula"
+    one.extend(tokens.pack(range(12, 16)))
+    assert one.blocks == block_hashes(tokens.pack(range(16)), 4, "a")

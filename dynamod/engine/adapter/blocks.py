@@ -133,7 +133,7 @@ class EngineBlocks:
             before = self.host.get(rank, key) if before is None else before
             if before is None:  # of special content, or reported before we listened
                 return
-        local = local_hashes(tokens.pack(event.token_ids), self.block_size)
+        local = local_hashes(tokens.pack(event.token_ids), self.block_size, event.lora_name or "")
         held = self.device if event.medium in DEVICE else self.host
         first, fresh = before, list[tuple[int, int]]()  # new blocks in a row, behind block `first`
         for name, here, block in zip(event.block_hashes, local, chain(local, before), strict=True):

@@ -18,6 +18,7 @@ import msgspec
 
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens, vectors
+from dynamod.message.discovery import Adapter
 from dynamod.message.errors import BadRequest, DynamodError, EngineFailed, RequestError, UserError
 from dynamod.message.kv_events import Load, Snapshot, TierStored, WorkerEvent
 from dynamod.message.worker import Embed, Generate
@@ -72,6 +73,7 @@ class AdapterEngine(Engine[Generate]):
         self.open = 0  # requests
         self._answers: dict[Reply, int] = {}  # of these, with the tokens of their prompts
         self.can = self.capabilities  # as it has been started
+        self.adapters: tuple[Adapter, ...] = ()  # that it has been started with, set by `load_engine`
         self._output: StartOutput | None = None
         self._apart = Apart(self.name)
 
@@ -110,6 +112,7 @@ class AdapterEngine(Engine[Generate]):
             kv_cache_block_size=self.block_size or self._card.kv_cache_block_size,
             types=("embeddings", "score") if self.embedding_length else self._card.types,
             embedding_length=self.embedding_length,
+            adapters=self.adapters,
             capabilities=msgspec.structs.replace(self.can, kv_events=self.blocks is not None),
         )
 
@@ -262,7 +265,7 @@ class AdapterEngine(Engine[Generate]):
         if self.blocks is None:
             return None
         ids = request.token_ids + request.prior_output
-        found = block_hashes(ids, self.blocks.block_size)
+        found = block_hashes(ids, self.blocks.block_size, request.salt)
         return tuple(found), self.blocks.uncached(found, tokens.count(ids))
 
     def snapshot(self) -> tuple[WorkerEvent, ...]:

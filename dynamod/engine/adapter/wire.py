@@ -20,7 +20,8 @@ HOST = ("CPU", "CPU_PINNED")
 class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
     """Blocks that follow each other behind `parent_block_hash`. `token_ids`: of all of them.
 
-    `extra_keys`: per block, what its content depends on beside tokens (a LoRA, an image). `group_idx`: layers of
+    `extra_keys`: per block, what its content depends on beside tokens (a LoRA, an image). `lora_name`: of the adapter
+    that has computed them, for vLLM its digest. `group_idx`: layers of
     different kinds have groups of their own. `kv_cache_spec_sliding_window`: set when old blocks of the group go.
     """
 
@@ -37,8 +38,9 @@ class BlockStored(msgspec.Struct, frozen=True, tag="BlockStored", gc=False):
 
     @property
     def plain(self) -> bool:
-        """Whether the blocks are where we know, and what they hold follows from the tokens of the prompt alone."""
-        special = self.lora_id is not None or self.lora_name is not None or any(self.extra_keys or ())
+        """Whether the blocks are where we know, and what they hold follows from the prompt's tokens and the adapter."""
+        keys = any(key and key != [self.lora_name] for key in self.extra_keys or ())
+        special = keys or (self.lora_id is not None and self.lora_name is None)
         return self.medium in (*DEVICE, *HOST) and not special and self.kv_cache_spec_sliding_window is None
 
 

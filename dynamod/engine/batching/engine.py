@@ -129,7 +129,8 @@ class BatchingEngine(OwnForms, Engine[Generate]):
         hashed, self._hashed = self._hashed, None
         if hashed is not None and hashed[0] is request:
             return hashed[1]
-        return PrefixHashes(self.block_size, request.token_ids + request.prior_output if self.caching else b"")
+        ids = request.token_ids + request.prior_output if self.caching else b""
+        return PrefixHashes(self.block_size, ids, request.salt)
 
     def footprint(self, request: Generate) -> tuple[tuple[int, ...], int]:
         """Ids that another instance has made count as prompt: they have to be computed."""

@@ -18,8 +18,8 @@ from dynamod.actor.threads import last_work
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.kvcache.tiers.settings import open_tiers
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities, ModelCard
-from dynamod.message.errors import BadRequest, EngineFailed, UserError
+from dynamod.message.discovery import Adapter, Capabilities, ModelCard
+from dynamod.message.errors import BadRequest, EngineFailed, NotFound, RequestError, UserError
 from dynamod.message.kv_events import Load, Removed, Stored
 from dynamod.message.worker import MATCHED, Generate
 from dynamod.preprocess.source import open_card
@@ -29,10 +29,12 @@ from ..base import EngineOptions, Spawn, StepClock
 from ..batching.engine import BatchingEngine, BatchingStatistics
 from ..batching.handoff import Done, Put
 from ..batching.steps import Chunk
+from ..lora import LATE, digested
 from .arguments import LlamaCppArguments, arguments_of
 from .files import gguf_file
 from .handoff import Export, HeldRequest, Shared, Totals
 from .kv_cells import Cells, Operation, Sequence
+from .lora import check as check_adapters
 from .model import Model, StepFailed, Work
 from .ranges import Transfer
 from .request import Stream, checked
@@ -90,6 +92,7 @@ class LlamaCpp(BatchingEngine):
         grammars=True,
         forms=MATCHED,
         prompt_logprobs=True,
+        lora=True,
     )
 
     def __init__(self, options: EngineOptions, spawn: Spawn) -> None:
@@ -110,6 +113,7 @@ class LlamaCpp(BatchingEngine):
         self._layout = ""
         self._computed = 0
         self._model: Model | None = None
+        self._adapters: dict[str, bool] = {}  # those that are loaded, by digest: whether the card lists them
 
     async def start(self) -> None:
         """Read the card, load in the thread, compute a first few tokens. Raises UserError."""
@@ -117,7 +121,9 @@ class LlamaCpp(BatchingEngine):
         arguments, path = self.arguments, gguf_file(self.options.path)
         card = await self._file_card(path)
         log.info("llama.cpp loads %s", path)
-        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card))
+        await asyncio.to_thread(check_adapters, self.options.lora, path)
+        adapters = [await asyncio.to_thread(digested, one) for one in self.options.lora]
+        rate = await asyncio.wrap_future(self._thread.submit(self._load, path, card, adapters))
         model = self._model
         assert model is not None
         self.caching = arguments.enable_prefix_caching and model.shares
@@ -131,7 +137,8 @@ class LlamaCpp(BatchingEngine):
         ranged = model.ranges is not None
         can = {"handoff": ranged, "stored_blocks": ranged, "role_switch": ranged}
         capabilities = msgspec.structs.replace(card.capabilities, **can)
-        self._card = msgspec.structs.replace(card, capabilities=capabilities)
+        self._card = msgspec.structs.replace(card, capabilities=capabilities, adapters=tuple(adapters))
+        self._adapters = {one.digest: True for one in adapters}
         self._cells = Cells(
             self._operations.append,
             blocks=model.cells // self.block_size,
@@ -142,6 +149,7 @@ class LlamaCpp(BatchingEngine):
             publish=self._publish_blocks,
         )
         self._scheduler = Scheduler(self._cells, arguments.max_num_seqs, arguments.max_num_batched_tokens)
+        self._scheduler.adapters = bool(adapters)
         self._held = self._scheduler.held
         self._shared = Shared(
             self._scheduler, self._cells, self._transfer, self._operations.append, self._work.set, self._totals
@@ -181,17 +189,52 @@ class LlamaCpp(BatchingEngine):
             raise UserError(f"context length {wanted} is larger than the model's {known}", "give a smaller one")
         return card
 
-    def _load(self, path: Path, card: ModelCard) -> float:
+    def _load(self, path: Path, card: ModelCard, adapters: Seq[Adapter]) -> float:
         """In the thread: load and try; returns the tokens per second of that."""
         context = self.options.context_length
-        model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set())
+        model = self._model = Model(path, self.arguments, context, lambda: not self._stopped.is_set(), adapters)
         model.vocabulary.compare(open_card(card).build())
         rate = model.warm()
         self._layout = model.layout
         return rate
 
+    async def take_adapter(self, adapter: Adapter) -> None:
+        """Load it in the thread, between two steps."""
+        assert self._model is not None
+        assert self.options.path is not None
+        await asyncio.to_thread(check_adapters, (adapter,), gguf_file(self.options.path))
+        before = self._adapters.get(adapter.digest)
+        self._adapters[adapter.digest] = self._scheduler.adapters = True  # nobody frees it meanwhile
+        try:
+            await asyncio.wrap_future(self._thread.submit(self._model.adapters.load, adapter))
+        except UserError:
+            if before is None:
+                del self._adapters[adapter.digest]
+            raise
+
+    async def leave_adapter(self, adapter: Adapter) -> None:
+        """Free it when no request needs it, and those that do not know yet have come."""
+        if all(one.digest != adapter.digest for one in self._card.adapters):
+            self._adapters[adapter.digest] = False
+            self.spawn(self._drop_adapter(adapter.digest), f"unload {adapter.name}")
+
+    async def _drop_adapter(self, digest: str) -> None:
+        scheduler = self._scheduler
+        await asyncio.sleep(LATE)
+        while scheduler.has(digest):  # noqa: ASYNC110 - it knows no waiters
+            await asyncio.sleep(LATE)
+        if self._adapters.get(digest) is not False or self._model is None:
+            return  # loaded again, or freed already
+        del self._adapters[digest]
+        scheduler.forget(digest)
+        await asyncio.wrap_future(self._thread.submit(self._model.drop_adapter, digest))
+
+    def _require_adapter(self, request: Generate) -> None:
+        if request.adapter is not None and request.adapter.digest not in self._adapters:
+            raise NotFound(f"the adapter {request.adapter.name!r} is not loaded here any more", param="model")
+
     def queue(self, request: Generate, reply: Reply, limit: int) -> Callable[[], object]:
-        """Have a request computed. Raises BadRequest for ids that the model does not know."""
+        """Have a request computed. Raises BadRequest for ids that the model does not know, NotFound for an adapter."""
         sequence = self._sequence(request, reply, limit)
         self._scheduler.add(sequence)
         self._work.set()
@@ -199,6 +242,7 @@ class LlamaCpp(BatchingEngine):
 
     def _sequence(self, request: Generate, reply: Reply, limit: int) -> Sequence:
         assert self._model is not None
+        self._require_adapter(request)
         matcher = self.grammars().matcher(request.grammar) if request.grammar is not None else None
         stream = Stream(request, reply, self._model.vocabulary.size, limit, matcher)
         ids = tokens.unpack(request.token_ids + request.prior_output)
@@ -232,13 +276,14 @@ class LlamaCpp(BatchingEngine):
         """
         assert self._model is not None
         try:
+            self._require_adapter(request)
             prompt, prior = checked(request, self._model.vocabulary.size)
             length = len(prompt) + len(prior)
             if not self._layout:
                 raise BadRequest("this worker exports no blocks")
             if not prompt or length > self.room:
                 raise BadRequest(f"a prompt of {length} tokens; this worker has room for {self.room}")
-        except BadRequest as error:
+        except RequestError as error:
             done(error)
             return _nothing
         split = self._split(length)
@@ -253,7 +298,8 @@ class LlamaCpp(BatchingEngine):
         """Put the full blocks of a prompt but for its last token that are in the device or its tiers."""
         assert self._stored is not None
         ids = request.token_ids + request.prior_output
-        return self._stored.begin(block_hashes(ids[: 4 * self._split(len(ids) // 4)], self.block_size), put, done)
+        ids = ids[: 4 * self._split(len(ids) // 4)]
+        return self._stored.begin(block_hashes(ids, self.block_size, request.salt), put, done)
 
     def hold(self, request: Generate, reply: Reply, limit: int) -> HeldRequest:
         """Have a request computed later, with blocks from elsewhere. Raises BadRequest as `queue` does."""
@@ -340,7 +386,8 @@ class LlamaCpp(BatchingEngine):
         self._transfers = any(one is not None and one.pending for one in (self._tiering, self._stored))
         count = sum([row.count for row in rows])
         self._computed += count
-        return _Step(rows, count, self._thread.submit(model.step, operations, work))
+        adapter = rows[0].sequence.adapter if rows else ""
+        return _Step(rows, count, self._thread.submit(model.step, operations, work, adapter))
 
     def _failed(self, rows: Seq[Row], error: Exception) -> None:
         """A step could not be computed: who is at fault alone ends, the others are computed again."""

@@ -77,6 +77,11 @@ class Sequence:
         self.hashes = PrefixHashes(size) if hashes is None else hashes  # of its first blocks
 
     @property
+    def adapter(self) -> str:
+        """Digest of the adapter that computes it; empty: the model alone. Its blocks are salted with that."""
+        return self.hashes.salt
+
+    @property
     def missing(self) -> int:
         """Tokens to compute before the next one can be chosen."""
         return len(self.ids) - self.computed

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dynamod.message.discovery import Adapter
 from dynamod.message.errors import UserError
 from dynamod.preprocess.gguf_file import read_metadata
 
@@ -18,6 +19,7 @@ from .arguments import LlamaCppArguments
 from .kv_cells import Operation
 from .layout import digest, weights
 from .library import last_error, last_errors, library, version
+from .lora import LoadedAdapters
 from .parameters import context_parameters, model_parameters
 from .ranges import Ranges, Transfer
 from .sampling import Floats, Picked, Sampler
@@ -60,11 +62,16 @@ class Model:
     """`cells`: tokens that the KV cache holds. `context_length`: of one sequence. `slots`: sequences at a time.
 
     `shares`: whether a prefix of one sequence can be given to another. `ranges`: exports and imports blocks, where the
-    prefix cache is on and there is a sequence left for it.
+    prefix cache is on and there is a sequence left for it. `adapters`: those that are loaded.
     """
 
     def __init__(
-        self, path: Path, arguments: LlamaCppArguments, context_length: int | None, goes_on: Callable[[], bool]
+        self,
+        path: Path,
+        arguments: LlamaCppArguments,
+        context_length: int | None,
+        goes_on: Callable[[], bool],
+        adapters: Sequence[Adapter] = (),
     ) -> None:
         """Load. `goes_on()` False ends the loading. Raises UserError."""
         self._api = api = library()
@@ -78,6 +85,9 @@ class Model:
             self._load(path, goes_on)
             self.vocabulary = Vocabulary(api, self._model)
             self._check_kind()
+            self.adapters = LoadedAdapters(api, self._model)
+            for one in adapters:  # before the context is made, which counts them when it sizes its graphs
+                self.adapters.load(one)
             self._open(path, context_length)
         except BaseException:
             self.free()
@@ -167,10 +177,12 @@ class Model:
         """Digest of what must agree with another process for blocks to be exchanged; empty where they are not."""
         return "" if self.ranges is None else digest(self._weights, self.ranges.head, version(), self._arguments)
 
-    def step(self, operations: Sequence[Operation | Transfer], work: Sequence[Work]) -> list[Picked | Exception]:
+    def step(
+        self, operations: Sequence[Operation | Transfer], work: Sequence[Work], adapter: str = ""
+    ) -> list[Picked | Exception]:
         """Move cells, compute, and choose a token for each of `work` that has a sampler, in that order.
 
-        Without work only cells are moved.
+        Without work only cells are moved. `adapter`: digest of the adapter that computes, empty: the model alone.
 
         An exception in place of a token ends that answer alone. Raises StepFailed when nothing was computed.
         """
@@ -187,6 +199,7 @@ class Model:
                 api.llama_memory_seq_cp(self._memory, source, target, start, end)
         if not work:
             return []
+        self.adapters.use(self._context, adapter)
         last_errors.clear()
         chosen, self._chosen = self._chosen, {}
         try:
@@ -212,6 +225,10 @@ class Model:
             self._chosen[slot] = index = 0 if isinstance(one, Exception) else one.index
             sampler.take(index)
         return picked
+
+    def drop_adapter(self, digest: str) -> None:
+        """Give the memory of an adapter back. No later step uses it."""
+        self.adapters.drop(self._context, digest)
 
     def free(self) -> None:
         """Give everything back. Nothing may be computing."""

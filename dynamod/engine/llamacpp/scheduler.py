@@ -5,16 +5,24 @@ run out the newest sequence gives way and is computed again later. The caller co
 `commit` or `failed` afterwards, and adds the next token to the `ids` of each sequence whose row was its `last`. It may
 begin with what `ahead` returns before that; then it calls neither `plan` nor `failed` until that is over too.
 
+A step computes with one adapter or with none. Where there are adapters, each has its turn of TURN steps, or of fewer
+when it has nothing to compute; the next turn has the one whose last was longest ago. Sequences are admitted in their
+order, whoever has the turn.
+
 Sequences whose blocks are exported are prompts like others, and end with their last block. Held ones wait for blocks
 from elsewhere, in cells of their own once the first has come: no step has them, and they give way before others do.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from ..batching.scheduler import BatchScheduler
 from .kv_cells import Cells, Sequence
 from .scores import SCORED
+
+TURN = 4
+"""Steps of a turn: the first of them costs some milliseconds more, and who has no turn waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +38,8 @@ class Row:
 class Scheduler(BatchScheduler[Sequence]):
     """Waiting and running sequences over the cells of one context.
 
-    `fetch` is asked before the oldest waiting one is admitted: True when it is held from then on, for blocks of a tier.
+    `adapters`: whether sequences may differ in what computes them. `fetch` is asked before the oldest waiting one is
+    admitted: True when it is held from then on, for blocks of a tier.
     """
 
     def __init__(self, cells: Cells, max_num_seqs: int, max_num_batched_tokens: int) -> None:
@@ -42,6 +51,9 @@ class Scheduler(BatchScheduler[Sequence]):
         self.held: list[Sequence] = []
         self.fetch: Callable[[Sequence], bool] = lambda _sequence: False
         self._unscored = SCORED  # tokens of prompts that the step may score yet
+        self.adapters = False
+        self._turn, self._turn_left = "", 0  # the adapter that computes, and for how many steps
+        self._turns: dict[str, int] = {}  # by adapter, the number of its last turn
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence. Its tokens, and those still to come, must fit the cells."""
@@ -109,11 +121,40 @@ class Scheduler(BatchScheduler[Sequence]):
             self._export()
         if self._suspects:
             return self._alone(chunk)
-        ready = [sequence for sequence in self.running if sequence.missing == 1]
+        return self._in_turn(chunk) if self.adapters else self._rows(chunk, None)
+
+    def has(self, adapter: str) -> bool:
+        """Whether a sequence is there that this adapter computes."""
+        return any(one.adapter == adapter for one in (*self.running, *self.waiting, *self.held))
+
+    def forget(self, adapter: str) -> None:
+        """No sequence has this adapter any more."""
+        self._turns.pop(adapter, None)
+
+    def _in_turn(self, chunk: int) -> list[Row]:
+        """A step of the adapter that has its turn, of the next one where that has nothing to compute."""
+        there = {one.adapter for one in (*self.running, *islice(self.waiting, 1))}
+        goes_on = self._turn in there and self._turn_left > 0
+        queue = sorted(there, key=lambda one: (not (goes_on and one == self._turn), self._turns.get(one, 0), one))
+        for adapter in queue:
+            if rows := self._rows(chunk, adapter):
+                if not goes_on or adapter != self._turn:
+                    self._turn, self._turn_left = adapter, TURN
+                    self._turns[adapter] = max(self._turns.values(), default=0) + 1
+                self._turn_left -= 1
+                return rows
+        return []
+
+    def _with(self, adapter: str | None) -> list[Sequence]:
+        return self.running if adapter is None else [one for one in self.running if one.adapter == adapter]
+
+    def _rows(self, chunk: int, adapter: str | None) -> list[Row]:
+        """The step of those with an adapter; None: of all."""
+        ready = [sequence for sequence in self._with(adapter) if sequence.missing == 1]
         rows = [self._row(sequence, 1) for sequence in ready if sequence.slot >= 0 and self._grow(sequence)]
         left = min(self._budget - len(rows), max(1, chunk))
         promised: set[int] = set()  # blocks that this step computes: who needs the same ones takes them afterwards
-        for sequence in self.running:
+        for sequence in self._with(adapter):
             if sequence.missing > 1 and left > 0:
                 left -= self._chunk(sequence, left, rows, promised)
         while self.waiting and len(self.running) < self._most and left > 0:
@@ -123,7 +164,8 @@ class Scheduler(BatchScheduler[Sequence]):
                 if self.running or not self._drop():
                     break
                 continue
-            left -= self._chunk(self.running[-1], left, rows, promised)
+            if adapter in (None, self.running[-1].adapter):
+                left -= self._chunk(self.running[-1], left, rows, promised)
         if self._exports:
             self._export()  # what was found in the cache
         return rows

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dynamod.message import tokens
-from dynamod.message.discovery import Capabilities
+from dynamod.message.discovery import Adapter, Capabilities
 from dynamod.message.errors import BadRequest, EngineFailed, Overloaded, RequestError, UserError
 from dynamod.message.kv_events import ForwardPass
 from dynamod.message.worker import Generate
@@ -23,8 +23,10 @@ from ..adapter.forms import FORMS
 from ..adapter.output import one_line
 from ..adapter.ports import ReservedPorts
 from ..adapter.tiers import HostTier, split
+from ..lora import LATE, check_folder
 from ..own_transfer import digest
 from .arguments import NAMES, config_paths, defaults, leader
+from .lora import VllmAdapters, with_lora
 from .request import logprobs, prompt_logprobs, sampling
 from .statistics import Statistics
 from .tiers import with_tier
@@ -58,6 +60,7 @@ class Vllm(AdapterEngine):
     )
     _llm: Any = None
     _workers: Any = None  # of a further node
+    _loras: VllmAdapters | None = None
 
     def environment(self) -> dict[str, str]:
         """A fork would take our threads' locks and our sockets along. Others compute on the cores of a CPU too."""
@@ -92,6 +95,8 @@ class Vllm(AdapterEngine):
         self.total_blocks = self._statistics.blocks * ranks
         self.vocabulary = config.model_config.get_vocab_size()
         self._import_names()
+        if config.lora_config is not None:
+            await self._begin_adapters()
         events = config.kv_events_config
         if events is not None and events.enable_kv_cache_events and cache.enable_prefix_caching:
             self.serve_blocks(events.endpoint, events.replay_endpoint, ranks)
@@ -100,6 +105,28 @@ class Vllm(AdapterEngine):
         if config.model_config.runner_type == "pooling":
             await self._prepare_vectors(config.model_config)
         self.spawn(self._watch(lambda: llm.errored), "watch")
+
+    async def _begin_adapters(self) -> None:
+        """It was started with adapters, or with `enable_lora`. Raises UserError."""
+        from vllm.lora.request import LoRARequest
+
+        self._loras = VllmAdapters(self._llm, LoRARequest)
+        self.adapters = await self._loras.begin(self.options.lora)
+        self.can = msgspec.structs.replace(self.can, lora=True)
+
+    async def take_adapter(self, adapter: Adapter) -> None:
+        """Have vLLM load it."""
+        check_folder((adapter,), None)
+        assert self._loras is not None
+        await self._loras.load(adapter)
+
+    async def leave_adapter(self, adapter: Adapter) -> None:
+        """Requests that do not know yet still get it."""
+        asyncio.get_running_loop().call_later(LATE, self._drop_adapter, adapter.digest)
+
+    def _drop_adapter(self, digest: str) -> None:
+        if self._loras is not None and all(one.digest != digest for one in self._card.adapters):
+            self._loras.drop(digest)
 
     async def _prepare_vectors(self, model: Any) -> None:
         """It was started with `runner: pooling`. Raises UserError for a model that classifies or scores pairs."""
@@ -133,6 +160,7 @@ class Vllm(AdapterEngine):
         kv_bytes = _kv_bytes() if cpu and not os.environ.get("VLLM_CPU_KVCACHE_SPACE") else 0
         values = defaults(values, sockets=self.socket_prefix(), kv_bytes=kv_bytes, cpu=cpu)
         self.host_tier = HostTier() if tiers.tiered else None
+        values = with_lora(values, self.options.lora)
         values = with_tier(values, tiers, options.disaggregation_mode, cpu=cpu)
         values = with_connector(values, self.options.disaggregation_mode, cpu=cpu)
         if cpu and values["enforce_eager"]:
@@ -271,7 +299,8 @@ class Vllm(AdapterEngine):
         if (form := wanted.get("structured_outputs")) is not None:
             extra["structured_outputs"] = self._form(**form)
         found = self._params(**{**wanted, **extra}, output_kind=self._delta)
-        outputs: AsyncIterator[Any] = self._llm.generate(self._prompt(self.prompt(request)), found, request.request_id)
+        prompt, lora = self._prompt(self.prompt(request)), self._loras.of(request) if self._loras is not None else {}
+        outputs: AsyncIterator[Any] = self._llm.generate(prompt, found, request.request_id, **lora)
         return outputs
 
     @contextmanager

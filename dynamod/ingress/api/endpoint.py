@@ -75,7 +75,7 @@ class Frontend:
     def pick(self, name: str, type_: str, context: RequestContext) -> tuple[str, ModelCard]:
         """The model asked for, by its own name, with its card. `type_`: what it must serve.
 
-        Without a name it is the only one, aliases apart.
+        Without a name it is the only one, aliases and adapters apart.
         Raises BadRequest, NotFound or Overloaded.
         """
         models = self.models(context)
@@ -84,9 +84,10 @@ class Frontend:
         if not models:
             raise NotFound("the API key allows no model that is served", param="model")
         if not name:
-            if len({card.name for card in models.values()}) > 1:
+            below = {card.base for card in models.values()}
+            if len(below) > 1:
                 raise BadRequest(f"`model` is required; served: {_names(models)}", param="model")
-            name = next(iter(models))
+            name = next(iter(below & models.keys()), "") or next(iter(models))
         card = models.get(name)
         if card is None:
             raise NotFound(f"the model `{name[:200]}` does not exist; served: {_names(models)}", param="model")
@@ -116,7 +117,7 @@ class Endpoint(ABC):
     query: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # JSON Schema of its query parameters
     summary: ClassVar[str]
     request: ClassVar[type[msgspec.Struct] | None] = None
-    response: ClassVar[type[msgspec.Struct]]
+    response: ClassVar[type[msgspec.Struct] | None]  # None: a text
     form: ClassVar[Mapping[str, Any]] = {}  # JSON Schema of a body of form data, when it is none of JSON
     raw: ClassVar[bool] = False  # the answer is bytes
     streams: ClassVar[bool] = False

@@ -20,7 +20,8 @@ _SINCE = int(time.time())
 class Model(msgspec.Struct, omit_defaults=True):
     """One model. The context length, 0 for not known, has the names of two servers. Parsers: empty for none.
 
-    `types`: what it serves. `embedding_length`: numbers of its vectors, 0 for not known.
+    `types`: what it serves. `embedding_length`: numbers of its vectors, 0 for not known. `root`, `parent`: of an
+    adapter its path on the worker and the model below it, as vLLM has them.
     """
 
     id: str
@@ -33,6 +34,8 @@ class Model(msgspec.Struct, omit_defaults=True):
     reasoning_parser: str = ""
     embedding_length: int = 0
     types: tuple[str, ...] = ()
+    root: str = ""
+    parent: str = ""
 
     @classmethod
     def of(cls, name: str, card: ModelCard) -> Self:
@@ -41,6 +44,8 @@ class Model(msgspec.Struct, omit_defaults=True):
         calls, reasoning = [parser if parser != NONE else "" for parser in parsers]
         made = cls(name, "model", card.created or _SINCE, "dynamod", length, length, calls, reasoning)
         made.embedding_length, made.types = card.embedding_length, card.types
+        if card.adapter is not None:
+            made.root, made.parent = card.adapter.path, card.parent
         return made
 
 

@@ -16,6 +16,7 @@ _REF = "#/components/schemas/"
 _ERRORS = {
     400: "The request is wrong; `param` names the field",
     401: "No API key, or a wrong one",
+    403: "A setting of the server does not allow it",
     404: "Unknown model",
     409: "Requests wait for the model, or a batch reads the file",
     408: "Nothing of the body has come for a minute",
@@ -60,7 +61,9 @@ def document(endpoints: Sequence[Endpoint], settings: FrontendSettings) -> dict[
 
 
 def _operation(endpoint: Endpoint, settings: FrontendSettings) -> dict[str, Any]:
-    good = _json(endpoint.response.__name__)
+    good = {"text/plain": {"schema": _TEXT}}
+    if endpoint.response is not None:
+        good = _json(endpoint.response.__name__)
     if endpoint.raw:
         good = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     if endpoint.streams:

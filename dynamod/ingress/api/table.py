@@ -14,6 +14,7 @@ from dynamod.http.settings import FrontendSettings
 from dynamod.ingress.base import Backend
 from dynamod.ingress.batches.records import URLS
 
+from .adapters import LoadAdapter, UnloadAdapter
 from .anthropic.messages import CountTokens, Messages
 from .batches import Batches, CancelBatch, CreateBatch, OneBatch
 from .chat import ChatCompletions
@@ -46,6 +47,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Rerank(),
     Models(),
     OneModel(),
+    LoadAdapter(),
+    UnloadAdapter(),
     Render(),
     Tokenize(),
     Detokenize(),

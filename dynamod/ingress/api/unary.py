@@ -61,6 +61,7 @@ class UnaryWriter(ResponseWriter):
         if self._extra_fields:
             nvext = {**(nvext or {}), **self.details.extra(self._extra_fields, self.first)}
         metrics = self.request_metrics() if self._metrics else msgspec.UNSET
+        assert self._form.response is not None
         return self._form.response(**self._head, choices=choices, usage=usage, nvext=nvext, metrics=metrics)
 
     def _whole(self, choice: Choice) -> msgspec.Struct:

@@ -13,7 +13,7 @@ from dynamod.engine.base import Engine, EngineOptions, Job, Spawn
 from dynamod.engine.names import engine_class
 from dynamod.graph.typed import validate
 from dynamod.message.discovery import PREFILL, DisaggregationMode, ModelCard
-from dynamod.message.errors import DynamodError, UserError
+from dynamod.message.errors import BadRequest, DynamodError, UserError
 from dynamod.runtime.context import ComponentContext
 from dynamod.worker.role import Switch
 from dynamod.worker.settings import WorkerSettings
@@ -117,6 +117,11 @@ class WorkerComponent(Worker):
         if self._announced:
             self._ctx.publish(self._endpoint, card)
             self._ctx.publish(LOAD_METRICS)
+
+    def check_adapters_change(self) -> None:
+        """A static worker publishes no card by which others would learn of it."""
+        if self._static:
+            raise BadRequest("a static worker keeps its adapters: nobody would be told of others")
 
     def role_told(self, role: DisaggregationMode, text: str, state: str = "Ready") -> None:
         """Shown by `ps`; and the daemon starts the process again with this role."""

@@ -106,6 +106,20 @@ def test_what_is_no_prefix_of_a_prompt_is_left_out() -> None:
     assert router.blocks == set(names(1))
 
 
+def test_blocks_of_an_adapter_are_salted_with_its_name() -> None:
+    router = Router()
+    blocks = EngineBlocks(SIZE, router.take)
+    blocks.apply(0, stored(None, [1, 2], 1, 2))
+    blocks.apply(0, stored(None, [11, 12], 1, 2, lora_id=1, lora_name="abc", extra_keys=[["abc"], ["abc"]]))
+    blocks.apply(0, stored(None, [21], 1, lora_id=1, lora_name="abc", extra_keys=[["abc", "image"]]))
+    salted = block_hashes(tokens.pack([*ids(1), *ids(2)]), SIZE, "abc")
+    assert router.blocks == {*names(1, 2), *salted}
+    assert len(router.blocks) == 4
+    assert blocks.uncached(salted, 8) == 1
+    blocks.apply(0, BlockRemoved([11, 12]))
+    assert router.blocks == set(names(1, 2))
+
+
 def test_blocks_in_memory_of_the_host_are_a_tier() -> None:
     told: list[Any] = []
     blocks = EngineBlocks(SIZE, told.append)

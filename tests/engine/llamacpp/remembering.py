@@ -7,7 +7,7 @@ from dynamod.engine.llamacpp.handoff import Export, HeldRequest, Shared, Totals
 from dynamod.engine.llamacpp.kv_cells import Cells, Operation, Sequence
 from dynamod.engine.llamacpp.ranges import Transfer
 from dynamod.engine.llamacpp.scheduler import Row, Scheduler
-from dynamod.kvcache.hashes import block_hashes
+from dynamod.kvcache.hashes import PrefixHashes, block_hashes
 from dynamod.message import tokens
 from dynamod.message.kv_events import Removed, Stored
 from dynamod.message.worker import Generate
@@ -16,10 +16,13 @@ SIZE = 4
 
 
 class Cell:
-    """One KV cell: its place, the tokens up to there that it was computed behind, and the slots that hold it."""
+    """One KV cell: its place, the tokens up to there that it was computed behind, and the slots that hold it.
 
-    def __init__(self, place: int, content: tuple[int, ...], slot: int) -> None:
-        self.place, self.content, self.slots = place, content, {slot}
+    `adapter`: what has computed it.
+    """
+
+    def __init__(self, place: int, content: tuple[int, ...], slot: int, adapter: str = "") -> None:
+        self.place, self.content, self.slots, self.adapter = place, content, {slot}, adapter
 
 
 class Remembering:
@@ -73,10 +76,11 @@ class Remembering:
         self.compute_in(sequence.slot, tuple(sequence.ids), row)
 
     def compute_in(self, slot: int, ids: tuple[int, ...], row: Row) -> None:
-        mine = sorted((cell.place, cell.content) for cell in self.cells if slot in cell.slots)
-        assert mine == [(place, ids[: place + 1]) for place in range(row.start)], "another's tokens before it"
+        adapter = row.sequence.adapter
+        mine = sorted((cell.place, cell.content, cell.adapter) for cell in self.cells if slot in cell.slots)
+        assert mine == [(place, ids[: place + 1], adapter) for place in range(row.start)], "another's tokens before it"
         for place in range(row.start, row.start + row.count):
-            self.cells.append(Cell(place, ids[: place + 1], slot))
+            self.cells.append(Cell(place, ids[: place + 1], slot, adapter))
         assert len(self.cells) <= self.capacity, "more cells than there are"
 
 
@@ -130,8 +134,8 @@ class House:
             assert self.told.isdisjoint(item.blocks)
             self.told |= set(item.blocks)
 
-    def add(self, ids: list[int], answer: int = 0) -> Sequence:
-        sequence = Sequence(answer, ids, SIZE)
+    def add(self, ids: list[int], answer: int = 0, adapter: str = "") -> Sequence:
+        sequence = Sequence(answer, ids, SIZE, PrefixHashes(SIZE, b"", adapter))
         self.scheduler.add(sequence)
         return sequence
 
@@ -157,6 +161,7 @@ class House:
         assert rows or self.exports, "a step without work"
         self.steps.append(rows)
         assert len({id(row.sequence) for row in rows}) == len(rows)
+        assert len({row.sequence.adapter for row in rows}) < 2, "a step computes with one adapter"
         if broken is not None and any(row.sequence is broken for row in rows):
             for row in rows:
                 self.memory.compute(row.sequence, row)
@@ -228,8 +233,9 @@ class House:
         for name in self.told:
             slot, index = self.cells._owner[name]
             places = range(index * SIZE, (index + 1) * SIZE)
-            found = {cell.place: cell.content for cell in self.memory.cells if slot in cell.slots}
-            assert name == block_hashes(tokens.pack(found[places[-1]]), SIZE)[index]
+            cells = [cell for cell in self.memory.cells if slot in cell.slots]
+            found, salts = {cell.place: cell.content for cell in cells}, {cell.adapter for cell in cells}
+            assert [name] == [block_hashes(tokens.pack(found[places[-1]]), SIZE, salt)[index] for salt in salts]
             assert all(found[place] == found[places[-1]][: place + 1] for place in places)
 
     def computed(self) -> list[int]:

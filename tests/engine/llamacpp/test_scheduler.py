@@ -1,12 +1,13 @@
 """The scheduler over cells that only remember: whoever computes has its own tokens before it, and nothing leaks."""
 
+from itertools import groupby
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynamod.engine.llamacpp.scheduler import Row
+from dynamod.engine.llamacpp.scheduler import TURN, Row
 from dynamod.kvcache.hashes import block_hashes
 from dynamod.message import tokens
 
@@ -178,6 +179,47 @@ def test_steps_are_known_ahead_while_there_is_nothing_to_decide() -> None:
     assert full.scheduler.ahead(full.scheduler.plan(1000), lambda _one: True) == [], "there is no cell"
 
 
+def test_each_adapter_has_its_turns() -> None:
+    house = House(200, seqs=8)
+    house.scheduler.adapters = True
+    for number, adapter in enumerate(("", "a", "", "b", "a", "")):
+        house.add([number] * 5, answer=40, adapter=adapter)
+    turns = [rows[0].sequence.adapter for rows in (house.step() for _ in range(9 * TURN))]
+    assert [len(list(same)) for _, same in groupby(turns)] == [TURN] * 9
+    assert all(set(turns[first : first + 3 * TURN]) == {"", "a", "b"} for first in range(6 * TURN))
+    late = house.add([9] * 5, answer=1, adapter="c")
+    for _ in range(4 * TURN):
+        house.step()
+    assert late.gone, "nobody waits for longer than the turns of the others"
+    house.run()
+
+
+def test_a_turn_ends_when_there_is_nothing_to_compute() -> None:
+    house = House(200, seqs=8)
+    house.scheduler.adapters = True
+    house.add([1] * 5, answer=30, adapter="a")
+    house.step()
+    house.step()
+    short = house.add([2] * 5, answer=1)
+    while not short.gone:
+        house.step()
+    assert [rows[0].sequence.adapter for rows in house.steps] == ["a"] * TURN + ["", ""]
+    house.step()
+    assert house.steps[-1][0].sequence.adapter == "a"
+    house.run()
+
+
+def test_with_one_adapter_at_work_steps_are_known_ahead() -> None:
+    house = House(64)
+    house.scheduler.adapters = True
+    first, second = house.add([1, 2, 3], answer=9, adapter="a"), house.add([4] * 5, answer=9, adapter="b")
+    rows = house.scheduler.plan(1000)
+    assert [row.sequence for row in rows] == [first]
+    assert house.scheduler.ahead(rows, lambda _one: True) == [], "the other has its turn"
+    house.scheduler.remove(second)
+    assert house.scheduler.ahead(rows, lambda _one: True) == [Row(first, 3, 1, True)]
+
+
 _PROMPT = st.lists(st.integers(0, 2), min_size=1, max_size=24)
 _EVENT = st.one_of(
     st.tuples(st.just("add"), _PROMPT, st.integers(0, 8)),
@@ -198,15 +240,17 @@ _EVENT = st.one_of(
     st.integers(1, 3),
     st.booleans(),
     st.sampled_from([None, 0, 4]),
+    st.booleans(),
 )
 def test_whatever_happens_everybody_has_its_own_tokens(
-    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, caching: bool, idle: int | None
+    events: list[Any], blocks: int, seqs: int, budget: int, cached: int, caching: bool, idle: int | None, adapters: bool
 ) -> None:
     house = House(blocks, seqs=seqs, budget=budget, cached=cached, caching=caching, idle=idle)
     scheduler, added = house.scheduler, []
+    scheduler.adapters = adapters
     for what, first, second in events:
         if what == "add":
-            added.append(house.add(first, answer=second))
+            added.append(house.add(first, answer=second, adapter=["", "a", "b"][second % 3] if adapters else ""))
         elif scheduler.idle:
             continue
         elif what == "step":

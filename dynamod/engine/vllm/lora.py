@@ -1,0 +1,86 @@
+"""LoRA adapters in vLLM: its arguments for them, its requests, and which are loaded. Not tried on a real vLLM.
+
+vLLM gets an adapter's digest as its name. So its prefix cache and its KV events tell adapters apart by what they
+compute, also when another adapter takes the place of one under the same name.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dynamod.message.discovery import Adapter
+from dynamod.message.errors import NotFound, UserError
+from dynamod.message.worker import Generate
+
+from ..adapter.output import one_line
+from ..lora import CONFIG, digested
+
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that `max_lora_rank` may have."""
+TOGETHER = 8
+"""Adapters of one batch, at most, where `max_loras` is not given: each takes memory."""
+
+
+def with_lora(values: Mapping[str, Any], adapters: Iterable[Adapter]) -> dict[str, Any]:
+    """VLLM's arguments for these adapters, where they are not given. Raises UserError."""
+    given = list(adapters)
+    if not given:
+        return dict(values)
+    if values.get("enable_lora") is False:
+        raise UserError("vllm argument enable_lora: false beside lora", "leave one of them out")
+    rank = max(_rank(one) for one in given)
+    if rank > RANKS[-1]:
+        raise UserError(f"lora: an adapter has the rank {rank}, and vLLM computes {RANKS[-1]} at most")
+    own = {"max_lora_rank": next(one for one in RANKS if one >= rank), "max_loras": min(len(given), TOGETHER)}
+    return {**own, **values, "enable_lora": True}
+
+
+def _rank(adapter: Adapter) -> int:
+    try:
+        return int(json.loads((Path(adapter.path) / CONFIG).read_text(encoding="utf-8"))["r"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"lora {adapter.name}: {adapter.path} does not say its rank ({one_line(error)})") from None
+
+
+class VllmAdapters:
+    """The adapters of `llm`, vLLM's AsyncLLM. `make`: its LoRARequest."""
+
+    def __init__(self, llm: Any, make: Any) -> None:
+        self._llm, self._make = llm, make
+        self._requests: dict[str, Any] = {}  # by digest
+        self._number = 0
+
+    async def begin(self, adapters: Iterable[Adapter]) -> tuple[Adapter, ...]:
+        """Load those that were given at the start; returns them with digests. Raises UserError."""
+        found = [digested(one) for one in adapters]
+        for one in found:
+            await self.load(one)
+        return tuple(found)
+
+    async def load(self, adapter: Adapter) -> None:
+        """Raises UserError."""
+        if adapter.digest in self._requests:
+            return
+        self._number += 1
+        request = self._make(lora_name=adapter.digest, lora_int_id=self._number, lora_path=adapter.path)
+        try:
+            loaded = await self._llm.add_lora(request)
+        except Exception as error:
+            raise UserError(f"vLLM cannot load the adapter {adapter.name}: {one_line(error)}") from None
+        if loaded is False:
+            raise UserError(f"vLLM has not loaded the adapter {adapter.name}", "the worker's log has more")
+        self._requests[adapter.digest] = request
+
+    def drop(self, digest: str) -> None:
+        """No new answer gets it; vLLM frees it when it needs the room."""
+        self._requests.pop(digest, None)
+
+    def of(self, request: Generate) -> dict[str, Any]:
+        """Keywords of `AsyncLLM.generate` for the adapter that a request asks for. Raises NotFound."""
+        if request.adapter is None:
+            return {}
+        found = self._requests.get(request.adapter.digest)
+        if found is None:
+            raise NotFound(f"the adapter {request.adapter.name!r} is not loaded here any more", param="model")
+        return {"lora_request": found}

@@ -1,0 +1,93 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them."""
+
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta
+
+from dynamod.http.context import RequestContext
+from dynamod.http.errors import Forbidden
+from dynamod.message.discovery import Adapter, ModelCard
+from dynamod.message.errors import BadRequest, NotFound
+from dynamod.message.openai import ModelRequest
+
+from .endpoint import BodyEndpoint, Frontend
+
+SETTING = "allow_runtime_lora_updating"
+_Text = Annotated[str, Meta(min_length=1)]
+
+
+class LoadAdapterRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`model`: the model below the adapter, where several are served. `lora_path`: on the machines of its workers."""
+
+    lora_name: _Text
+    lora_path: _Text
+    load_inplace: bool = False
+
+
+class UnloadAdapterRequest(ModelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`lora_int_id`: accepted, without effect."""
+
+    lora_name: _Text
+    lora_int_id: int | None = None
+
+
+R = TypeVar("R", bound=LoadAdapterRequest | UnloadAdapterRequest)
+
+
+class _AdapterEndpoint(BodyEndpoint[R], Generic[R]):
+    response = None
+    errors = (400, 401, 403, 404, 408, 413, 415, 500, 503, 504)
+
+    async def serve(self, frontend: Frontend, context: RequestContext) -> web.StreamResponse:
+        """Raises Forbidden where the frontend's setting does not allow it."""
+        if not frontend.settings.allow_runtime_lora_updating:
+            text = f"{self.path} is off; the frontend's setting {SETTING} (--{SETTING.replace('_', '-')}) turns it on"
+            raise Forbidden(text)
+        return await super().serve(frontend, context)
+
+
+class LoadAdapter(_AdapterEndpoint[LoadAdapterRequest]):
+    """Loads an adapter on all workers of a model."""
+
+    path = "/v1/load_lora_adapter"
+    summary = "Load a LoRA adapter; it is a model of its own then"
+    request = LoadAdapterRequest
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: LoadAdapterRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """Says so when requests can ask for it. Raises BadRequest, NotFound, Overloaded, TimedOut."""
+        if card.adapter is not None:
+            raise BadRequest(f"`model` is {card.name!r}, which is an adapter itself", param="model")
+        try:
+            adapter = msgspec.convert({"name": asked.lora_name, "path": asked.lora_path}, Adapter)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"`lora_name` and `lora_path`: {error}", param="lora_name") from None
+        await frontend.backend.adapters.load(card.base, adapter, inplace=asked.load_inplace)
+        return web.Response(text=f"Success: LoRA adapter '{asked.lora_name}' added successfully.")
+
+
+class UnloadAdapter(_AdapterEndpoint[UnloadAdapterRequest]):
+    """Has all workers forget an adapter."""
+
+    path = "/v1/unload_lora_adapter"
+    summary = "Unload a LoRA adapter; answers that have begun are finished"
+    request = UnloadAdapterRequest
+
+    def read(self, *arguments: Any, **more: Any) -> tuple[UnloadAdapterRequest, int]:
+        """The adapter itself is the model that it is about."""
+        request, unknown = super().read(*arguments, **more)
+        return msgspec.structs.replace(request, model=request.model or request.lora_name), unknown
+
+    async def answer(
+        self, frontend: Frontend, context: RequestContext, asked: UnloadAdapterRequest, card: ModelCard, body: bytes
+    ) -> web.Response:
+        """Says so when nobody can ask for it any more. Raises NotFound, TimedOut."""
+        found = frontend.models(context).get(asked.lora_name)
+        if found is None or found.adapter is None or found.base != card.base:
+            text = f"the lora adapter {asked.lora_name!r} is not loaded"
+            raise NotFound(text, param="lora_name", code="adapter_not_found")
+        await frontend.backend.adapters.unload(found)
+        return web.Response(text=f"Success: LoRA adapter '{asked.lora_name}' removed successfully.")

@@ -1,0 +1,147 @@
+"""Adapters that clients load: all workers or none, those that come later, workers that are silent. Mocked workers."""
+
+import asyncio
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from dynamod.actor.testing import virtual
+from dynamod.discovery.keys import card_key, instance_key
+from dynamod.discovery.memory import MemoryRegistry
+from dynamod.discovery.view import View
+from dynamod.ingress.adapters import AdapterLoader
+from dynamod.message.discovery import Adapter, Capabilities, Instance, ModelCard
+from dynamod.message.errors import BadRequest, Overloaded, TimedOut
+from dynamod.message.ingress import Failed, Items
+from dynamod.message.worker import LoadAdapter
+
+CARD = ModelCard("m", "text", capabilities=Capabilities(lora=True))
+ONE = Adapter("x", "/one.gguf")
+
+
+class Mocked:
+    """Workers that load what is asked, or refuse it (`broken`), or say nothing (`silent`), and an ingress before them.
+
+    `asked`: what came to which worker. The digest of a file is its path's length.
+    """
+
+    def __init__(self) -> None:
+        self.registry: Any = MemoryRegistry(random.Random(0))
+        self.view = View(self.registry)
+        self.broken, self.silent = set[int](), set[int]()
+        self.asked: list[tuple[int, str]] = []
+        self.cards: dict[str, ModelCard] = {}
+        self.leases: dict[int, int] = {}
+        self.tasks: list[Any] = []
+        self.view.on_model(self._model)
+        self.loader = AdapterLoader(self.view, self, self.cards, self._spawn)  # type: ignore[arg-type]
+
+    def _model(self, name: str, card: ModelCard | None) -> None:
+        if card is None:
+            self.cards.pop(name, None)
+        else:
+            self.cards[name] = card
+
+    def _spawn(self, work: Any, _name: str) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def come(self, number: int, card: ModelCard = CARD) -> None:
+        lease = self.leases[number] = self.registry.grant()
+        instance = Instance("n", "c", "e", number, {}, process=f"g/Worker.{number}")
+        self.registry.put(instance_key(instance), msgspec.json.encode(instance), lease)
+        self._publish(instance, card)
+
+    def _publish(self, instance: Instance, card: ModelCard) -> None:
+        self.registry.put(card_key(instance), msgspec.json.encode(card), self.leases[instance.instance_id])
+
+    def open(self, instance: Instance, request: Any, sink: Any) -> Any:
+        number, what = instance.instance_id, type(request).__name__
+        self.asked.append((number, what))
+        if number not in self.silent:
+            asyncio.get_running_loop().call_soon(self._do, instance, request, sink)
+        return self
+
+    def _do(self, instance: Instance, request: Any, sink: Any) -> None:
+        items: tuple[bytes, ...] = ()
+        if isinstance(request, LoadAdapter):
+            if instance.instance_id in self.broken:
+                sink.delta(Failed.of(1, BadRequest("no adapter", param="lora_path")))
+                return
+            found = msgspec.structs.replace(request.adapter, digest=f"{len(request.adapter.path):x}")
+            items = (msgspec.json.encode(found),)
+            self._publish(instance, msgspec.structs.replace(CARD, adapters=(found,)))
+        else:
+            self._publish(instance, CARD)
+        sink.delta(Items(1, 0, items, "stop"))
+
+    def cancel(self) -> None: ...
+
+    def having(self, name: str) -> list[int]:
+        return sorted(one.instance_id for one in self.view.serving(name))
+
+
+@virtual
+async def test_all_workers_load_it_and_forget_it() -> None:
+    mocked = Mocked()
+    for number in (1, 2):
+        mocked.come(number)
+    await mocked.loader.load("m", ONE, inplace=False)
+    assert mocked.having("x") == [1, 2]
+    with pytest.raises(BadRequest, match="has already been loaded; load_inplace replaces it"):
+        await mocked.loader.load("m", ONE, inplace=False)
+    await mocked.loader.load("m", Adapter("x", "/another.gguf"), inplace=True)
+    assert mocked.cards["x"].salt == "d"
+    await mocked.loader.unload(mocked.cards["x"])
+    assert (mocked.having("x"), sorted(mocked.cards)) == ([], ["m"])
+
+
+@virtual
+async def test_where_one_cannot_the_others_forget_it() -> None:
+    mocked = Mocked()
+    for number in (1, 2, 3):
+        mocked.come(number)
+    mocked.broken.add(2)
+    with pytest.raises(BadRequest, match=r"^g/Worker.2: no adapter$") as caught:
+        await mocked.loader.load("m", ONE, inplace=False)
+    assert caught.value.param == "lora_path"
+    assert mocked.having("x") == []
+    assert mocked.asked[3:] == [(1, "UnloadAdapter"), (3, "UnloadAdapter")]
+
+
+@virtual
+async def test_a_worker_that_comes_later_is_told_once() -> None:
+    mocked = Mocked()
+    mocked.come(1)
+    await mocked.loader.load("m", ONE, inplace=False)
+    mocked.come(2)
+    mocked.broken.add(3)
+    mocked.come(3)
+    await asyncio.gather(*mocked.tasks)
+    mocked.come(4, msgspec.structs.replace(CARD, adapters=(Adapter("x", "/mine", "9"),)))
+    assert mocked.having("x") == [1, 2, 4]
+    assert [number for number, _ in mocked.asked] == [1, 2, 3]
+    await mocked.loader.unload(mocked.cards["x"])
+    count = len(mocked.tasks)
+    mocked.come(5)
+    assert len(mocked.tasks) == count
+
+
+@virtual
+async def test_what_cannot_be_is_refused() -> None:
+    mocked = Mocked()
+    with pytest.raises(BadRequest, match="loads no LoRA adapters"):
+        await mocked.loader.load("m", ONE, inplace=False)
+    mocked.come(1)
+    mocked.come(2, ModelCard("other", "text"))
+    with pytest.raises(BadRequest, match="'other' is that of another model"):
+        await mocked.loader.load("m", Adapter("other", "/one.gguf"), inplace=True)
+    with pytest.raises(BadRequest, match="engine of model 'other' loads no LoRA adapters"):
+        await mocked.loader.load("other", ONE, inplace=False)
+    mocked.cards["gone"] = msgspec.structs.replace(CARD, name="gone")
+    with pytest.raises(Overloaded, match="No instance of model 'gone' is ready"):
+        await mocked.loader.load("gone", ONE, inplace=False)
+    mocked.silent.add(1)
+    with pytest.raises(TimedOut, match=r"g/Worker.1 did not answer within 120 s"):
+        await mocked.loader.load("m", ONE, inplace=False)
