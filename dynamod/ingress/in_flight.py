@@ -22,6 +22,7 @@ from dynamod.router.router import Prompt
 from dynamod.transport.base import Transport
 
 from .base import Job, Logprob, ResponseSink, Run
+from .counts import Stage
 from .dispatcher import ModelCounts
 from .lowering import Lowered
 from .parked import ParkedModels
@@ -194,7 +195,7 @@ class RequestsInFlight:
         timeout = self._limits.first if alone else self._limits.queue
         place = self._dispatcher.acquire(card, prompt, exclude, priority=priority, timeout=timeout, alone=alone, **more)
         place = self._wanting(card, place) if self._parked.starts(card) else place
-        return place if told is None else _telling(place, told)
+        return _placed(place, self._counts[card.name].route, told)
 
     async def _wanting(self, card: ModelCard, place: Awaitable[Placement]) -> Placement:
         with self._parked.wanted(card.name):
@@ -247,9 +248,11 @@ class RequestRun:
             request.cancel()
 
 
-async def _telling(place: Awaitable[Placement], told: Callable[[int], None]) -> Placement:
-    placement = await place
-    told(placement.instance.instance_id)
+async def _placed(place: Awaitable[Placement], stage: Stage, told: Told) -> Placement:
+    with stage.entered():
+        placement = await place
+    if told is not None:
+        told(placement.instance.instance_id)
     return placement
 
 

@@ -23,6 +23,7 @@ from dynamod.preprocess.scan import LARGE
 from dynamod.router.router import prompt_blocks
 
 from .base import Job
+from .counts import Preparation
 from .parsing import ChoiceParser, ModelParsers, NewParser
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Served:
     random: random_module.Random
     with_blocks: bool = False
     hashing: Histogram | None = None  # of the milliseconds that `blocks` takes
+    times: Preparation | None = None
     parsers: ModelParsers | None = None
     checks: "Callable[[], GrammarChecks] | None" = None
 
@@ -215,7 +217,10 @@ def unserved_by(request: Common, card: ModelCard) -> Iterator[tuple[str, str]]:
 def _encoded(served: Served, prepared: Prepared, request_id: str) -> tuple[Generate, Sequence[int]]:
     """The request and the hashes of its blocks. Safe in a thread."""
     assert served.model is not None
+    started = perf_counter()
     generate = served.model.encode(prepared, request_id)
+    if served.times is not None and prepared.prompt:
+        served.times.tokenize.observe(perf_counter() - started)
     return generate, served.blocks(generate.token_ids)
 
 

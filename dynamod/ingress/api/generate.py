@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import msgspec
@@ -138,12 +139,19 @@ class Generation(EngineEndpoint[G]):
         if model is None:
             bodies = await apart(self.bodies, job.body, request) if large else self.bodies(job.body, request)
             return lower_text(job, request, served, self.kind, self.parser(request, served), bodies)
-        prompts = await apart(self.prompts, model, request) if large else self.prompts(model, request)
+        prompts = await apart(self._prompts, served, model, request) if large else self._prompts(served, model, request)
         parser = self.parser(request, served)
         grammar = await served.grammar(request)
         if grammar is not None:
             grammar, parser = self.beside_form(request, served, prompts, grammar, parser)
         return await lower_tokens(job, request, served, prompts, parser=parser, grammar=grammar)
+
+    def _prompts(self, served: Served, model: Model, request: G) -> Sequence[Prepared]:
+        started = perf_counter()
+        found = self.prompts(model, request)
+        if served.times is not None and found[0].param == "messages" and not found[0].ids:
+            served.times.template.observe(perf_counter() - started)
+        return found
 
     def writer(
         self, request: G, job: Job, context: RequestContext, meter: ModelMetrics, settings: FrontendSettings
